@@ -1,8 +1,8 @@
-"""The same bits whenever this process computes something again on the same device.
+"""Deterministic computation: the same bits on the same device.
 
 A GPU needs more for that than a CPU. The backward pass of torch's attention adds up in any order there, unless torch is strict: with
 warn_only it warns once, and adds up in any order all the same. And cuBLAS must be given workspaces of a fixed size before it is first
-used (https://docs.pytorch.org/docs/stable/notes/randomness.html). Not for the engine, which has a flag of its own.
+used (https://docs.pytorch.org/docs/stable/notes/randomness.html). The engine has a separate flag.
 """
 
 import os
@@ -22,7 +22,7 @@ _REFUSED = "does not have a deterministic implementation"
 
 
 def compute_deterministically(on: bool) -> None:
-    """Switch it on or off for this process, before it computes. `on`: rollout.deterministic."""
+    """Switch determinism on or off for this process, before it computes. `on`: rollout.deterministic."""
     if on:
         os.environ.setdefault(WORKSPACE, FIXED)
     torch.use_deterministic_algorithms(on)
@@ -31,14 +31,14 @@ def compute_deterministically(on: bool) -> None:
 
 
 def add_up_in_one_order() -> None:
-    """Fix NCCL's algorithm and protocol for this process, before its communicators are made. What the user has chosen stays."""
+    """Fix NCCL's algorithm and protocol for this process, before its communicators are created. The user's choices are kept."""
     for name, value in COLLECTIVES.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Inside the block, an operation that torch refuses because it has no deterministic form on this device is a UserError."""
+    """Raise UserError inside the block for an operation that torch refuses because it has no deterministic form on this device."""
     try:
         yield
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""The processes that train one policy together, as `dagrpo.launch` starts them; or the one process that trains it alone.
+"""Processes that train one policy together, or a single process.
 
-What they tell each other is JSON and tensors, never a pickle. Not a launcher.
+`dagrpo.launch` starts them. They exchange JSON and tensors, never a pickle.
 """
 
 import json
@@ -32,7 +32,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process among those that train together.
+    """Process group as seen from this process.
 
     The methods that communicate are collectives: every rank calls them, in the same order. With one process they cost
     nothing.
@@ -45,11 +45,11 @@ class World:
 
     @property
     def is_rank_zero(self) -> bool:
-        """Rank 0 samples, grades, records and writes; the others only compute."""
+        """Return True for rank 0, which samples, grades, records and writes; the others only compute."""
         return self.rank == 0
 
     def broadcast(self, value: Any = None) -> Any:
-        """Rank 0's value, in every rank. Takes what JSON can say; the values of the other ranks are ignored."""
+        """Return rank 0's value in every rank. It must be JSON-serialisable; the values of the other ranks are ignored."""
         if self.size == 1:
             return value
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -61,7 +61,7 @@ class World:
         return json.loads(content.numpy().tobytes())
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """Rank 0's tensors, on the CPU, in every rank; the other ranks give None."""
+        """Return rank 0's tensors, on the CPU, in every rank; the other ranks pass None."""
         assert (tensors is not None) == self.is_rank_zero
         own = dict(tensors or {})
         if self.size == 1:
@@ -74,22 +74,22 @@ class World:
         return own
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, in every rank; `values` is overwritten. On the CPU, or on this rank's device."""
+        """Return the sum over all ranks, in every rank; `values` is overwritten. On the CPU, or on this rank's device."""
         if self.size > 1:
             dist.all_reduce(values, group=self.patient if values.device.type == "cpu" else None)
         return values
 
     def everywhere(self, holds: bool) -> bool:
-        """Whether this holds in every rank: the same answer in each of them."""
+        """Return True, in every rank, if `holds` is True in every rank."""
         return float(self.all_reduce(torch.tensor(float(holds)))) == self.size
 
     def barrier(self) -> None:
-        """Return when every rank has come this far."""
+        """Return when every rank has called this."""
         self.all_reduce(torch.zeros(1))
 
     @contextmanager
     def shared_folder(self, opened: AbstractContextManager[Path]) -> Iterator[Path]:
-        """The folder that rank 0 opens, on a disk that all ranks can write to; closed when all have filled it."""
+        """Yield the folder that rank 0 opens, on a disk that all ranks can write to; close it when all have filled it."""
         if not self.is_rank_zero:
             yield Path(self.broadcast())
             self.barrier()
@@ -101,17 +101,18 @@ class World:
 
 
 def single_process() -> World:
-    """The world of a run that is not distributed."""
+    """Return the world of a run that is not distributed."""
     return World(rank=0, size=1, device=_device())
 
 
 @contextmanager
 def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[World]:
-    """The world that this process was launched in, or that of one process. Each computes with so many threads.
+    """Yield the world that this process was launched in, or that of one process. Each process computes with `threads` threads.
 
-    `deterministic`: whether GPUs add up in the same order each time (rollout.deterministic).
+    `deterministic`: GPUs add up in the same order each time (rollout.deterministic).
 
-    UserError: there are GPUs, but fewer than ranks; or another launcher started them, whose store may be anybody's.
+    Raises UserError if there are GPUs, but fewer than ranks, or if another launcher has started the ranks, whose store may be
+    anyone's.
     """
     torch.set_num_threads(threads)  # by itself torch would take fewer where this process has fewer cores
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -132,10 +133,10 @@ def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[
 
 
 def expand_segments() -> None:
-    """Let memory that this process takes of its GPU grow in place, so that batches of ever other lengths leave no holes in it.
+    """Let this process's GPU memory segments grow in place, so that batches of varying lengths do not fragment it.
 
-    Nothing where the user has set the allocator up. Torch is asked, and not an environment variable set, as servers inherit those.
-    Such memory cannot be shared by CUDA IPC (see rollout/engine/tensor_sync.py).
+    Does nothing if the user has configured the allocator. Torch's own setting is changed, as servers would inherit an environment
+    variable. Such memory cannot be shared by CUDA IPC (see rollout/engine/tensor_sync.py).
     """
     if torch.cuda.is_available() and not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")

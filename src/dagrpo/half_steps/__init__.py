@@ -1,1 +1,4 @@
-"""`dagrpo train`: one half of training steps by itself, to find out which of them is at fault. Not the stage train."""
+"""`dagrpo train`: one half of training steps, to locate faults.
+
+The stage train runs whole steps.
+"""

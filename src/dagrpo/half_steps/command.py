@@ -1,4 +1,4 @@
-"""The command `dagrpo train`."""
+"""Command `dagrpo train`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,7 +74,7 @@ def _next(start: "SavedState | None") -> int:
 
 
 def of_rollouts(table: "pa.Table") -> dict[str, float]:
-    """Means over a step's attempts, without those that were thrown away, and how far engine and trainer are apart."""
+    """Return means over a step's attempts without discarded ones, and the distance between engine and trainer."""
     import pyarrow.compute as pc
 
     from dagrpo.rollout.table import without_discarded
@@ -96,7 +96,7 @@ def of_rollouts(table: "pa.Table") -> dict[str, float]:
 
 
 def _show(figures: Figures, what: str, folder: Path) -> None:
-    """Print each step's figures as they come."""
+    """Print each step's figures as they arrive."""
     for step, values in figures:
         print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
     print(f"The {what} are in {folder}.")

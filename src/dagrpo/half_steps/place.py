@@ -1,4 +1,4 @@
-"""What the halves of a step read and where they write: the inputs of the train stage, and a folder of the user's own."""
+"""Inputs (the train stage's) and output folder of half steps."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ STEP = re.compile(r"step_([0-9]{5,})\.parquet")
 
 
 def training_run(params: Params, seed: int | None, folder: Path) -> TrainingRun:
-    """The train stage of params.yaml, with the user's folder for whatever it writes. UserError names an input that is missing."""
+    """Return the train stage of params.yaml with the user's folder as output. Raises UserError, which names a missing input."""
     experiment = params.experiment
     chosen = experiment.seeds[0] if seed is None else seed
     own, results = Path("data", experiment.name, experiment.train), Path("results", experiment.name)
@@ -41,7 +41,7 @@ def training_run(params: Params, seed: int | None, folder: Path) -> TrainingRun:
 
 
 def require_own_folder(folder: Path) -> None:
-    """UserError for a folder that stages write to, or that has something in it."""
+    """Raise UserError for a folder that stages write to, or that is not empty."""
     taken = [top for top in (*TOPS, str(STATES)) if folder.resolve().is_relative_to(Path(top).resolve())]
     if taken:
         raise UserError(f"--to {folder} is below {taken[0]}/, where stages write: name a folder of your own.")
@@ -50,9 +50,9 @@ def require_own_folder(folder: Path) -> None:
 
 
 def tables(given: Path, steps: Sequence[int] | None) -> dict[int, Path]:
-    """The rollouts of the steps that are asked for, or of all; by step, rising. `given`: a file, or a folder of them.
+    """Return the rollouts of the requested steps, or of all, by step, ascending. `given`: a file, or a folder of them.
 
-    UserError: there are none, or one is missing.
+    Raises UserError if there is no table, or one is missing.
     """
     files = sorted(given.glob("*.parquet")) if given.is_dir() else [given]
     found = {int(match[1]): path for path in files if path.is_file() and (match := STEP.fullmatch(path.name))}

@@ -1,4 +1,7 @@
-"""The first half of steps: sampled by the engine, graded, given advantages, written. The policy stays as it is."""
+"""First half of steps: sample, grade, compute advantages, write.
+
+The policy is not updated.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +24,14 @@ from dagrpo.trainer.update import PolicyUpdate
 
 
 class RolloutHalf(Trainer):
-    """A trainer that takes no step: every step is sampled from the same weights."""
+    """Trainer without updates: every step is sampled from the same weights."""
 
     def __init__(
         self, run: TrainingRun, world: World, start: state.SavedState | None, opener: EngineOpener = open_engine
     ) -> None:
-        """`start`: the state whose weights sample; None: the initial checkpoint.
+        """Load the policy of state `start`, whose weights sample; None: the initial checkpoint.
 
-        UserError: the state does not say which prompts come next.
+        Raises UserError if the state does not determine the next prompts.
         """
         if start is not None:
             _require_drawn(run, start)
@@ -39,9 +42,10 @@ class RolloutHalf(Trainer):
             state.load(start, self._policy.model, self._optimizer, self._base)
 
     def make(self, steps: Sequence[int], folder: Path) -> Iterator[tuple[int, pa.Table]]:
-        """Write the rollouts of each step, numbered from 1, to the folder; tell of each when it is there.
+        """Write the rollouts of each step (1-based) to the folder; yield each once it is written.
 
-        One that follows neither the state nor another step draws as if each before had drawn its batch, and retired nothing.
+        A step that follows neither the state nor another step samples as if each earlier one had sampled just its batch, and
+        retired no prompt.
         """
         weights = EngineWeights(self._policy.model, self._run, self._world)
         update = self._policy_update(0)  # its coefficients have no say in rollouts
@@ -57,7 +61,7 @@ class RolloutHalf(Trainer):
                 yield step, table
 
     def _notes(self, finished: int) -> Mapping[str, Any]:
-        """Those of the state that was named."""
+        """Return the notes of the state `start` for its step, else {}."""
         return self._notes_at_start if finished == self._start else {}
 
     def _made(self, step: int, rank_zero: RankZero, update: PolicyUpdate) -> pa.Table:
@@ -70,7 +74,7 @@ class RolloutHalf(Trainer):
 
 
 def _require_drawn(run: TrainingRun, start: state.SavedState) -> None:
-    """UserError: which prompts the next step draws follows neither from the state nor from the number of its steps."""
+    """Raise UserError if the next step's prompts follow neither from the state nor from the number of its steps."""
     training = run.training
     if start.notes.get(AHEAD):
         raise UserError(

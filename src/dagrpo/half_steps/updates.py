@@ -1,4 +1,7 @@
-"""The second half of steps: the policy is updated from rollouts that are there already. No engine is opened."""
+"""Second half of steps: update the policy from existing rollouts.
+
+No engine is opened.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,10 +24,10 @@ from dagrpo.trainer.run import TrainingRun, step_file
 def update_from(
     run: TrainingRun, tables: Mapping[int, Path], start: state.SavedState | None, world: World
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Update the policy from each step's table, and tell of its figures. At the end, write state, figures and digests.
+    """Update the policy from each step's table, and yield its figures. At the end, write state, figures and digests.
 
-    The advantages are those in the tables. `start`: the state to go on from; None: the initial checkpoint. UserError: a
-    table is of another step, or of another policy's rollouts.
+    The advantages are those in the tables. `start`: the state to resume from; None: the initial checkpoint. Raises UserError if
+    a table is of another step, or of another policy's rollouts.
     """
     policy = UpdatedPolicy(run, world, activation_checkpointing=run.runtime.training.activation_checkpointing)
     pictures = pictures_of(run.initial, run.train_split)

@@ -1,1 +1,1 @@
-"""`dagrpo profile`: where the time of a training step goes."""
+"""`dagrpo profile`: time of each part of a training step."""

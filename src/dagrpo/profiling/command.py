@@ -1,4 +1,4 @@
-"""The command `dagrpo profile`."""
+"""Command `dagrpo profile`."""
 
 import os
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def _require_new_file(trace: Path) -> None:
 
 
 def parts_table(measured: "StepProfile") -> "Table":
-    """Return a row for each part of a step, the longest first; below the update what it is made of."""
+    """Return a row for each part of a step, the longest first, with the parts of the update below it."""
     table = _table("of a step", "seconds", "share")
     parts = {name: value for name, value in measured.parts.items() if name.endswith(SECONDS)}
     whole = sum(parts.values())
@@ -112,7 +112,7 @@ def _of_update(measured: "StepProfile", whole: float) -> Iterator[tuple[str, flo
 
 
 def operators_table(measured: "StepProfile") -> "Table":
-    """Return a row for each of the operators that take the most time of their own, per step."""
+    """Return a row for each of the operators with the most self time, per step."""
     table = _table("operator, per step", "calls", "own seconds", "share")
     whole = sum(each.seconds for each in measured.operators)
     for each in measured.operators[:MOST_OPERATORS]:

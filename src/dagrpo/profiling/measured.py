@@ -26,7 +26,7 @@ _OPTIMIZER = "Optimizer.step#"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator of torch, over all measured steps."""
+    """Operator of torch, over all measured steps."""
 
     name: str
     calls: int
@@ -35,7 +35,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProfile:
-    """The measured steps of a run."""
+    """Times of a run's measured steps."""
 
     steps: int
     parts: Mapping[str, float]  # seconds of a step's parts, mean over the measured steps
@@ -53,11 +53,11 @@ class StepProfile:
 
 
 class _MeasuredEnough(Exception):
-    """Ends a run after the last measured step, before it saves anything."""
+    """Signal that ends a run after the last measured step, before it saves anything."""
 
 
 def measure(run: TrainingRun, steps: int, trace: Path, threads: int, opener: EngineOpener = open_engine) -> StepProfile:
-    """Take one step to warm up and then `steps` steps, write a trace of these for Perfetto, and return where their time went.
+    """Run one warm-up step and then `steps` steps, write a trace of these for Perfetto, and return their times.
 
     The policy after them is not saved. `trace`: a file whose name ends in .json.gz.
     """
@@ -82,7 +82,7 @@ def measure(run: TrainingRun, steps: int, trace: Path, threads: int, opener: Eng
 
 
 def _of_few_steps(run: TrainingRun, steps: int) -> TrainingRun:
-    """Return the run with one step to warm up, those that are measured, and one that is never taken; it saves none of them."""
+    """Return the run with one warm-up step, the measured ones, and one that is never run; no step is saved."""
     own = run.runtime.training.model_copy(update={"save_every": MOST_STEPS})
     return replace(
         run,
@@ -92,12 +92,12 @@ def _of_few_steps(run: TrainingRun, steps: int) -> TrainingRun:
 
 
 def _summarised(curve: list[Mapping[str, float]], averages: Any, peak: int | None, *, on_gpu: bool) -> StepProfile:
-    """Return the means over the steps in `curve`. `averages`: what torch's key_averages returns, in microseconds."""
+    """Return the means over the steps in `curve`. `averages`: the result of torch's key_averages, in microseconds."""
     times = times_of(curve)
     own, whole = (
         ("self_device_time_total", "device_time_total") if on_gpu else ("self_cpu_time_total", "cpu_time_total")
     )
-    # Kernels and annotations have rows of their own on a GPU, whose time the rows of operators hold as well.
+    # Kernels and annotations have separate rows on a GPU, whose time the rows of operators hold as well.
     rows = [row for row in averages if row.device_type == DeviceType.CPU and not row.key.startswith("ProfilerStep")]
 
     def seconds_in(prefix: str) -> float:

@@ -1,1 +1,4 @@
-"""`dagrpo replay`: steps of a run computed again from its rollouts, and compared with the digests that it recorded."""
+"""`dagrpo replay`: recompute steps of a run and compare digests.
+
+Steps are computed from the rollouts and digests that the run has recorded.
+"""

@@ -1,4 +1,7 @@
-"""A step's update batch, read back from the table of its rollouts: the same tensors, bit for bit, that the trainer had."""
+"""Update batch of a step, rebuilt from its rollout table.
+
+Its tensors are those that the trainer had, bit for bit.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ SUPPORT = "sampling_support"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
-    """What a rollout table says of one step."""
+    """Contents of one step's rollout table."""
 
     step: int  # from 1
     batch: RolloutBatch  # with its advantages
@@ -36,7 +39,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Learned:
-    """A trajectory from which the policy learns."""
+    """Trajectory from which the policy learns."""
 
     place: int  # among those of the step
     samples: list[tuple[list[int], list[bool]]]  # token ids and loss mask of each
@@ -44,16 +47,16 @@ class _Learned:
 
     @property
     def advantages(self) -> list[float]:
-        """Of each token that the policy wrote."""
+        """Return the advantage of each token that the policy wrote."""
         of_tokens: list[float] = self.row["token_advantages"]
         return of_tokens or [self.row["advantage"]] * len(self.row["completion_ids"])
 
 
 def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures) -> RecordedStep:
-    """The update batch of a rollout table that the trainer has written, as `training` makes it.
+    """Return the update batch of a rollout table that the trainer has written, by the parameters `training`.
 
-    `pictures`: the files that each problem shows, which the table does not have. UserError: it is none, or does not fit
-    together.
+    `pictures`: the files that each problem shows, which the table lacks. Raises UserError if the file is no such table, or is
+    inconsistent.
     """
     table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
     rows = table.drop_columns(SUPPORT).to_pylist()
@@ -84,7 +87,7 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures
 
 
 def _require_groups(path: Path, rows: Sequence[Mapping[str, Any]], training: Training) -> None:
-    """UserError: they are not as many attempts at as many prompts as the parameters say."""
+    """Raise UserError if the number of attempts or prompts differs from the parameters."""
     size, prompts = training.samples_per_prompt, training.prompts_per_step
     groups = [{row["problem_index"] for row in rows[start : start + size]} for start in range(0, len(rows), size)]
     if len(rows) != size * prompts or any(len(group) > 1 for group in groups):
@@ -100,14 +103,14 @@ def _is_learned(row: Mapping[str, Any]) -> bool:
 
 
 def _counted(rows: Sequence[Mapping[str, Any]], training: Training) -> list[bool]:
-    """Whether the group of each attempt is not left out of the update. [attempts]"""
+    """Return whether the update includes each attempt's group. [attempts]"""
     rewards, learned = [row["reward"] for row in rows], [_is_learned(row) for row in rows]
     has_part = spread(rewards, learned, training.samples_per_prompt) | (not training.zero_variance_filter)
     return list(has_part.repeat(training.samples_per_prompt).tolist())
 
 
 def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenSupport | None:
-    """What each token that is trained was drawn from; None: the whole vocabulary, as it is where nothing is said."""
+    """Return the sampling mask of each trained token; None: the whole vocabulary, as where no mask is recorded."""
     column = table.column(SUPPORT).take(pa.array([each.place for each in learned])).combine_chunks()
     of_tokens = column.flatten()
     if not len(of_tokens):
@@ -122,7 +125,7 @@ def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenS
 
 
 def _in_support(tokens: NDArray[np.int64], lengths: NDArray[np.int32], ids: NDArray[np.int32]) -> bool:
-    """Whether each token is one of those that it could be. [tokens], [tokens], [sum of lengths]"""
+    """Return whether each token is in its sampling mask. [tokens], [tokens], [sum of lengths]"""
     places = np.arange(len(tokens)).repeat(lengths)
     found = np.bincount(places[tokens[places] == ids], minlength=len(tokens))
     return bool((found == 1).all())
@@ -138,7 +141,7 @@ def _learned(path: Path, place: int, row: Mapping[str, Any]) -> _Learned:
 
 
 def _require_aligned(path: Path, learned: _Learned) -> None:
-    """UserError names the column that does not have one value for each token that the policy wrote."""
+    """Raise UserError, which names a column that lacks one value for each token that the policy wrote."""
     row, tokens = learned.row, len(learned.row["completion_ids"])
     lengths = {
         "samples": sum(sum(mask) for _, mask in learned.samples),
@@ -157,7 +160,7 @@ def _require_aligned(path: Path, learned: _Learned) -> None:
 
 
 def _teacher_logprobs(path: Path, learned: Sequence[_Learned]) -> Tensor | None:
-    """None: there was no teacher. UserError: it has told those of some attempts alone."""
+    """Return the teacher's logprobs; None without a teacher. Raises UserError if only some attempts have them."""
     without = [each.place for each in learned if not each.row["teacher_logprobs"]]
     if len(without) == len(learned):
         return None

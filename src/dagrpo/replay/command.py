@@ -1,4 +1,4 @@
-"""The command `dagrpo replay`."""
+"""Command `dagrpo replay`."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def _folder(run: str, seed: int | None) -> Path:
 
 
 def steps_of(text: str) -> list[int]:
-    """The steps that an option names, rising. "3,17": [3, 17]; "1-3": [1, 2, 3]. UserError: it is neither."""
+    """Return the steps that an option names, ascending. "3,17": [3, 17]; "1-3": [1, 2, 3]. Raises UserError for other texts."""
     steps: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -65,7 +65,7 @@ def steps_of(text: str) -> list[int]:
 
 
 def require_recorded(run: "RecordedRun", steps: Sequence[int]) -> Sequence[int]:
-    """The steps; UserError where the run has not finished one of them, or has recorded nothing of what it computed."""
+    """Return the steps. Raises UserError if the run has not finished one of them, or has recorded no digests."""
     if run.steps == 0:
         raise UserError(f"{run.folder} has not finished a step yet: wait for its first.")
     if steps[-1] > run.steps:
@@ -89,7 +89,7 @@ def _named(steps: Sequence[int]) -> str:
 
 
 def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> int:
-    """Run this command in as many processes as have trained the policy; the exit code."""
+    """Run this command in as many processes as have trained the policy; return the exit code."""
     import dagrpo.__main__ as application
 
     own = ("replay", str(folder), "--steps", ",".join(map(str, steps)))

@@ -1,4 +1,7 @@
-"""The pictures of recorded rollouts. Their table does not have them: they are in the split that the problems came from."""
+"""Pictures of recorded rollouts, read from the problems' split.
+
+The table of rollouts does not contain them.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -12,12 +15,12 @@ PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the spl
 
 
 def no_pictures(index: int) -> tuple[bytes, ...]:
-    """Those of every problem of a model of text alone."""
+    """Return the pictures of a problem for a model that takes text alone: none."""
     return ()
 
 
 def pictures_of(initial: Path, split: Path) -> PicturesOf:
-    """What the problems of a split show to the model of a checkpoint; the split is read with the first question."""
+    """Return the lookup of the problems' pictures for a checkpoint's model; the split is read with the first lookup."""
     if not takes_pictures(initial):
         return no_pictures
 

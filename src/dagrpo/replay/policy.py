@@ -1,4 +1,4 @@
-"""A policy that is updated from rollouts that are there already: the trainer's own update, without an engine."""
+"""Policy updated from existing rollouts by the trainer's update, without an engine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
 
 
 class UpdateInputs(Protocol):
-    """What an update depends on beside the rollouts: a training run has it, and so has a recorded one."""
+    """Inputs of an update beside the rollouts: a training run has them, and so has a recorded one."""
 
     @property
     def initial(self) -> Path: ...
@@ -38,7 +38,7 @@ class UpdateInputs(Protocol):
 
 
 class UpdatedPolicy:
-    """The initial policy, its optimizer and the coefficients of its terms, taken from step to step. Every rank has one."""
+    """Initial policy, its optimizer and the coefficients of its terms, updated step by step. Every rank has one."""
 
     def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)
@@ -59,25 +59,25 @@ class UpdatedPolicy:
         self._prepared = set[Budget]()  # that the policy is known to support
 
     def load(self, saved: state.SavedState) -> None:
-        """Go on from a saved state."""
+        """Resume from a saved state."""
         state.load(saved, self.model, self._optimizer, self._base)
         self._saved = saved.notes
 
     def save(self, root: Path, finished: int) -> None:
-        """Write the state after so many steps; which prompts they drew it does not say."""
+        """Write the state after `finished` steps, without the state of the prompt sampler."""
         state.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
 
     def budget(self, runtime: TrainingRuntime) -> Budget:
-        """The budget of runtime.training for this policy. UserError: the policy does not support it."""
+        """Return the budget of runtime.training for this policy. Raises UserError if the policy does not support it."""
         budget = resolved(runtime, self._policy, self._world)
         self._prepared.add(budget)
         return budget
 
     def update(self, step: int, batch: RolloutBatch, budget: Budget, hashed_by: Hash | None = None) -> UpdateStats:
-        """Take the step, numbered from 1, from its rollouts, which have advantages. `hashed_by`: as of PolicyUpdate.
+        """Run the update of `step` (1-based) on its rollouts, which have advantages. `hashed_by`: as in PolicyUpdate.
 
-        UserError: they lack the teacher's logprobs, from which the run learns, or have tokens that the policy has not; or the policy
-        does not support the budget.
+        Raises UserError if they lack the teacher's logprobs, from which the run learns, or have tokens outside the policy's vocabulary,
+        or if the policy does not support the budget.
         """
         run = self._run
         self._require_known_tokens(step, batch)

@@ -1,4 +1,7 @@
-"""Steps of a run computed again: the update alone, from the rollouts that the run has kept. No engine, nothing is sampled."""
+"""Recomputation of a run's updates from its recorded rollouts.
+
+No engine is opened, and nothing is sampled.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from dagrpo.trainer.digests import read, weight_digests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first of a step's tensors, in the order in which they were computed, that is not the recorded one."""
+    """First tensor of a step, in the order of computation, whose digest is not the recorded one."""
 
     kind: str  # gradient or weights
     update: int  # of the step, from 1
@@ -26,7 +29,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCheck:
-    """One step, as it was recorded and as it was computed again."""
+    """Comparison of a step as recorded and as recomputed."""
 
     step: int  # from 1
     after: int  # the step whose saved state it was computed from; 0: the initial checkpoint
@@ -39,7 +42,7 @@ class StepCheck:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the run has recorded what it computed in this step."""
+        """Return True if the run has recorded digests of this step."""
         return self.recorded.are_recorded
 
     @property
@@ -52,9 +55,9 @@ class StepCheck:
 
 
 def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepCheck]:
-    """Compute the steps again, and all that lead to them from the nearest state before. Every rank calls this.
+    """Recompute the steps, and all that lead to them from the nearest earlier state. Every rank calls this.
 
-    UserError: a state or the initial checkpoint is not what the run recorded.
+    Raises UserError if a state or the initial checkpoint is not the one that the run recorded.
     """
     compute_deterministically(run.rollout.deterministic)
     recomputation = Recomputation(run, world)
@@ -62,7 +65,7 @@ def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepChe
 
 
 class Recomputation:
-    """A policy that is taken through a run's recorded steps."""
+    """Policy that is taken through a run's recorded steps."""
 
     def __init__(self, run: RecordedRun, world: World) -> None:
         self._run = run
@@ -72,13 +75,13 @@ class Recomputation:
         self._from = self._finished = 0
 
     def up_to(self, step: int) -> Iterator[StepCheck]:
-        """Every step that is computed on the way to this one, and it itself."""
+        """Yield the check of every step on the way to this one, and of this one."""
         self._go_to_nearest_state(step - 1)
         while self._finished < step:
             yield self._check(self._finished + 1)
 
     def _go_to_nearest_state(self, at_most: int) -> None:
-        """Load the newest saved state that is further than this and not too far, if there is one."""
+        """Load the newest saved state of at most `at_most` steps, if it is ahead of the policy."""
         root = self._run.state
         found = state.nearest(root, at_most) if self._world.is_rank_zero else None
         step: int = self._world.broadcast(0 if found is None else found.step)
@@ -126,7 +129,7 @@ class Recomputation:
 
 
 def difference_of(recorded: StepDigests, computed: StepDigests) -> Difference | None:
-    """Where the digests of a step differ first."""
+    """Return the first difference between the recorded and the computed digests of a step."""
     ours = {(kind, update): digests for kind, update, digests in computed.parts()}
     for kind, update, digests in recorded.parts():
         tensor = first_difference(digests, ours.get((kind, update), {}))
@@ -136,6 +139,6 @@ def difference_of(recorded: StepDigests, computed: StepDigests) -> Difference | 
 
 
 def first_difference(recorded: TensorDigests, computed: TensorDigests) -> str | None:
-    """The first tensor by name whose digests are not the same in both."""
+    """Return the first tensor name whose digests differ."""
     names = sorted(recorded.keys() | computed.keys())
     return next((name for name in names if recorded.get(name) != computed.get(name)), None)

@@ -1,4 +1,4 @@
-"""A run as its files describe it: a finished one by its outputs, an unfinished one by its state."""
+"""Recorded run: read from its outputs, or from its state if unfinished."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ RESTORE = "restore it (`dvc pull`), or run the stage train again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """What is needed to compute a run's steps again, and what came out."""
+    """Inputs for recomputing a run's steps, with the recorded results."""
 
     folder: Path  # results/E/runs/seed_S
     seed: int
@@ -42,13 +42,13 @@ class RecordedRun:
     environment: Mapping[str, str] | None  # in which it was computed; None where nothing says so
 
     def table(self, step: int) -> Path:
-        """The file with the rollouts of a step."""
+        """Return the rollouts file of a step."""
         return self.rollouts / step_file(step)
 
     def computed(self, steps: Sequence[int]) -> Computed:
-        """How the steps that a replay of these takes were computed, with the last one's own micro-batches.
+        """Return the conditions under which the steps of a replay were computed, with the last one's micro-batches.
 
-        UserError: some were computed by more processes or threads than others, or on another device.
+        Raises UserError if the number of processes or threads, or the device, differs between them.
         """
         first = self._first_to_compute(steps[0])
         for step in range(first + 1, steps[-1] + 1):
@@ -62,7 +62,7 @@ class RecordedRun:
         return self.digests[steps[-1]].computed
 
     def _first_to_compute(self, step: int) -> int:
-        """The step behind the newest state before this one; 1 where there is none."""
+        """Return the step after the newest state before `step`; 1 without such a state."""
         saved = state.nearest(self.state, step - 1)
         return 1 if saved is None else saved.step + 1
 
@@ -72,7 +72,7 @@ def _described(computed: Computed) -> str:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run of a seed's folder. UserError: there is none, or its files are not those that it has written."""
+    """Return the run of a seed's folder. Raises UserError if there is no run, or if its files have changed."""
     provenance = folder / "policy" / PROVENANCE
     if provenance.is_file():
         return _finished(folder, provenance)
@@ -89,7 +89,7 @@ def _is_of(description: Path, folder: Path) -> bool:
 
 
 def unfinished(folder: Path, states: Path) -> RecordedRun:
-    """The run that keeps its states there, up to the last step that is on record."""
+    """Return the run whose states are in `states`, up to its last recorded step."""
     described, record = read_object(states / DESCRIPTION), Record(states)
     _require_the_same(Path(described["initial"]) / MANIFEST, described["initial_manifest"])
     _require_the_same_pictures(
@@ -149,7 +149,7 @@ def _sections(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_the_same_pictures(initial: Path, split: Path, digest: str = "") -> None:
-    """Of the split, which a replay reads for its pictures alone."""
+    """Require the recorded split if the model takes pictures: a replay reads it only for these."""
     if takes_pictures(initial):
         _require_the_same(split, digest)
 

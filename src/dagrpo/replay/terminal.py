@@ -1,4 +1,4 @@
-"""What was checked, on a terminal or in a pipe."""
+"""Output of a replay, on a terminal or in a pipe."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ SAME, DIFFERENT, UNKNOWN = ("same", "green"), ("differs", "bold red"), ("not rec
 
 
 def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
-    """A row per step; the digests are those that the run has recorded."""
+    """Return a table with one row per step; the digests are the recorded ones."""
     shown = Table(title=Text(str(run.folder)), title_justify="left")
     for heading in (
         "step",
@@ -48,7 +48,7 @@ def _verdict(check: StepCheck, *, agrees: bool) -> Text:
 
 
 def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
-    """In what the comparison was made, and how that differs from what the run was computed in."""
+    """Return how many recomputed steps agree with the run, and which conditions here differ from the run's."""
     compared = [check for check in checks if check.is_compared]
     agree = sum(check.difference is None for check in compared)
     lines = [f"{agree} of {len(compared)} steps that were computed again agree bit for bit in gradient and weights."]
@@ -62,7 +62,7 @@ def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
 
 
 def _not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
-    """Sentences on what rounds sums differently here, so that digests may differ without an error."""
+    """Return warnings about conditions here that round sums differently, so that digests may differ without an error."""
     own = {"device": here.device, **{k: v for k, v in environment(on_gpu=True).items() if k != "device"}}
     then: Mapping[str, str] = {"device": recorded.device, **_packages(run.environment)}
     other = [f"{name} {value} (here {own.get(name, 'none')})" for name, value in then.items() if own.get(name) != value]
@@ -74,7 +74,7 @@ def _packages(recorded: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def first_difference(checks: Sequence[StepCheck]) -> str | None:
-    """A sentence on the first step that is not the recorded one."""
+    """Return a sentence about the first step that differs from the recorded one."""
     for check in checks:
         if check.difference is not None:
             found, start = (

@@ -53,7 +53,7 @@ class Ahead:
         interrupt: Callable[[], None],
         untrained: Untrained,
     ) -> None:
-        """Start with the step `first` (0-based). `make` samples the batch of a step, `drawn` returns the prompts drawn so far.
+        """Start with the step `first` (0-based). `make` samples a step's batch, `drawn` returns the prompt sampler's state.
 
         `interrupt`, called by another thread, ends a running `make`.
         """
@@ -145,7 +145,7 @@ class Ahead:
         return Untrained(batches=dict(self._made), samplers=samplers)
 
     def drawn(self, finished: int) -> Drawn:
-        """Return the prompts drawn for the first `finished` steps and for the batches that are kept beside them."""
+        """Return the prompt sampler's state after the first `finished` steps and the batches that are kept beside them."""
         return self._drawn[max(self._made, default=finished - 1) + 1]
 
     def _work(self, steps: Iterable[int]) -> None:
@@ -160,7 +160,7 @@ class Ahead:
             self._changed.notify_all()
 
     def _whole(self, step: int) -> tuple[StepRollouts, Drawn]:
-        """Sample the batch of a step; return it as the trainer gets it, and the prompts drawn by then."""
+        """Sample the batch of a step; return it as the trainer gets it, and the prompt sampler's state by then."""
         clock, finished = Clock(), steps_in_sampler(step, self._staleness)
         batch = self._make(step, clock)
         versions = {sample.weight_version for each in batch.graded for sample in each.trajectory.samples}

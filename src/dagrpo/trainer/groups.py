@@ -1,6 +1,6 @@
-"""Groups, the attempts of a step at one prompt: which of them have spread, and which of them the step's update gets.
+"""Selection of groups with spread for the update.
 
-DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step draws more prompts until enough of its groups have spread.
+DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step samples more prompts until enough of its groups have spread.
 """
 
 import math
@@ -22,7 +22,7 @@ CUT_OFF_TOKENS = "rollout/cut_off_tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What a step drew, where that can be more than its batch."""
+    """Groups and metrics of a step that may have sampled more than its batch."""
 
     used: tuple[bool, ...]  # [groups], in the order of drawing: whether it is in the batch
     discarded: tuple[GradedTrajectory, ...]  # of the groups that are not, in that order
@@ -30,9 +30,9 @@ class Drawn:
 
 
 def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
-    """Whether two trajectories of a group, among those that are learned from, differ in value. [trajectories] -> [groups]
+    """Return whether two learned trajectories of each group differ in value. [trajectories] -> [groups]
 
-    What is not finite differs from everything, so that the update sees it and is skipped.
+    A non-finite value differs from everything, so that the update sees it and is skipped.
     """
     table = np.asarray(values, dtype=np.float32).reshape(-1, group_size)
     counts = np.asarray(learned, dtype=np.bool_).reshape(table.shape)
@@ -42,7 +42,7 @@ def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool
 
 
 def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
-    """Whether training.dynamic_sampling keeps each group for what is in it. [groups]"""
+    """Return whether training.dynamic_sampling keeps each group because of its values. [groups]"""
     learned = [each.trajectory.learned for each in graded]
     match training.dynamic_sampling.spread_of:
         case "reward":
@@ -55,15 +55,15 @@ def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
 
 
 def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training) -> int:
-    """How many prompts the next round draws, after rounds that gave `graded`; 0: there are enough groups with spread."""
+    """Return the number of prompts of the next round, after rounds that gave `graded`; 0 if enough groups have spread."""
     missing = training.prompts_per_step - int(has_spread(graded, training).sum())
     return math.ceil(max(missing, 0) * training.dynamic_sampling.oversampling)
 
 
 def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int) -> Flags:
-    """The groups that make up the batch of the step numbered from 0, always training.prompts_per_step of them. [groups]
+    """Return which groups make up the batch of `step` (0-based), always training.prompts_per_step of them. [groups]
 
-    Those with spread in the order of drawing, and where they are too few, the first ones without. UserError: dynamic
+    Those with spread in sampling order and, if they are too few, the first ones without. Raises UserError if dynamic
     sampling has found none with spread.
     """
     with_spread = has_spread(graded, training)
@@ -80,7 +80,7 @@ def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: in
 
 
 def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: Training) -> dict[str, float]:
-    """Metrics of a step's drawing: only what its parameters can change. `retired`: prompts of the run so far."""
+    """Return metrics of a step's sampling: only those that its parameters can change. `retired`: prompts of the run so far."""
     dynamic = {
         "rollout/rounds": float(rounds),
         "rollout/discarded_groups": float((~used).sum()),

@@ -1,8 +1,8 @@
-"""The language-model head: from hidden states to the few numbers per token that the trainer reads of the logits (reading.py).
+"""Language-model head: per-token values from hidden states, optionally in chunks.
 
 All at once, the logits of all tokens wait in their own type for the backward pass, which turns them into their gradient in place.
 In chunks the forward pass keeps only the hidden states, and the backward pass computes the logits of each chunk again: one more product
-with the head, and memory for one chunk.
+with the head, and memory for one chunk. reading.py defines the values.
 """
 
 from typing import Any
@@ -19,10 +19,10 @@ SLICE = 4096  # tokens of the vocabulary whose gradient is added up at a time, w
 def read_of_head(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, reading: Reading, chunk: int | None = None
 ) -> Read:
-    """What `reading` reads of the logits of a linear head. At most `chunk` tokens have logits at a time; None: all.
+    """Return the values that `reading` computes from a linear head's logits, for at most `chunk` tokens at a time; None: all.
 
     hidden: [tokens, width]; weight: [vocabulary, width]; bias: [vocabulary]. The products of the chunks are of the type of
-    the weights, and their gradients are added up in float32 at least; for a weight without a gradient nothing is computed.
+    the weights, and their gradients are added up in float32 at least; for a frozen weight nothing is computed.
     """
     read: Read = _LinearHead.apply(hidden, weight, bias, reading, chunk or max(len(hidden), 1))  # type: ignore[no-untyped-call]
     return read
@@ -64,12 +64,12 @@ class _LinearHead(torch.autograd.Function):
 
 
 def _room(hidden: Tensor, weight: Tensor, chunk: int) -> Tensor:
-    """Where the logits of every chunk are written: memory that is given back and taken again costs time."""
+    """Allocate one buffer for the logits of every chunk: freeing and allocating memory again costs time."""
     return hidden.new_empty(min(chunk, len(hidden)), len(weight))
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, room: Tensor) -> Tensor:
-    """As torch.nn.functional.linear computes them."""
+    """Return the logits as torch.nn.functional.linear computes them, written into `room`."""
     out = room[: len(hidden)]
     return torch.mm(hidden, weight.T, out=out) if bias is None else torch.addmm(bias, hidden, weight.T, out=out)
 
@@ -83,7 +83,7 @@ def _like(gradient: Tensor | None, weight: Tensor) -> Tensor | None:
 
 
 def _add_product(total: Tensor, of_raw: Tensor, hidden: Tensor) -> None:
-    """Add of_raw.T @ hidden."""
+    """Add of_raw.T @ hidden to `total`."""
     if total.dtype == of_raw.dtype:
         total.addmm_(of_raw.T, hidden)
         return

@@ -1,8 +1,9 @@
-"""Held-out problems that the policy answers before the first step, every training.evaluate_every steps and after the last.
+"""Held-out evaluations during training.
 
-Rank 0 does it, with the engine that samples for training and the weights that it holds. Nothing of it reaches the training:
-the rollouts, the policy and the metrics have the same bytes with and without. What is on record is not made again, so that
-a run that was interrupted leaves the bytes of one that was not.
+The policy answers before the first step, every training.evaluate_every steps and after the last. Rank 0 evaluates with the
+training's engine and the weights that it holds. The training is unaffected: the rollouts, the policy and the metrics have the
+same bytes with and without. Recorded evaluations are not repeated, so that a resumed run leaves the bytes of an uninterrupted
+one.
 """
 
 import logging
@@ -28,16 +29,16 @@ logger = logging.getLogger(__name__)
 
 
 def is_evaluated(training: Training, finished: int) -> bool:
-    """Whether the policy after so many steps answers held-out problems; the same in every rank."""
+    """Return True if the policy after `finished` steps answers held-out problems; the same in every rank."""
     every = training.evaluate_every
     return every > 0 and (finished % every == 0 or finished == training.steps)
 
 
 class HeldOutEvaluations:
-    """Those of one run. Their record lives beside the run's state, one file for each evaluated step."""
+    """Held-out evaluations of one run, recorded beside its state, one file per evaluated step."""
 
     def __init__(self, run: TrainingRun, tokenizer: PreTrainedTokenizerBase, report: Report) -> None:
-        """Read and render the problems. UserError: some cannot be used."""
+        """Read and render the problems. Raises UserError if some cannot be used."""
         self._run = run
         self._tokenizer = tokenizer
         self._report = report
@@ -47,19 +48,19 @@ class HeldOutEvaluations:
         self._tasks = list(_tasks_of(run, tokenizer)) if self.is_on else []
 
     def require_whole(self, steps: int) -> None:
-        """Check the recorded evaluations of the policies before the one after `steps` steps, whose state can make its own again.
+        """Check the recorded evaluations of the policies before that of `steps` steps, whose state can repeat its own evaluation.
 
-        Damaged: one is not what was written. A run can make it again only from a state that is not further than that.
+        Raises Damaged if a file has changed. A run can repeat an evaluation only from a state of that step or an earlier one.
         """
         for step in range(steps):
             if is_evaluated(self._run.training, step):
                 self._rows(step)
 
     def go_on(self, finished: int) -> bool:
-        """Report the recorded evaluations of the policies up to that after so many steps.
+        """Report the recorded evaluations of the policies up to that after `finished` steps.
 
-        Returns whether that policy's own is missing. Later ones are made again: where rollouts are not deterministic, their
-        policies may be others now.
+        Returns True if that policy's own evaluation is missing. Later ones are repeated: where rollouts are not deterministic,
+        their policies may differ now.
         """
         self._known = {step for step in range(finished + 1) if self._is_known(step)}
         for step in sorted(self._known):
@@ -67,7 +68,7 @@ class HeldOutEvaluations:
         return is_evaluated(self._run.training, finished) and finished not in self._known
 
     def evaluate(self, finished: int, engine: RolloutEngine, grader: Grader) -> None:
-        """Have the engine, which holds the policy after so many steps, answer. Does nothing where it is not due, or on record."""
+        """Let the engine, which holds the policy after `finished` steps, answer. Does nothing if that is not due, or recorded already."""
         if not is_evaluated(self._run.training, finished) or finished in self._known:
             return
         extractor = self._run.reward.extractor
@@ -82,7 +83,7 @@ class HeldOutEvaluations:
         self._tell(finished)
 
     def write(self, path: Path) -> None:
-        """held_out.parquet of a finished run; without rows where nothing was asked for."""
+        """Write held_out.parquet of a finished run; without rows if no evaluation was asked for."""
         training = self._run.training
         steps = [step for step in range(training.steps + 1) if is_evaluated(training, step)]
         rows = [dict(row) for step in steps for row in self._rows(step)]
@@ -115,7 +116,7 @@ def _tasks_of(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> Iterator[
 
 
 def _attempts(run: TrainingRun, splits: HeldOutSplits) -> SplitAttempts:
-    """One greedy attempt at each problem, under the limits of training."""
+    """Return one greedy attempt at each problem, under the limits of training."""
     return SplitAttempts(
         model=run.initial,
         split=split_of(splits.validation, splits.test),

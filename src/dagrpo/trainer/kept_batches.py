@@ -1,7 +1,7 @@
-"""Batches that were sampled and not trained on yet, as a state keeps them, and the weights that have yet to sample others.
+"""Saved batches of a state: sampled, but not trained on yet.
 
-Exact: what is read back has the bits of what was written. Not the table of rollouts (rollout/table.py), which is an output
-and rounds the engine's logprobs to float32.
+They come with the weights that have yet to sample others, and are exact: the bits that were written are read back. The table of
+rollouts (rollout/table.py), in contrast, is an output and rounds the engine's logprobs to float32.
 """
 
 import json
@@ -33,7 +33,7 @@ _SAMPLE = pa.struct(
     [
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.bool_())),
-        ("logprobs", pa.list_(pa.float64())),  # as the engine told them
+        ("logprobs", pa.list_(pa.float64())),  # as the engine returned them
         ("weight_version", pa.string()),
         ("support", pa.list_(pa.list_(pa.int32()))),
     ]
@@ -58,7 +58,7 @@ _PLAIN = (
 
 
 def write(folder: Path, untrained: Untrained) -> dict[str, FileEntry]:
-    """Write all of it below the folder of a state; returns the files, by their names there."""
+    """Write batches and weights below the folder of a state; return the files by their names there."""
     paths = []
     for step, batch in untrained.batches.items():
         paths.append(folder / FOLDER / step_file(step + 1))
@@ -70,7 +70,7 @@ def write(folder: Path, untrained: Untrained) -> dict[str, FileEntry]:
 
 
 def read(folder: Path, problems: Sequence[Problem]) -> Untrained:
-    """What was written there; nothing where nothing was. `problems` are the run's."""
+    """Read the batches and weights of a state's folder, which may have none. `problems` are the run's."""
     by_row = {problem.index: problem for problem in problems}
     tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
     batches = [_batch(table, by_row) for table in tables]
@@ -78,7 +78,7 @@ def read(folder: Path, problems: Sequence[Problem]) -> Untrained:
 
 
 def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
-    """Read into memory, as the state may be removed while the run goes on."""
+    """Yield (step, weights), read into memory, as the state may be removed during the run."""
     for path in sorted(folder.glob("*.safetensors")):
         match, file = _SAMPLER.fullmatch(path.name), SafetensorsFile(path)
         assert match is not None, "every file of a state was checked against its list"
@@ -86,7 +86,7 @@ def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
 
 
 def _table(batch: StepRollouts) -> pa.Table:
-    """One row per trajectory: those of the batch, then what was thrown away."""
+    """Return a table with one row per trajectory: first the batch, then the discarded ones."""
     parts = () if batch.teacher_logprobs is None else torch.split(batch.teacher_logprobs, batch.lengths)
     told = [part.tolist() for part in parts] or [[] for _ in batch.graded]
     discarded = batch.drawn.discarded if batch.drawn else ()
@@ -97,7 +97,7 @@ def _table(batch: StepRollouts) -> pa.Table:
 
 
 def _of_step(batch: StepRollouts) -> dict[str, Any]:
-    """Everything but the trajectories, as JSON can say it; mappings keep their order."""
+    """Return all JSON-serialisable data of the batch but the trajectories; mappings keep their order."""
     greedy, drawn = batch.greedy_rewards, batch.drawn
     return {
         **{name: getattr(batch, name) for name in _PLAIN},
@@ -144,7 +144,7 @@ def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, A
 
 
 def _rest(trajectory: Trajectory) -> dict[str, Any]:
-    """The fields that have no column of their own."""
+    """Return the fields that have no column."""
     names = [name for name in Trajectory.__slots__ if name not in ("problem", "samples", "calls", "reported")]
     plain = {name: getattr(trajectory, name) for name in names}
     return plain | {"calls": [asdict(call) for call in trajectory.calls], "reported": dict(trajectory.reported)}

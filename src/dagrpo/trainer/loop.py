@@ -1,7 +1,7 @@
-"""The GRPO loop: sample, grade, update, load the new weights into the engine, record; resumable after any saved step.
+"""GRPO loop: sample, grade, update, sync weights, record.
 
-Every rank runs it. Rank 0 also samples, grades and records; the other ranks get what the update reads. Where
-training.staleness has the engine sample while the policy is updated, that is done by a thread of rank 0 (ahead.py).
+It can resume after any saved step. Every rank runs it. Rank 0 also samples, grades and records; the other ranks get the data of
+the update. With training.staleness a thread of rank 0 samples while the policy is updated (ahead.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 # Among a state's notes:
 AHEAD = "ahead"  # how many batches it keeps that are not trained yet
 DRAWN = "drawn"  # how far the run has come in its prompts, and which are retired
-GATES = "gates"  # what they count over hand-overs
+GATES = "gates"  # counts of the checks over weight syncs
 
 
 def train(
@@ -62,10 +62,10 @@ def train(
     """Train to the last step, from the newest state if there is one, and write the outputs.
 
     `report(step, metrics)` is called on rank 0 for every step of the run, seconds included: first for those that an
-    earlier execution finished. `report_held_out(step, accuracies)` is called in the same way for every policy that has
-    answered held-out problems; `step` is the one that made the policy, 0 for the initial one.
+    earlier execution finished. `report_held_out(step, accuracies)` is called likewise for every policy that has
+    answered held-out problems; `step` is the one that produced the policy, 0 for the initial one.
 
-    UserError: the data, the checkpoint, the engine or a saved state cannot be used.
+    Raises UserError if the data, the checkpoint, the engine or a saved state cannot be used.
     """
     compute_deterministically(run.rollout.deterministic)
     if not (world.is_rank_zero and may_sync_tensors(run.runtime.engine)):
@@ -85,7 +85,7 @@ class Trainer:
         opener: EngineOpener,
         report_held_out: Report = unheard,
     ) -> None:
-        """Read the data, then load the policy: a bad row is an error at once."""
+        """Read the data, then load the policy, so that a bad row fails at once."""
         self._run = run
         self._report = report
         self._world = world
@@ -116,7 +116,7 @@ class Trainer:
         )
 
     def train(self) -> None:
-        """Every step that is not finished yet, then the outputs."""
+        """Run every unfinished step, then write the outputs."""
         run, world, model = self._run, self._world, self._policy.model
         recorded = self._require_whole
         finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded, self._base)
@@ -138,7 +138,7 @@ class Trainer:
             state.prune(run.state, run.training.steps, run.runtime.training.keep_states)
 
     def _require_whole(self, steps: int) -> None:
-        """Damaged: what is kept of the first steps beside their state is not what was written; on rank 0."""
+        """Raise Damaged, on rank 0, if the records of the first `steps` steps beside their state are damaged."""
         self._record.require_whole(steps)
         if self._held_out is not None:
             self._held_out.require_whole(steps)
@@ -148,7 +148,7 @@ class Trainer:
         return training_problems(self._run.train_split, prompts, self._run.training)
 
     def _take_steps(self, first: int) -> None:
-        """The steps from `first` on, numbered from 0; without one, the last policy's held-out answers alone."""
+        """Run the steps from `first` (0-based) on; if none is left, only the last policy's held-out evaluation."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update, saved = self._policy_update(first), first
         self._watch.go_on(self._notes(first).get(GATES, {}))
@@ -176,7 +176,7 @@ class Trainer:
                 clock.lap("update")
                 figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
                 goes_on = self._finish_sampling(rank_zero, clock, stop)
-                # Nobody samples from the last weights, unless they are to answer held-out problems.
+                # The last weights sample no batch: sync them only for a held-out evaluation.
                 if goes_on and (step + 1 < steps or is_evaluated(run.training, steps)):
                     self._load_into_engine(rank_zero, weights, step + 1)
                 clock.lap("hand_over")
@@ -195,9 +195,9 @@ class Trainer:
                 rank_zero.ahead.require_sound()
 
     def _make_up_missing(self, rank_zero: RankZero | None, weights: EngineWeights, first: int, stop: Stop) -> bool:
-        """Sample the missing batches of earlier weights: the run was stopped before they were made, or had fewer steps.
+        """Sample the missing batches of earlier weights: the run was stopped before that, or had fewer steps.
 
-        Returns, in every rank, whether all of them are made; the engine then holds the weights after `first` steps.
+        Returns, in every rank, True if none is missing; the engine then holds the weights after `first` steps.
         """
         if not self._world.broadcast(bool(rank_zero.ahead.missing(first)) if rank_zero else None):
             return True
@@ -209,7 +209,7 @@ class Trainer:
         return True
 
     def _finish_sampling(self, rank_zero: RankZero | None, clock: Clock, stop: Stop) -> bool:
-        """Wait until the engine samples nothing. Returns, in every rank, whether the run goes on, so that the engine gets new weights."""
+        """Wait until sampling has ended. Returns, in every rank, True if the run continues, so that the engine gets new weights."""
         if not self._run.training.staleness:
             return True
         finished = stop.interrupts(rank_zero.ahead.finish) if rank_zero else None
@@ -217,7 +217,7 @@ class Trainer:
         return not stop.told() and bool(self._world.broadcast(finished))
 
     def _save(self, finished: int, update: PolicyUpdate, rank_zero: RankZero | None) -> None:
-        """Write the state after so many finished steps; rank 0 knows which prompts they have drawn, and writes the notes."""
+        """Write the state after `finished` steps; rank 0 knows the prompts that they have sampled, and writes the notes."""
         run, drawn, untrained = self._run, None, Untrained()
         if rank_zero:
             rank_zero.ahead.end()
@@ -231,14 +231,14 @@ class Trainer:
         state.save(run.state, finished, model, optimizer, self._world, notes, keep, self._base, beside)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
-        """What the update reads of rank 0's rollouts, in every rank."""
+        """Return, in every rank, the data of rank 0's rollouts that the update reads."""
         tensors = rollouts.batch().tensors() if rollouts else None
         return RolloutBatch.from_tensors(self._world.broadcast_tensors(tensors))
 
     def _with_advantages(
         self, rollouts: StepRollouts | None, batch: RolloutBatch, before: BeforeUpdate | None, objective: Objective
     ) -> tuple[StepRollouts | None, RolloutBatch]:
-        """Rank 0 computes the advantages and tells the others."""
+        """Compute the advantages on rank 0, broadcast them and add them to rollouts and batch."""
         if rollouts is not None:
             penalty = None if before is None else objective.penalty(before.logprobs, before.reference_logprobs)
             advantages = step_advantages(rollouts, self._run.algorithm.advantage, before, penalty)
@@ -247,7 +247,7 @@ class Trainer:
         return rollouts, replace(batch, advantages=told["advantages"])
 
     def _load_into_engine(self, rank_zero: RankZero | None, weights: EngineWeights, finished: int) -> None:
-        """Every rank takes part: rank 0 reads the weights one by one, the others give their parts of each."""
+        """Sync the weights: rank 0 reads them one by one, and every other rank gives its parts of each."""
         if rank_zero is None:
             weights.give_parts()
             return
@@ -259,7 +259,7 @@ class Trainer:
     def _keep(
         self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
     ) -> None:
-        """Record and report a finished step, with the figures of its gates."""
+        """Record and report a finished step, with the figures of its checks."""
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
         timings = turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | self._watch.figures
         timings |= {} if rollouts.staleness is None else {"rollout/ahead_seconds": rollouts.ahead_seconds}
@@ -279,7 +279,7 @@ class Trainer:
 
     @contextmanager
     def _rank_zero(self, weights: EngineWeights, finished: int) -> Iterator[RankZero | None]:
-        """On rank 0, an engine that holds the weights, and what stands around it; None on the others.
+        """Yield an engine that holds the weights, with the rest of rank 0's part; None on the others.
 
         The other ranks give their parts of the weights while the engine is opened.
         """
@@ -327,7 +327,7 @@ class Trainer:
         )
 
     def _notes(self, finished: int) -> Mapping[str, Any]:
-        """What the state after so many steps says beside its tensors; {} at the beginning."""
+        """Return the notes of the state after `finished` steps; {} before the first one."""
         notes: Mapping[str, Any] = state.at(self._run.state, finished).notes if finished else {}
         return notes
 

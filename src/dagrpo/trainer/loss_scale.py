@@ -1,8 +1,8 @@
-"""The factor on the loss in float16, without which small gradients would be 0 (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).
+"""Loss scale of float16: keeps small gradients from becoming 0.
 
-It adapts as that of torch.amp.GradScaler does: it halves after an update whose gradient is not finite, and doubles after many finite
-ones in a row. It is always a power of two, so that to divide the gradients by it again rounds nothing. float32 and bfloat16 have a wider
-range of exponents, and need none.
+See Micikevicius et al. 2018 (arXiv 1710.03740, section 3.2). It adapts as that of torch.amp.GradScaler does: it halves after an
+update whose gradient is not finite, and doubles after many finite ones in a row. It is always a power of two, so that dividing the
+gradients by it again rounds nothing. float32 and bfloat16 have a wider range of exponents and need no scale.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,16 +16,16 @@ LARGEST_EXPLAINED = 1.0  # a gradient that overflows float16 at this scale is to
 
 
 class LossScale:
-    """One for each rank: all of them see the same updates, and so have the same value."""
+    """Loss scale of a rank: all ranks see the same updates, and so have the same value."""
 
     def __init__(self, saved: Mapping[str, float] | None = None) -> None:
-        """`saved`: what a state has of it; None: from the beginning."""
+        """Restore the scale from `saved` of a state; None: a new run."""
         self.value = FIRST if saved is None else saved["value"]
         self._finite = 0 if saved is None else int(saved["finite_updates"])
 
     @property
     def saved(self) -> dict[str, float]:
-        """What a resumed run has to know, as JSON can say it."""
+        """Return the JSON-serialisable state."""
         return {"value": self.value, "finite_updates": self._finite}
 
     def unscale(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -35,7 +35,7 @@ class LossScale:
             torch._foreach_mul_(gradients, 1 / self.value)
 
     def adapt(self, *, is_finite: bool) -> bool:
-        """Told of each update with finite losses whether its gradient is finite. True: it is not, and the scale explains that."""
+        """Adapt the scale after an update with finite losses; return True if its gradient is not finite because of the scale."""
         if not is_finite:
             explained = self.value > LARGEST_EXPLAINED
             self.value, self._finite = self.value / FACTOR, 0

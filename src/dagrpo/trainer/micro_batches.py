@@ -1,6 +1,6 @@
-"""How the trajectories of a mini-batch are cut into micro-batches: the forward passes of each rank.
+"""Micro-batches of each rank, cut from a mini-batch's trajectories.
 
-The cut changes speed, memory and the last bits of sums, and nothing else: the loss of a mini-batch is a sum over its tokens.
+The cut changes speed, memory and the last bits of sums, but no result: the loss of a mini-batch is a sum over its tokens.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ NOTHING: Part = ()  # a micro-batch without sequences
 
 
 class Cutter:
-    """Cuts trajectories into micro-batches. A span is one trajectory: its sequences, which stay together."""
+    """Cutter of trajectories into micro-batches. A span is one trajectory: its sequences, which stay together."""
 
     def __init__(self, sequences: TokenSequences, budget: Budget, patches: Sequence[int] = ()) -> None:
-        """`patches`: those of each picture of `sequences.pictures`, where the budget limits them."""
+        """Cut by `budget`. `patches`: those of each picture of `sequences.pictures`, if the budget limits them."""
         self._lengths: list[int] = sequences.lengths.tolist()
         self._prompts = sequences.prompt_numbers
         self._prompt_lengths = sequences.prompt_lengths
@@ -25,17 +25,17 @@ class Cutter:
         self._places = sequences.pictures.places if sequences.pictures is not None and patches else None
 
     def arranged(self, spans: Sequence[slice], ranks: int) -> list[slice]:
-        """The same spans in the order in which they are cut: each rank's share from the longest to the shortest.
+        """Return the spans in cutting order: each rank's share from the longest to the shortest.
 
-        So neighbours need little padding, and what needs most memory comes first. Equally long ones stay in order, and so
-        does a share that is one micro-batch anyway. Where prompts are shared, those with the same prompt stay together.
+        So neighbours need little padding, and the largest memory is needed first. Equally long ones stay in order, and so
+        does a share that is one micro-batch anyway. With shared prompts, sequences of the same prompt stay together.
         """
         return [span for share in _shares(spans, ranks) for span in self._in_order(share)]
 
     def micro_batches(self, spans: Sequence[slice], rank: int, ranks: int) -> list[Part]:
-        """A rank's share of the spans, cut between neighbours.
+        """Return a rank's share of the spans, cut between neighbours.
 
-        Every rank has as many micro-batches, as FSDP needs: NOTHING stands for those that it lacks.
+        Every rank has the same number of micro-batches, as FSDP needs: NOTHING fills the missing ones.
         """
         cut = [self._cut(share) for share in _shares(spans, ranks)]
         own = [tuple(number for span in part for number in range(span.start, span.stop)) for part in cut[rank]]
@@ -53,7 +53,7 @@ class Cutter:
         return sorted(share, key=lambda span: (-longest[self._prompts[span.start]], self._prompts[span.start]))
 
     def _cut(self, share: Sequence[slice]) -> list[list[slice]]:
-        """Neighbours joined as long as they are within the budget together."""
+        """Join neighbours as long as they are within the budget together."""
         parts: list[list[slice]] = []
         load: Load | None = None
         for span in share:
@@ -94,6 +94,6 @@ class Cutter:
 
 
 def _shares(spans: Sequence[slice], ranks: int) -> list[Sequence[slice]]:
-    """The spans that each rank computes: as many as each other, or one more."""
+    """Return the spans of each rank, whose numbers differ by at most one."""
     total = len(spans)
     return [spans[total * rank // ranks : total * (rank + 1) // ranks] for rank in range(ranks)]

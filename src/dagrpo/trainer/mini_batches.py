@@ -1,6 +1,6 @@
-"""The mini-batches of a step: which of its rollouts each optimizer update sees.
+"""Mini-batches of a step: the rollouts of each optimizer update.
 
-Not the micro-batches that they are cut into for memory: see micro_batches.py.
+micro_batches.py cuts them further, to fit into memory.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from dagrpo.trainer.packing import RolloutBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutMiniBatch:
-    """Which part of a step's rollouts one optimizer update sees."""
+    """Part of a step's rollouts that one optimizer update sees."""
 
     spans: Sequence[slice]  # the sequences of each of its trajectories, in the order in which they are cut
     lengths: Lengths  # of its trajectories, in that order
@@ -36,10 +36,10 @@ class RolloutMiniBatch:
 
 
 class Divider:
-    """Divides the rollouts of each step among its updates, by prompts."""
+    """Divider of each step's rollouts among its updates, by prompts."""
 
     def __init__(self, algorithm: Algorithm, training: Training, world: World, seed: int) -> None:
-        """`seed`: of the run; what a loss draws to select tokens follows from it."""
+        """Divide by section training. `seed`: of the run, from which the random token selection of a loss follows."""
         self._select = LOSSES.get(algorithm.loss.name).select
         self._loss_config = algorithm.loss
         self._training = training
@@ -47,14 +47,14 @@ class Divider:
         self._seed = seed
 
     def spans(self, batch: RolloutBatch, number: int) -> list[slice]:
-        """The sequences of each trajectory of one mini-batch. It has as many prompts as any other."""
+        """Return the sequences of each trajectory of one mini-batch. All mini-batches have the same number of prompts."""
         size = self._training.prompts_per_step // self._training.mini_batches * self._training.samples_per_prompt
         return batch.spans(size * number, size * (number + 1))
 
     def of(
         self, step: int, number: int, batch: RolloutBatch, before: BeforeUpdate | None, cutter: Cutter
     ) -> RolloutMiniBatch:
-        """The mini-batch of that number, of the step; both from 0. `before`: needed where the loss selects tokens."""
+        """Return mini-batch `number` of `step`, both 0-based. `before`: needed if the loss selects tokens."""
         in_order, update = self.spans(batch, number), step * self._training.mini_batches + number
         spans = cutter.arranged(in_order, self._world.size)
         tokens = [sum(batch.sequences.trained[span]) if batch.counts(span.start) else 0 for span in spans]
@@ -95,13 +95,13 @@ class Divider:
 
 
 def _tokens(batch: RolloutBatch, spans: Sequence[slice]) -> slice:
-    """Where the trained tokens of a mini-batch are, among those of the step."""
+    """Return the slice of the step's trained tokens that belongs to a mini-batch."""
     trained = batch.sequences.trained
     return slice(sum(trained[: spans[0].start]), sum(trained[: spans[-1].stop]))
 
 
 def _are_finite(batch: RolloutBatch, spans: Sequence[slice]) -> bool:
-    """Whether the advantages of these trajectories are, where they count: the same in every rank."""
+    """Return True if the advantages of the counted trajectories are finite: the same in every rank."""
     assert batch.advantages is not None
     if not spans:
         return True

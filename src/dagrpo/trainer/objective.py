@@ -1,4 +1,4 @@
-"""What is minimised on a micro-batch: the policy's loss, corrected, the terms beside it and the divergence."""
+"""Objective of a micro-batch: corrected policy loss, terms and divergence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from dagrpo.trainer.reading import Extras
 
 
 class Objective:
-    """The section algorithm, as a function of tokens; and the coefficients of its terms, which may change from step to step."""
+    """Section algorithm as a function of tokens, with the coefficients of its terms, which may change from step to step."""
 
     def __init__(
         self, algorithm: Algorithm, max_new_tokens: int, coefficients: Mapping[str, Sequence[float]] | None
     ) -> None:
-        """`coefficients`: as this object had them when a state was saved; None: those that the run begins with."""
+        """Restore `coefficients` of a saved state; None: those of a new run."""
         advantage = ADVANTAGES.get(algorithm.advantage.name)
         self._algorithm = algorithm
         self._aggregation = aggregation_of(algorithm.aggregation, algorithm.loss)
@@ -42,9 +42,9 @@ class Objective:
     def loss(
         self, tokens: TokenBatch, lengths: Lengths, positive: Lengths, first: int, *, counts: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A micro-batch's part of the loss of its mini-batch, and sums over its tokens of what was measured on the way.
+        """Return a micro-batch's part of its mini-batch's loss, and sums over its tokens for the metrics.
 
-        The micro-batch's first sequence is the one numbered `first` of the mini-batch's. One that does not count is a filler.
+        The micro-batch's first sequence has the number `first` in the mini-batch. One that does not count is a filler.
         """
         shares = self._shares(tokens, lengths, first) * counts
         per_token, measured = self._policy_loss(tokens)
@@ -58,7 +58,7 @@ class Objective:
         return self._with_divergence(loss, tokens, shares, measured)
 
     def _policy_loss(self, tokens: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy's loss per token, corrected and masked."""
+        """Return the policy's loss per token, corrected and masked, and its metrics."""
         policy = loss_of(tokens, self._algorithm.loss)
         correction = weights_of(tokens, self._algorithm.correction)
         per_token, measured = policy.per_token * correction.per_token, {**policy.metrics, **correction.metrics}
@@ -83,16 +83,16 @@ class Objective:
         return loss + kl.coefficient * (estimate * shares).sum(), measured
 
     def penalty(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor | None:
-        """What each token's reward loses for its divergence, where that is taken from the reward. [tokens] float64"""
+        """Return the divergence penalty on each token's reward; None if the reward has no such penalty. [tokens] float64"""
         if not self.penalises:
             return None
         kl = self._algorithm.kl
         return kl.coefficient * divergence(logprobs.double(), reference_logprobs.double(), kl.estimator)
 
     def adapted(self, entropy: float) -> dict[str, float]:
-        """This step's coefficients, as metrics. From now on they are those of the next step, whose terms may adapt them.
+        """Return this step's coefficients as metrics, and adapt them for the next step where a term asks for that.
 
-        They stay where the entropy is no number: that says nothing about it.
+        They stay unchanged if the entropy is not finite, which carries no information.
         """
         used = {f"{TERMS.label(name)}_coefficient": each.applied for name, each in self.coefficients.items()}
         for name, config in self._added.items():
@@ -102,7 +102,7 @@ class Objective:
         return used
 
     def _shares(self, tokens: TokenBatch, lengths: Lengths, first: int) -> Tensor:
-        """What each token's value counts in the mini-batch. [tokens]"""
+        """Return the weight of each token's value in the mini-batch. [tokens]"""
         per_token, denominator = weights(
             self._aggregation, tokens.sequence, first, lengths, max_new_tokens=self._max_new_tokens
         )

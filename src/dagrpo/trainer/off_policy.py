@@ -1,7 +1,7 @@
-"""How far the engine that sampled a step's rollouts is from the trainer that learns from them: the metrics `off_policy_*`.
+"""Metrics `off_policy_*`: distance between the sampling engine and the trainer.
 
-They are those of verl (`rollout_corr/*`), of the weights before a correction cuts or masks them, so that runs with different
-corrections can be compared. What a correction does is in its own metrics; how far updates move the policy is not here.
+They are those of verl (`rollout_corr/*`), of the weights before a correction truncates or masks them, so that runs with different
+corrections can be compared. Corrections have their own metrics, and so has the policy's change by updates.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Values = NDArray[np.float64]
 def off_policy_metrics(
     rollout_logprobs: ArrayLike, trainer_logprobs: ArrayLike, lengths: Sequence[int]
 ) -> dict[str, float]:
-    """The metrics of one step, before its first update.
+    """Return the metrics of one step, before its first update.
 
     rollout_logprobs, trainer_logprobs: [tokens], the engine's and the trainer's. lengths: [trajectories], the tokens of
     each; one without tokens is left out. Means over trajectories are named so, all others are over tokens.
@@ -47,13 +47,13 @@ def off_policy_metrics(
 
 
 def effective_sample_size(weights: Values) -> float:
-    """(sum w)^2 / (n sum w^2), the share of tokens that as many equally weighted ones are worth; 0 where all weigh 0."""
+    """Return (sum w)^2 / (n sum w^2), the effective sample size as a share of the tokens; 0 if all weights are 0."""
     squares = float((weights**2).sum())
     return float(weights.sum()) ** 2 / (len(weights) * squares) if squares else 0.0
 
 
 def _perplexities(rollout: Values, trainer: Values, counts: NDArray[np.int64]) -> dict[str, float]:
-    """Of each side and their ratio, the mean over trajectories of what each has by itself."""
+    """Return the perplexities of both sides and their ratio: means over trajectories of each trajectory's value."""
     of_rollout, of_trainer = (-_sums(values, counts) / counts for values in (rollout, trainer))
     return {
         "policy/off_policy_trainer_perplexity": float(_ratios(of_trainer).mean()),
@@ -67,13 +67,13 @@ def _ratios(logarithms: Values) -> Values:
 
 
 def _sums(values: Values, counts: NDArray[np.int64]) -> Values:
-    """[tokens] -> [trajectories]"""
+    """Return the sum of each trajectory. [tokens] -> [trajectories]"""
     sums: Values = np.add.reduceat(values, counts.cumsum() - counts)
     return sums
 
 
 def _correlation(a: Values, b: Values) -> float:
-    """Pearson's, 0 where one of both does not vary."""
+    """Return Pearson's correlation, 0 if one of both does not vary."""
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum()) / scale if scale else 0.0

@@ -1,4 +1,7 @@
-"""Opens what rank 0 needs for steps: engine, teacher, agent, grader and buffer. Not what it does with them: see rank_zero.py."""
+"""Opening of rank 0's engine, teacher, agent, grader and buffer.
+
+rank_zero.py uses them.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -40,7 +43,7 @@ def open_rank_zero(
     held_out: HeldOutEvaluations,
     watch: Watch,
 ) -> Iterator[RankZero]:
-    """For a run that goes on after so many steps. The other ranks give their parts of the weights meanwhile."""
+    """Open rank 0's part of a run with `finished` steps, while the other ranks give their parts of the weights."""
     with ExitStack() as stack:
         with weights.opening() as opening:
             opened = opener(

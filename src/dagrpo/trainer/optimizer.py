@@ -1,4 +1,7 @@
-"""AdamW with a linear warm-up, and a linear decay where one is asked for, as sft and train use it."""
+"""AdamW with linear warm-up and optional linear decay.
+
+The stages sft and train use it.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,10 +24,10 @@ def adamw(
     scaled: Iterable[torch.nn.Parameter] = (),
     scale: float = 1.0,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8. What is frozen is left out.
+    """Return AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8. Frozen parameters are left out.
 
-    Each update brings its own learning rate (see `apply_gradients`); until then it is 0. For the parameters that are also
-    among `scaled` it is `scale` times that.
+    Each update sets its own learning rate (see `apply_gradients`); until then it is 0. For the parameters that are also
+    among `scaled` it is multiplied by `scale`.
     """
     apart = set(scaled) if scale != 1.0 else set()
     trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -39,7 +42,7 @@ def adamw(
 
 
 def policy_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
-    """That of GRPO: a vision tower may have a learning rate of its own."""
+    """Return the optimizer of GRPO, in which a vision tower may have another learning rate."""
     tower, own = tower_module(policy.model), training.vision_learning_rate
     if tower is None or own is None:
         return adamw(policy.parameters(), training.weight_decay)
@@ -47,17 +50,17 @@ def policy_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
 
 
 def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
-    """The learning rate of the update numbered from 0: linear up to `peak`, then constant."""
+    """Return the learning rate of `update` (0-based): linear up to `peak`, then constant."""
     return peak * min(1.0, (update + 1) / max(warmup_updates, 1))
 
 
 def decayed(final: float, update: int, decay_updates: int) -> float:
-    """The factor of the update numbered from 0: linear from 1 down to `final`, then constant."""
+    """Return the factor of `update` (0-based): linear from 1 down to `final`, then constant."""
     return 1.0 - (1.0 - final) * min(1.0, update / decay_updates)
 
 
 def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
-    """Clip, step, clear. Returns the gradient's norm before clipping; UserError when that is not finite."""
+    """Clip the gradient, update, clear. Returns the gradient's norm before clipping. Raises UserError if it is not finite."""
     norm = clipped_norm(optimizer, max_grad_norm)
     require_finite_gradient(norm)
     take_step(optimizer, learning_rate)
@@ -65,13 +68,13 @@ def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad
 
 
 def clipped_norm(optimizer: torch.optim.AdamW, max_grad_norm: float) -> float:
-    """Clip the gradient, over all ranks; its norm before that."""
+    """Clip the gradient over all ranks; return its norm before that."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return _over_ranks(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
 
 
 def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> float:
-    """The norm of some parameters' gradient, over all ranks; 0 where there is none."""
+    """Return the gradient norm of `parameters` over all ranks; 0 without gradients."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return _over_ranks(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
 
@@ -81,7 +84,7 @@ def _over_ranks(norm: torch.Tensor) -> float:
 
 
 def take_step(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
-    """Step, clear."""
+    """Update the parameters and clear their gradients."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group.get(SCALE, 1.0)
     optimizer.step()

@@ -1,4 +1,7 @@
-"""Sequences of a micro-batch end to end in one row, without padding. Not how a model attends to them: see packed_attention.py."""
+"""Packed rows: sequences of a micro-batch end to end, without padding.
+
+packed_attention.py attends to them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,15 +24,15 @@ class Group:
 
     @property
     def seen(self) -> int:
-        """How many tokens the last one of a segment attends to."""
+        """Return the number of tokens that a segment's last one attends to."""
         return self.context + self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Where the sequences of a packed row are: a token attends to those before it in its own segment.
+    """Segments of a packed row: a token attends to earlier ones in its own segment.
 
-    A prompt that several sequences share is a segment of its own. So is what follows it in each of them; its tokens also attend to
+    A prompt that several sequences share is a segment by itself. So is its continuation in each of them; their tokens also attend to
     the whole prompt. Example: a prompt of 2 tokens, followed by 1 token and by 3: lengths (2, 1, 3), contexts (0, 2, 2), seen
     [0, 1, 0, 1, 2, 0, 1, 3, 4, 5].
     """
@@ -46,7 +49,7 @@ class Segments:
 
     @classmethod
     def of(cls, lengths: Sequence[int], prompts: Sequence[int | None], device: torch.device) -> "Segments":
-        """Segments of these lengths; `prompts`: the number of the segment that each follows, or None."""
+        """Build segments of these lengths; `prompts`: the number of the segment that each follows, or None."""
         contexts = [0 if prompt is None else lengths[prompt] for prompt in prompts]
         ends = _ends(lengths).to(device, non_blocking=True)
         seen, seen_ends = None, ends
@@ -68,12 +71,12 @@ class Segments:
 
     @property
     def groups(self) -> list[Group]:
-        """All segments in order, neighbours of one shape together."""
+        """Return all segments in order, neighbours of one shape together."""
         same = groupby(zip(self.lengths, self.contexts, strict=True))
         return [Group(length, context, len([*each])) for (length, context), each in same]
 
     def mask(self, group: Group, window: int | None, like: Tensor) -> Tensor:
-        """What is added to the scores of a group: 0 for the last `window` keys up to the query, None for all of them, else -inf.
+        """Return the mask to add to a group's scores: 0 for the last `window` keys up to the query (None: all), else -inf.
 
         [length, seen], of the type of `like` and on its device. The queries are the last of the keys.
         """
@@ -92,7 +95,7 @@ def _ends(lengths: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """A sequence, or what of it follows a prompt that it shares with others."""
+    """Sequence, or its part after a prompt that it shares with others."""
 
     token_ids: Tensor  # [tokens] int64
     loss_mask: Tensor  # [tokens] bool
@@ -103,7 +106,7 @@ class Tail:
 class PackedBatch:
     """Sequences end to end, from the shortest to the longest: those of one length are neighbours, and are attended to together.
 
-    Prompts that are shared come first. Example: the sequence (5, 6, 7) with mask (F, F, T) and (8, 9) with mask (F, T): input_ids
+    Shared prompts come first. Example: the sequence (5, 6, 7) with mask (F, F, T) and (8, 9) with mask (F, T): input_ids
     [[8, 9, 5, 6, 7]], position_ids [[0, 1, 0, 1, 2]], rows [0, 1], columns [3, 0], targets [7, 9].
     """
 
@@ -117,7 +120,7 @@ class PackedBatch:
 
     @classmethod
     def of(cls, sequences: Sequence[Tail], prompts: Sequence[Tensor], device: torch.device) -> "PackedBatch":
-        """`prompts`: those that are shared, [tokens] each. Everything is laid out on the CPU: the device need not be waited for."""
+        """Pack sequences; `prompts`: the shared ones, [tokens] each. The CPU lays them out, so that the device need not be waited for."""
         before = [0 if each.prompt is None else len(prompts[each.prompt]) for each in sequences]
         order = sorted(range(len(sequences)), key=lambda number: (len(sequences[number].token_ids), before[number]))
         parts = [*prompts, *(sequences[number].token_ids for number in order)]
@@ -143,9 +146,9 @@ class PackedBatch:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, its prompt included."""
+        """Return the tokens of the longest sequence, its prompt included."""
         return self.segments.longest_seen
 
     def predicting(self, hidden: Tensor) -> Tensor:
-        """Of hidden states, [1, all tokens, width], those that predict the trained tokens. [tokens, width]"""
+        """Return the hidden states that predict the trained tokens, of those of all: [1, all tokens, width] -> [tokens, width]"""
         return hidden[0, self.columns]

@@ -1,7 +1,7 @@
-"""Attention in a packed row: each sequence by itself. A mask over the whole row is never built.
+"""Attention within each sequence of a packed row.
 
-On a GPU in 16 bits by one flash attention kernel for sequences of any length (torch.nn.attention.varlen); elsewhere by scaled
-dot-product attention, all sequences of one length together.
+A mask over the whole row is never built. On a GPU in 16 bits one flash attention kernel computes sequences of any length
+(torch.nn.attention.varlen); elsewhere scaled dot-product attention does, all sequences of one length together.
 """
 
 from functools import cache
@@ -25,7 +25,7 @@ MULTIPLE = 8  # that the size of a head has to be a multiple of
 
 
 def attend_by_segment(model: PreTrainedModel) -> None:
-    """From now on a model that is given `segments` attends within each; given none, it attends as before."""
+    """Let a model attend within each segment from now on if it is given `segments`, and as before if not."""
     AttentionInterface.register(NAME, attended)
     AttentionMaskInterface.register(NAME, mask_or_window)
     model.set_attn_implementation(NAME)
@@ -34,10 +34,10 @@ def attend_by_segment(model: PreTrainedModel) -> None:
 def mask_or_window(
     *inputs: Any, attention_mask: Tensor | None = None, local_size: int | None = None, **options: Any
 ) -> Tensor | None:
-    """Called as transformers' mask functions are. A packed row has no padding, and needs no mask.
+    """Return the window of a packed row, which has no padding and needs no mask. Called as transformers' mask functions are.
 
-    In its place the layers are given a tensor [tokens that each token attends to, 0]; None: all. A compiled layer reads a shape
-    without leaving its graph, unlike a value. Some families tell their window to the mask function alone (Qwen2-MoE, Phi-MoE).
+    The layers are given a tensor [tokens that each token attends to, 0]; None: all. A compiled layer reads a shape
+    without leaving its graph, unlike a value. Some families pass their window to the mask function alone (Qwen2-MoE, Phi-MoE).
     """
     if attention_mask is not None:
         mask: Tensor | None = sdpa_mask(*inputs, attention_mask=attention_mask, local_size=local_size, **options)
@@ -55,9 +55,9 @@ def attended(
     segments: Segments | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Called as transformers' attention functions are: query, key, value [sequences, heads, tokens, head size]; of a packed row, [1, ...].
+    """Compute attention as transformers' functions do: query, key, value [sequences, heads, tokens, head size]; of a packed row, [1, ...].
 
-    attention_mask: what `mask_or_window` has returned. Returns [sequences, tokens, heads, head size] in the query's type.
+    attention_mask: the value of `mask_or_window`. Returns [sequences, tokens, heads, head size] in the query's type.
     """
     if segments is None:
         own = attended_in_float32 if _is_narrow_on_cpu(query) else sdpa_attention_forward
@@ -75,7 +75,7 @@ def attended(
 
 
 def _by_kernel(of_row: list[Tensor], segments: Segments, scaling: float | None, window: int | None) -> Tensor:
-    """Query: [tokens, heads, head size]; key and value of the tokens that segments see.
+    """Attend by a GPU kernel. Query: [tokens, heads, head size]; key and value of the tokens that segments see.
 
     `window`: how many tokens each attends to, itself included. The last query of a segment is at its last key. The lengths of
     `segments` are not read: a compiled block would be compiled again for each batch of other lengths.
@@ -100,10 +100,10 @@ def _by_kernel(of_row: list[Tensor], segments: Segments, scaling: float | None, 
 def _by_length(
     module: nn.Module, of_row: list[Tensor], segments: Segments, scaling: float | None, window: int | None
 ) -> Tensor:
-    """The same; neighbours of one length are computed side by side.
+    """Attend by scaled dot-product attention; neighbours of one length are computed side by side. Shapes as in `_by_kernel`.
 
-    Where a prompt is no longer than what follows it, its queries are computed once more for each sequence, and their results thrown
-    away. That is less work than a mask, with which torch computes every query against every key and keeps a copy for each layer.
+    Where a prompt is no longer than its continuation, its queries are computed once more for each sequence, and their results discarded.
+    That is less work than a mask, with which torch computes every query against every key and keeps a copy for each layer.
     """
     query, key, value = of_row
     groups = segments.groups
@@ -125,12 +125,12 @@ def _by_length(
 
 
 def _side_by_side(of_row: Tensor, number: int) -> Tensor:
-    """[number x tokens, heads, head size] -> [number, heads, tokens, head size]"""
+    """Reshape [number x tokens, heads, head size] -> [number, heads, tokens, head size]."""
     return of_row.view(number, -1, *of_row.shape[1:]).transpose(1, 2)
 
 
 def _is_narrow_on_cpu(query: Tensor) -> bool:
-    """See attention.py."""
+    """Return True for a 16-bit type on a CPU, which attends in float32: see attention.py."""
     return query.device.type == "cpu" and query.dtype.itemsize < torch.float32.itemsize
 
 
@@ -142,6 +142,6 @@ def is_for_kernel(query: Tensor, value: Tensor) -> bool:
 
 @cache
 def has_kernels(device: torch.device) -> bool:
-    """Return whether this is a GPU with a kernel for sequences of any length in 16 bits, as is one that `dagrpo plan` stands in for."""
+    """Return True if this GPU, or the one that `dagrpo plan` stands in for, has a kernel for sequences of any length in 16 bits."""
     is_here = torch.cuda.is_available()
     return device.type == "cuda" and (not is_here or torch.cuda.get_device_capability(device) >= AMPERE)

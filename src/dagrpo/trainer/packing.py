@@ -1,4 +1,7 @@
-"""Token sequences of any length, and the micro-batches that one forward pass takes: padded, or packed (packed.py)."""
+"""Token sequences, and the padded or packed micro-batches made from them.
+
+packed.py holds the packed ones.
+"""
 
 import itertools
 from collections import Counter
@@ -35,16 +38,16 @@ class PaddedBatch:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, its prompt included, or more."""
+        """Return the tokens of the longest sequence, its prompt included, or more."""
         return self.input_ids.shape[1] + (0 if self.prompts is None else self.prompts.input_ids.shape[1])
 
     def predicting(self, hidden: Tensor) -> Tensor:
-        """Of hidden states, [sequences, length, width], those that predict the trained tokens. [tokens, width]"""
+        """Return the hidden states that predict the trained tokens: [sequences, length, width] -> [tokens, width]"""
         return hidden[self.rows, self.columns]
 
     @classmethod
     def filler(cls, pad_token_id: int, device: torch.device) -> "PaddedBatch":
-        """One sequence with one token to predict, for a rank that has nothing left to do while others have."""
+        """Return one sequence with one token to predict, for a rank that has no work left while others have."""
         zero = torch.zeros(1, dtype=torch.int64, device=device)
         input_ids = torch.full((1, 2), pad_token_id, dtype=torch.int64, device=device)
         return cls(
@@ -64,14 +67,14 @@ class TokenSequences:
     """Sequences of tokens, one after the other, and which of their tokens are trained on. On the CPU.
 
     "Trained" tokens are those with mask True: the policy's own in a rollout, the target's in supervised fine-tuning. A
-    mask may have holes (a tool's output between two turns). Every sequence has at least one trained token, and nothing
-    predicts a sequence's first.
+    mask may have holes (a tool's output between two turns). Every sequence has at least one trained token, and its
+    first token is never one, as nothing predicts it.
     """
 
     token_ids: Tensor  # [all tokens] int64
     loss_mask: Tensor  # [all tokens] bool
     lengths: Tensor  # [sequences] int64, prompts included
-    pictures: SequencePictures | None = None  # that stand at the placeholders among the tokens; None: there are none
+    pictures: SequencePictures | None = None  # at the placeholders among the tokens; None: no pictures
     trained: list[int] = field(init=False)  # [sequences]: how many tokens of each are trained on
     _starts: list[int] = field(init=False)  # [sequences + 1], into token_ids and loss_mask
     _trained_starts: list[int] = field(init=False)  # [sequences + 1], into the trained tokens
@@ -79,7 +82,7 @@ class TokenSequences:
     prompt_numbers: list[int] = field(init=False)  # [sequences]: the same for the same prompt; from 0, as they come
 
     def __post_init__(self) -> None:
-        """Sequences that cannot be trained on are a bug of whoever made them."""
+        """Assert that the sequences can be trained on (others are a bug of the caller), and index them."""
         starts = [0, *itertools.accumulate(self.lengths.tolist())]
         assert len(self.token_ids) == len(self.loss_mask) == starts[-1], "tokens, mask and lengths do not agree"
         assert not bool(self.loss_mask[starts[:-1]].any()), "nothing predicts a sequence's first token"
@@ -100,7 +103,7 @@ class TokenSequences:
         loss_mask: Sequence[Sequence[bool]],
         pictures: Sequence[Sequence[bytes]] = (),
     ) -> "TokenSequences":
-        """From lists, [sequences][tokens] both, and the picture files of each sequence; (): none shows any."""
+        """Build sequences from lists, [sequences][tokens] both, and the picture files of each sequence; (): no pictures."""
         return cls(
             token_ids=torch.tensor(list(itertools.chain.from_iterable(token_ids)), dtype=torch.int64),
             loss_mask=torch.tensor(list(itertools.chain.from_iterable(loss_mask)), dtype=torch.bool),
@@ -109,7 +112,7 @@ class TokenSequences:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What makes them up, to send them to other ranks."""
+        """Return the tensors to send to other ranks."""
         return {
             "token_ids": self.token_ids,
             "loss_mask": self.loss_mask,
@@ -119,7 +122,7 @@ class TokenSequences:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "TokenSequences":
-        """What `tensors` took apart, from among others."""
+        """Rebuild the sequences from the tensors of `tensors`, which may be among others."""
         return cls(
             token_ids=tensors["token_ids"],
             loss_mask=tensors["loss_mask"],
@@ -131,21 +134,21 @@ class TokenSequences:
         return len(self.lengths)
 
     def trained_places(self, numbers: Sequence[int]) -> Tensor:
-        """Where the trained tokens of some sequences are, among those of all. [tokens] int64"""
+        """Return the indices of some sequences' trained tokens among those of all. [tokens] int64"""
         spans = [torch.arange(*self._trained_starts[number : number + 2]) for number in numbers]
         return torch.cat(spans) if spans else torch.zeros(0, dtype=torch.int64)
 
     def prompt(self, number: int) -> Tensor:
-        """The tokens of a sequence before the first that is trained on. [tokens] int64, at least one"""
+        """Return the tokens of a sequence before its first trained one. [tokens] int64, at least one"""
         start = self._starts[number]
         return self.token_ids[start : start + self.prompt_lengths[number]]
 
     def padded(
         self, numbers: Sequence[int], pad_token_id: int, device: torch.device, *, share_prompts: bool = False
     ) -> PaddedBatch:
-        """Some of the sequences as one batch. Everything is laid out on the CPU: the device need not be waited for.
+        """Return some of the sequences as one padded batch, laid out on the CPU, so that the device need not be waited for.
 
-        `share_prompts`: whether a prompt that several of them begin with is laid out once, apart from what follows it.
+        `share_prompts`: lay out a prompt that several of them begin with once, apart from its continuations.
         """
         prompts = self._shared(numbers, device) if share_prompts else None
         spans = [self._span(number, after_prompt=prompts is not None) for number in numbers]
@@ -172,15 +175,15 @@ class TokenSequences:
         *,
         share_prompts: bool = False,
     ) -> Batch:
-        """Some of the sequences as one batch, padded or packed."""
+        """Return some of the sequences as one batch, padded or packed."""
         if layout == "packed":
             return self.packed(numbers, device, share_prompts=share_prompts)
         return self.padded(numbers, pad_token_id, device, share_prompts=share_prompts)
 
     def packed(self, numbers: Sequence[int], device: torch.device, *, share_prompts: bool = False) -> PackedBatch:
-        """Some of the sequences as one row. None of them shows pictures.
+        """Return some of the sequences, all without pictures, as one packed row.
 
-        `share_prompts`: whether a prompt that several of them begin with is in the row once. Its last token stays with each sequence.
+        `share_prompts`: put a prompt that several of them begin with into the row once. Its last token stays with each sequence.
         """
         assert self.pictures is None, "refused before: a row has no place for pictures"
         shared = self._places_of_prompts(numbers) if share_prompts else {}
@@ -193,7 +196,7 @@ class TokenSequences:
         return PackedBatch.of(tails, [self.prompt(firsts[prompt])[:-1] for prompt in shared], device)
 
     def _places_of_prompts(self, numbers: Sequence[int]) -> dict[int, int]:
-        """The prompts to compute once, which have several tokens and several sequences, and their places in the row: the shortest first."""
+        """Return the prompts to compute once (several tokens, several sequences) with their indices in the row: the shortest first."""
         lengths = {self.prompt_numbers[number]: self.prompt_lengths[number] for number in numbers}
         sharing = Counter(self.prompt_numbers[number] for number in numbers)
         shared = sorted(
@@ -207,7 +210,7 @@ class TokenSequences:
         return [seen.setdefault(key, len(seen)) for key in keys]
 
     def _span(self, number: int, *, after_prompt: bool) -> slice:
-        """Where a sequence is; `after_prompt`: where the part of it is that begins with the last token of its prompt."""
+        """Return the slice of a sequence; `after_prompt`: of its part from the last token of its prompt on."""
         start, stop = self._starts[number : number + 2]
         return slice(start + self.prompt_lengths[number] - 1 if after_prompt else start, stop)
 
@@ -218,9 +221,9 @@ class TokenSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutBatch:
-    """What the update reads of one step's rollouts: their samples as token sequences, in the order of the rollouts.
+    """Data of one step's rollouts that the update reads: their samples as token sequences, in the order of the rollouts.
 
-    A trajectory has one sequence or several, next to each other. Trajectories that are left out have none.
+    A trajectory has one sequence or several, next to each other. Trajectories that are left out have no sequence.
     """
 
     sequences: TokenSequences
@@ -251,34 +254,34 @@ class RolloutBatch:
         *,
         share_prompts: bool = False,
     ) -> Batch:
-        """Some of the sequences as one batch; see TokenSequences.laid_out."""
+        """Return some of the sequences as one batch; see TokenSequences.laid_out."""
         batch = self.sequences.laid_out(numbers, pad_token_id, device, layout, share_prompts=share_prompts)
         if self.support is None:
             return batch
         return replace(batch, support=self.support.padded(self.sequences.trained_places(numbers), device))
 
     def counts(self, sequence: int) -> bool:
-        """Whether the loss counts a sequence."""
+        """Return True if the loss counts a sequence."""
         return self.counted is None or bool(self.counted[sequence])
 
     def counts_any(self, numbers: Sequence[int]) -> bool:
-        """Whether the loss counts one of these sequences; of none, it does not."""
+        """Return True if the loss counts at least one of these sequences."""
         return any(map(self.counts, numbers))
 
     def counted_tokens(self) -> Tensor:
-        """Whether the loss counts each trained token. [trained tokens] bool"""
+        """Return whether the loss counts each trained token. [trained tokens] bool"""
         if self.counted is None:
             return torch.ones(len(self.rollout_logprobs), dtype=torch.bool)
         return self.counted.repeat_interleave(torch.tensor(self.sequences.trained))
 
     def spans(self, first: int, stop: int) -> list[slice]:
-        """The sequences of each trajectory whose place is `first` or later, and before `stop`."""
+        """Return the sequences of each trajectory with an index from `first` on and below `stop`."""
         start, end = torch.searchsorted(self.trajectories, torch.tensor([first, stop])).tolist()
         _, counts = self.trajectories[start:end].unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
         return [slice(*ends) for ends in itertools.pairwise(itertools.accumulate(counts.tolist(), initial=start))]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What makes it up but the advantages, to send it to other ranks."""
+        """Return all tensors but the advantages, to send to other ranks."""
         return {
             **self.sequences.tensors(),
             "trajectories": self.trajectories,
@@ -291,7 +294,7 @@ class RolloutBatch:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "RolloutBatch":
-        """The batch that `tensors` took apart."""
+        """Rebuild the batch from the tensors of `tensors`."""
         return cls(
             sequences=TokenSequences.from_tensors(tensors),
             trajectories=tensors["trajectories"],

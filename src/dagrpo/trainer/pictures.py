@@ -1,6 +1,6 @@
-"""The pictures of token sequences: which files each of them shows. Not what a model makes of them (tower.py).
+"""Pictures of token sequences: the files that each of them shows.
 
-A file that several sequences show, as all samples of a problem do, is there once.
+tower.py computes their features. A file that several sequences show, as all samples of a problem do, is listed once.
 """
 
 import itertools
@@ -18,7 +18,7 @@ _Value = TypeVar("_Value", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedPictures:
-    """Those of a batch. Example: rows that show (a), nothing and (b, a): files (a, b), places (0, 1, 0)."""
+    """Pictures of a batch. Example: rows that show (a), no picture and (b, a): files (a, b), places (0, 1, 0)."""
 
     files: tuple[bytes, ...]  # each once
     places: tuple[int, ...]  # [pictures], row after row: into the files
@@ -26,21 +26,21 @@ class PaddedPictures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencePictures:
-    """Those of some sequences, in the order in which each shows them. Example: files (a, b), places ((0,), (), (1, 0))."""
+    """Pictures of some sequences, in the order in which each shows them. Example: files (a, b), places ((0,), (), (1, 0))."""
 
     files: tuple[bytes, ...]  # each once
     places: tuple[tuple[int, ...], ...]  # [sequences][pictures]: into the files
 
     @classmethod
     def of(cls, files: Sequence[Sequence[bytes]]) -> "SequencePictures | None":
-        """From the files of each sequence; None without any."""
+        """Build from the files of each sequence; None without any."""
         numbers = _numbers(itertools.chain.from_iterable(files))
         if not numbers:
             return None
         return cls(files=tuple(numbers), places=tuple(tuple(numbers[file] for file in own) for own in files))
 
     def padded(self, numbers: Sequence[int]) -> PaddedPictures | None:
-        """Those of a batch of some of the sequences; None without any."""
+        """Return the pictures of a batch of some of the sequences; None without any."""
         shown = [*itertools.chain.from_iterable(self.places[number] for number in numbers)]
         if not shown:
             return None
@@ -50,7 +50,7 @@ class SequencePictures:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What makes it up, to send it to other ranks."""
+        """Return the tensors to send to other ranks."""
         return {
             _BYTES: torch.frombuffer(bytearray(b"".join(self.files)), dtype=torch.uint8),
             _SIZES: torch.tensor([len(file) for file in self.files]),
@@ -60,7 +60,7 @@ class SequencePictures:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "SequencePictures | None":
-        """What `tensors` took apart; None where that is not among them."""
+        """Rebuild the pictures from the tensors of `tensors`; None if they are not among these."""
         if _BYTES not in tensors:
             return None
         content = tensors[_BYTES].numpy().tobytes()
@@ -71,10 +71,10 @@ class SequencePictures:
 
 
 def _numbers(values: Iterable[_Value]) -> dict[_Value, int]:
-    """Each value once, in order, with its number."""
+    """Return each distinct value with its number, in order of appearance."""
     return {value: number for number, value in enumerate(dict.fromkeys(values))}
 
 
 def _spans(lengths: Tensor) -> list[tuple[int, int]]:
-    """Where parts of these lengths begin and end."""
+    """Return begin and end of consecutive parts of these lengths."""
     return [*itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]

@@ -28,7 +28,7 @@ WEIGHTS = torch.float32  # their type, and that of their gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """One value per trained token, sequence after sequence (see PaddedBatch.rows)."""
+    """Values of each trained token, sequence after sequence (see PaddedBatch.rows)."""
 
     logprobs: Tensor  # [tokens], of the temperature-scaled softmax over what each was drawn from: its support, or all
     entropy: Tensor  # [tokens], of that softmax, in nats; a gradient only where it was asked for
@@ -36,12 +36,12 @@ class TokenLogprobs:
 
 
 class Policy(torch.nn.Module):
-    """A causal language model as the trainer sees it. All of its forward pass is one call, as FSDP needs to shard it.
+    """Causal language model as the trainer sees it. All of its forward pass is one call, as FSDP needs to shard it.
 
     Its weights and their gradients are float32, whatever it computes in. In bfloat16 a forward pass casts the weights, as in
     mixed precision training with a float32 master copy (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1): logits are
     cast back before the temperature, the softmax and the loss, and each micro-batch's gradient before it is added up. float16 is
-    used in the same way, with a loss that is scaled (see loss_scale.py). A head in float32 takes hidden states and weights as they
+    used in the same way, with a scaled loss (see loss_scale.py). A head in float32 takes hidden states and weights as they
     are rounded to the other type, and multiplies them in float32, as SGLang's --enable-fp32-lm-head does.
     The losses are the trainer's alone: the load-balancing loss that some mixtures of experts train their router with is
     not part of them. The router is trained by the policy's own gradient.
@@ -55,9 +55,9 @@ class Policy(torch.nn.Module):
         *,
         float32_head: bool = False,
     ) -> None:
-        """`tower`: the model's vision tower; None: no sequence shows pictures. `dtype`: what it computes in.
+        """Wrap `model`, which computes in `dtype`. `tower`: its vision tower; None: no sequence shows pictures.
 
-        `float32_head`: whether the head computes in float32, whatever `dtype` is.
+        `float32_head`: the head computes in float32, whatever `dtype` is.
         """
         super().__init__()
         self.dtype = dtype
@@ -74,11 +74,11 @@ class Policy(torch.nn.Module):
         extras: Extras = PLAIN,
         head_chunk_tokens: int | None = None,
     ) -> Read:
-        """(logprobs, entropy, collision) of the trained tokens of a batch, all [tokens]; see TokenLogprobs.
+        """Return (logprobs, entropy, collision) of the trained tokens of a batch, all [tokens]; see TokenLogprobs.
 
-        The language-model head runs on the positions that predict a trained token only: prompts and padding would cost
+        The language-model head runs only on the positions that predict a trained token: prompts and padding would cost
         a vocabulary's worth of memory each. `head_chunk_tokens`: how many of them at a time, at most; None: all at once.
-        Padding is on the right, so its position ids need no care: a model with pictures makes its own from what the tower says.
+        Padding is on the right, so its position ids need no care: a model with pictures makes its own from the tower's output.
         """
         reading = Reading(
             targets=batch.targets,
@@ -90,23 +90,23 @@ class Policy(torch.nn.Module):
         return self._read(batch.predicting(self._hidden(batch)), reading, head_chunk_tokens)
 
     def checkpoint_activations(self) -> None:
-        """From now on keep what enters each layer alone: the backward pass computes the layer again.
+        """Keep only the inputs of each layer from now on: the backward pass computes the layer again.
 
-        UserError: the model has no layers that could be.
+        Raises UserError if the model has no layers that support it.
         """
         checkpoint_activations(self.model)
 
     def take_packed(self) -> None:
-        """From now on take packed rows, too. Which models can is for gates/layout.py to say."""
+        """Prepare the model for packed rows as well; gates/layout.py checks that it supports them."""
         attend_by_segment(self.model)
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """The last hidden states, [sequences, length, width]; of a packed row, [1, tokens, width]."""
+        """Return the last hidden states, [sequences, length, width]; of a packed row, [1, tokens, width]."""
         self._require_one_rope(batch)
         return self._hidden_of_row(batch) if isinstance(batch, PackedBatch) else self._hidden_of_padded(batch)
 
     def _require_one_rope(self, batch: Batch) -> None:
-        """UserError: a sequence is so long that it changes the positions of all others in its batch."""
+        """Raise UserError if a sequence is so long that it changes the positions of all others in its batch."""
         if self._longest is not None and batch.longest > self._longest:
             raise UserError(
                 f"A sequence has {batch.longest} tokens, and beyond {self._longest} the rotary positions of this "
@@ -137,31 +137,31 @@ class Policy(torch.nn.Module):
 
     @property
     def casts(self) -> bool:
-        """Whether a forward pass has to cast the weights; of a policy that is sharded, FSDP does."""
+        """Return True if a forward pass has to cast the weights; for a sharded policy, FSDP casts them."""
         return self.dtype.itemsize < WEIGHTS.itemsize and not isinstance(self, FSDPModule)
 
     def cast_weights(self) -> dict[str, Tensor]:
-        """Its weights in the type that it computes in: gradients of these are added to those of the weights."""
+        """Return the weights cast to the computing type: gradients of the cast ones are added to those of the weights."""
         return {name: weight.to(self.dtype) for name, weight in self.named_parameters()}
 
     def computed(self, *inputs: Any) -> Read:
-        """What `forward` returns, computed in `dtype`."""
+        """Compute the values of `forward` in `dtype`."""
         outputs: Read
         outputs = functional_call(self, self.cast_weights(), inputs) if self.casts else self(*inputs)
         return outputs
 
     @property
     def has_linear_head(self) -> bool:
-        """Whether the head can be run on some tokens at a time, and in another type."""
+        """Return True if the head can be run on some tokens at a time, and in another type."""
         return type(self.model.get_output_embeddings()).forward is torch.nn.Linear.forward
 
     def forget_pictures(self) -> None:
-        """Let go of what was made of the pictures of a step."""
+        """Free the features of a step's pictures."""
         if self.tower is not None:
             self.tower.forget()
 
     def _read(self, hidden: Tensor, reading: Reading, head_chunk_tokens: int | None) -> Read:
-        """Of hidden states, [tokens, width]. UserError: the head cannot be run in chunks, or in float32."""
+        """Read hidden states, [tokens, width]. Raises UserError if the head cannot be run in chunks, or in float32."""
         head = self.model.get_output_embeddings()
         if not self.has_linear_head:
             if head_chunk_tokens is None and not self.float32_head:
@@ -177,13 +177,13 @@ class Policy(torch.nn.Module):
         return read_of_head(hidden, weight, bias, reading, head_chunk_tokens)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""
+        """Return the logits of hidden states, [..., width] -> [..., vocabulary], as the model itself computes them."""
         logits: Tensor = self.model.get_output_embeddings()(hidden)
         return self._processing.apply(logits)
 
     @torch.no_grad()
     def own_logits_differ(self) -> bool:
-        """Whether `_logits` of a few tokens are not the model's own, made by the whole of its forward pass."""
+        """Return True if `_logits` of a few tokens differ from the logits of the model's whole forward pass."""
         device = self.model.device
         input_ids = torch.arange(1, min(PROBE_TOKENS, self.model.config.get_text_config().vocab_size), device=device)
         whole = self.model(input_ids=input_ids[None], use_cache=False).logits
@@ -192,9 +192,9 @@ class Policy(torch.nn.Module):
 
 
 def require_known_logits(policy: Policy) -> None:
-    """Refuse, before any work, a model whose logits are made in a way that `Policy` does not know.
+    """Refuse, before any work, a model whose logits are not computed as `Policy` assumes.
 
-    Every rank calls this. A few tokens are run through the whole model and through the policy. UserError: they differ.
+    Every rank calls this. A few tokens are run through the whole model and through the policy. Raises UserError if they differ.
     """
     differ = policy.model.get_output_embeddings() is None or policy.own_logits_differ()
     if isinstance(policy, FSDPModule):
@@ -207,7 +207,7 @@ def require_known_logits(policy: Policy) -> None:
 
 
 class Reference(Protocol):
-    """A policy that is not trained."""
+    """Policy that is not trained."""
 
     def __call__(
         self, batch: Batch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
@@ -225,7 +225,7 @@ def token_logprobs(
     extras: Extras = PLAIN,
     head_chunk_tokens: int | None = None,
 ) -> TokenLogprobs:
-    """Log pi(token | everything before it) for each trained token, by a Policy."""
+    """Return log pi(token | everything before it) for each trained token, by a Policy."""
     computed = policy.computed if isinstance(policy, Policy) else policy
     logprobs, entropy, collision = computed(batch, temperature, extras, head_chunk_tokens)
     return TokenLogprobs(logprobs=logprobs, entropy=entropy, collision=collision)

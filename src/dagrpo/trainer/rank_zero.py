@@ -1,6 +1,6 @@
-"""What only rank 0 has while steps are taken, and what it does with it: sample, grade, evaluate.
+"""Rank 0's part of a step: sample, grade, evaluate.
 
-Not how it is opened: see open_rank_zero.py. Not what is sampled while the policy is updated: see ahead.py.
+open_rank_zero.py opens it; ahead.py samples while the policy is updated.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from dagrpo.trainer.teacher import Teacher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMaker:
-    """Makes batches with the weights that the engine holds."""
+    """Source of batches, which are sampled with the weights that the engine holds."""
 
     engine: RolloutEngine
     teacher: Teacher | None
@@ -28,7 +28,7 @@ class BatchMaker:
     buffer: Buffer
 
     def make(self, step: int, clock: Clock) -> StepRollouts:
-        """That of the step numbered from 0, with the teacher's logprobs where there is one."""
+        """Return the rollouts of `step` (0-based), with the teacher's logprobs if there is a teacher."""
         rollouts = self.buffer.next(step)
         clock.lap("rollout")
         if self.teacher is None:
@@ -38,7 +38,7 @@ class BatchMaker:
         return scored
 
     def ahead(self, training: Training, finished: int, untrained: Untrained) -> Ahead:
-        """The batches of a run that goes on after so many steps. `untrained`: what its state has kept."""
+        """Return the batches of a run that resumes after `finished` steps. `untrained`: the saved ones of its state."""
         return Ahead(
             self.make,
             lambda: self.buffer.drawing.saved,
@@ -50,7 +50,7 @@ class BatchMaker:
         )
 
     def _interrupt(self) -> None:
-        """End whatever `make`, in another thread, waits for."""
+        """Interrupt everything that `make`, in another thread, waits for."""
         self.agent.interrupt()
         self.engine.interrupt()
         if self.teacher is not None:
@@ -59,7 +59,7 @@ class BatchMaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankZero:
-    """What only rank 0 has while steps are taken."""
+    """Objects that only rank 0 has during the steps."""
 
     engine: RolloutEngine
     buffer: Buffer
@@ -69,13 +69,13 @@ class RankZero:
     bar: Advance
 
     def evaluate(self, finished: int, clock: Clock) -> None:
-        """Have the policy after so many steps answer held-out problems, where training.evaluate_every asks for it."""
+        """Let the policy after `finished` steps answer held-out problems, if training.evaluate_every asks for it."""
         self.held_out.evaluate(finished, self.engine, self.grader)
         if self.held_out.is_on:
             clock.lap("held_out")
 
     def rollouts(self, step: int, clock: Clock) -> StepRollouts:
-        """Those of the step numbered from 0. The engine holds the weights after so many steps."""
+        """Return the rollouts of `step` (0-based). The engine must hold the weights after `step` updates."""
         self.evaluate(step, clock)
         self.ahead.start(step)
         rollouts = self.ahead.take(step, clock)
@@ -84,12 +84,12 @@ class RankZero:
         return rollouts
 
     def make_room(self, clock: Clock) -> None:
-        """Have the engine leave its GPU for an update, where runtime.engine.release_memory asks for that."""
+        """Release the engine's GPU memory before an update, if runtime.engine.release_memory asks for that."""
         self.engine.release_memory()
         clock.lap("hand_over")  # which the engine's coming back is part of, too
 
     def make_up(self, finished: int) -> None:
-        """Sample the batches that an earlier execution has left to weights older than those after so many steps."""
+        """Sample the missing batches of weights older than those after `finished` steps."""
         for step in self.ahead.missing(finished):
             steps, weights = self.ahead.sampler(step)
             self.engine.load(weights, version_of(steps))

@@ -1,8 +1,8 @@
-"""What the trainer reads of logits: the logprob of each token, its entropy, and the gradient of both in closed form.
+"""Logprob and entropy of logits, with gradients in closed form.
 
 With p the softmax of a token's logits and H its entropy, logprob[i] has the gradient onehot(i) - p, and the entropy -p (log p + H).
 Rows are read a few at a time. On a CPU these stay in the processor's cache, where an operation takes a third of its time; on any
-device they are all that is ever there in float32.
+device only they are in float32.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Read = tuple[Tensor, Tensor, Tensor]  # (logprobs, entropy, collision), all [tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What is computed of each token beside its logprob and entropy."""
+    """Values that are computed of each token beside its logprob and entropy."""
 
     entropy_gradient: bool = False
     collision: bool = False
@@ -34,7 +34,7 @@ PLAIN = Extras()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitProcessing:
-    """What a model's family does with the logits that its head returns, by the figures in its config.json."""
+    """Processing of the head's logits in a model's family, by the figures in its config.json."""
 
     caps: tuple[float, ...] = ()  # soft caps, tanh(x / cap) * cap: Gemma 2 to 4, NanoChat, RecurrentGemma
     factors: tuple[float, ...] = ()  # Cohere, Falcon-H1
@@ -42,7 +42,7 @@ class LogitProcessing:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "LogitProcessing":
-        """That of a model's family; nothing for most."""
+        """Return the processing of a model's family, which most families do without."""
         config = model.config.get_text_config().to_dict()
 
         def figures(*names: str) -> tuple[float, ...]:
@@ -55,7 +55,7 @@ class LogitProcessing:
         )
 
     def apply(self, logits: Tensor) -> Tensor:
-        """The processed logits, of any shape."""
+        """Return the processed logits, of any shape."""
         for cap in self.caps:
             logits = torch.tanh(logits / cap) * cap
         for factor in self.factors:
@@ -70,7 +70,7 @@ UNPROCESSED = LogitProcessing()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read of the logits of some tokens."""
+    """Values to compute from the logits of some tokens."""
 
     targets: Tensor  # [tokens] int64
     temperature: float
@@ -79,30 +79,30 @@ class Reading:
     processing: LogitProcessing = UNPROCESSED
 
     def of(self, raw: Tensor) -> Read:
-        """Read the logits that any head returns, [tokens, vocabulary], which are not processed yet. They keep their gradient."""
+        """Read unprocessed logits of any head, [tokens, vocabulary], keeping their gradient."""
         read: Read = _Read.apply(raw, self)  # type: ignore[no-untyped-call]
         return read
 
     def room(self, raw: Tensor) -> Read:
-        """Where `read` writes; `raw`: any logits of the type and device of those that it will read.
+        """Allocate the tensors that `read` writes to; `raw`: any logits of the type and device of those to be read.
 
-        All of it is there before the first row is read: a small result behind each few rows would keep their memory from
-        being used again, and the process would grow by as much as all logits take.
+        All of it is allocated before the first row is read: a small result behind each few rows would keep their memory from
+        being reused, and the process would grow by the size of all logits.
         """
         dtype = torch.promote_types(raw.dtype, torch.float32)
         logprobs, entropy, collision = (raw.new_zeros(len(self.targets), dtype=dtype) for _ in range(3))
         return logprobs, entropy, collision
 
     def read(self, raw: Tensor, room: Sequence[Tensor]) -> None:
-        """What `of` reads, without a gradient, into tensors of [tokens] each."""
+        """Read the values of `of`, without a gradient, into tensors of [tokens] each."""
         for tokens, part in self.chunks(_rows_at_a_time(raw)):
             for whole, own in zip(room, part._read_rows(raw[tokens]), strict=True):
                 whole[tokens] = own
 
     def turn_into_gradient(self, raw: Tensor, of_logprobs: Tensor, of_entropy: Tensor) -> Tensor:
-        """Overwrite the logits that the head has returned, [tokens, vocabulary], with their gradient, and return that.
+        """Overwrite the logits of the head, [tokens, vocabulary], with their gradient, and return that.
 
-        `of_logprobs` and `of_entropy`: the gradients of what `of` has read of them, [tokens] each.
+        `of_logprobs` and `of_entropy`: the gradients of the values of `of`, [tokens] each.
         """
         for tokens, part in self.chunks(_rows_at_a_time(raw)):
             rows = raw[tokens]
@@ -110,16 +110,16 @@ class Reading:
         return raw
 
     def no_gradient_of(self, read: Read) -> tuple[Tensor, ...]:
-        """What of it has no gradient."""
+        """Return the values without a gradient."""
         return read[2:] if self.extras.entropy_gradient else read[1:]
 
     def part(self, tokens: slice) -> "Reading":
-        """The same reading, of some of the tokens."""
+        """Return this reading for some of the tokens."""
         support = None if self.support is None else self.support.part(tokens.start, tokens.stop)
         return replace(self, targets=self.targets[tokens], support=support)
 
     def chunks(self, size: int) -> "Iterator[tuple[slice, Reading]]":
-        """All tokens in order, at most `size` at a time: where they are, and the reading of them."""
+        """Yield the slice and the reading of at most `size` tokens at a time, in order."""
         for start in range(0, len(self.targets), size):
             tokens = slice(start, min(start + size, len(self.targets)))
             yield tokens, self.part(tokens)
@@ -135,7 +135,7 @@ class Reading:
         return at_targets - total.log(), entropy, collision
 
     def _gradient_of_rows(self, raw: Tensor, of_logprobs: Tensor, of_entropy: Tensor) -> Tensor:
-        """The gradients that are given: [rows, 1]."""
+        """Return the gradient of some rows of logits, from the gradients of their values, [rows, 1] each."""
         if self.processing == UNPROCESSED:
             return self._gradient_of_logits(raw, of_logprobs, of_entropy)
         with torch.enable_grad():
@@ -161,7 +161,7 @@ class Reading:
         return gradient if self.temperature == 1.0 else gradient.div_(self.temperature)
 
     def _shifted(self, logits: Tensor) -> Tensor:
-        """Processed logits as the softmax takes them, less the greatest of each row; in a tensor of their own."""
+        """Return the softmax's input in a new tensor: processed logits less the maximum of each row."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         logits = logits if self.temperature == 1.0 else logits / self.temperature
         logits = logits if self.support is None else _restricted(logits, self.support)
@@ -191,11 +191,11 @@ def _rows_at_a_time(raw: Tensor) -> int:
 
 
 def _restricted(logits: Tensor, support: PaddedSupport) -> Tensor:
-    """The logits, such that a softmax gives probability 0 to every token that is not in the support. [tokens, vocabulary]
+    """Return logits whose softmax is 0 for every token outside the sampling mask. [tokens, vocabulary]
 
     So the ratio of two policies is that of the distributions that were sampled from: Keep Sampling Mask of DeepSeek-V3.2
-    (arXiv 2512.02556, section 3.1). No infinity, which would make the entropy no number, nor so near to one that the entropy's
-    gradient overflows.
+    (arXiv 2512.02556, section 3.1). The masked logits are finite, as infinity would make the entropy NaN, and not so large that
+    the entropy's gradient overflows.
     """
     left = torch.zeros_like(logits, dtype=torch.bool)
     left[support.rows, support.token_ids] = True

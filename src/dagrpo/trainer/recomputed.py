@@ -1,8 +1,8 @@
-"""Activation checkpointing: a layer keeps only its inputs, and the backward pass computes the layer again (Chen et al. 2016,
-arXiv 1604.06174; torch's checkpoint without reentrance).
+"""Recomputation: the backward pass computes each layer again.
 
-Not transformers' own switch: it works only in train mode, where dropout is on, and it would read the float32 weights again
-where a forward pass had cast them.
+A layer keeps only its inputs (Chen et al. 2016, arXiv 1604.06174; torch's checkpoint without reentrance). transformers' own
+switch works only in train mode, where dropout is on, and it would read the float32 weights again where a forward pass had cast
+them.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from dagrpo.errors import UserError
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Have each layer of a model, and of its vision tower, computed again in the backward pass.
+    """Recompute each layer of a model, and of its vision tower, in the backward pass.
 
     The bits of values and gradients stay. The model must not keep keys and values (`use_cache`): they would be kept twice.
-    UserError: its family has no layers that transformers computes again.
+    Raises UserError if transformers supports recomputation of no layer of the model's family.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -35,7 +35,7 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 class _OwnForward(torch.nn.Module):
-    """Calls the forward method of a layer's class, which `checkpoint_activations` has replaced in the layer itself."""
+    """Forward method of a layer's class, which `checkpoint_activations` has replaced in the layer itself."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
@@ -46,9 +46,9 @@ class _OwnForward(torch.nn.Module):
 
 
 def _recomputed(layer: _OwnForward, /, *inputs: Any, **options: Any) -> Any:
-    """What the layer computes, now and again in the backward pass.
+    """Compute the layer, now and again in the backward pass.
 
-    By then the cast weights that `functional_call` had put in the place of its own are gone, so they are passed along.
+    By then the cast weights that `functional_call` had put in the place of the layer's weights are gone, so they are passed along.
     """
     if not torch.is_grad_enabled():
         return layer(*inputs, **options)

@@ -1,4 +1,7 @@
-"""What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
+"""Record of finished steps: rollouts, metrics and seconds.
+
+There is one file of each per step; they are merged at the end.
+"""
 
 import itertools
 import math
@@ -34,9 +37,9 @@ from dagrpo.trainer.whole import require_whole_file
 
 
 class Record:
-    """The steps of a run that may be interrupted. Lives beside the run's state, and is complete up to it.
+    """Recorded steps of a run that may be interrupted, beside its state and complete up to it.
 
-    Damaged: a step's files are not what was written. The run then goes on from a state before that step.
+    Raises Damaged if a step's files have changed. The run then resumes from a state before that step.
     """
 
     def __init__(self, root: Path) -> None:
@@ -51,18 +54,18 @@ class Record:
         seconds: Mapping[str, float],
         digests: StepDigests,
     ) -> None:
-        """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
+        """Store a finished step (1-based). Rewriting it after a resume changes only the seconds."""
         write_parquet(self.rollouts(step), rollouts)
         entry = asdict(entry_of(self.rollouts(step)))
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
     def rollouts(self, step: int) -> Path:
-        """The file with the rollouts of a finished step."""
+        """Return the rollouts file of a finished step."""
         return self._rollouts / step_file(step)
 
     def require_whole(self, steps: int) -> None:
-        """Check the files of the first steps. Damaged: one of them is not what was written, so that its step is made again."""
+        """Check the files of the first steps. Raises Damaged if one has changed, so that its step is computed again."""
         for step in range(1, steps + 1):
             try:
                 require_whole_file(self.rollouts(step), self._step(step)["rollouts"])
@@ -71,31 +74,31 @@ class Record:
                 raise Damaged(damage.path, again) from None
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics of a finished step that belong to its result."""
+        """Return the metrics of a finished step that belong to its result."""
         return dict(self._step(step)["metrics"])
 
     def reported(self, step: int) -> dict[str, float]:
-        """All figures of a finished step, the seconds too."""
+        """Return all figures of a finished step, including the seconds."""
         return self.metrics(step) | dict(self._step(step)["seconds"])
 
     def digests(self, step: int) -> StepDigests:
-        """The digests of a finished step."""
+        """Return the digests of a finished step."""
         return StepDigests.of_json(self._step(step)["digests"])
 
     @property
     def steps(self) -> int:
-        """How many steps, from the first on, are on record."""
+        """Return the number of consecutive recorded steps, from the first one on."""
         return next(step for step in itertools.count() if not (self._metrics / f"step_{step + 1:05d}.json").is_file())
 
     def write_metrics(self, steps: int, path: Path) -> None:
-        """metrics.parquet: one row per step, no step missing. Without seconds, which would make the bytes differ."""
+        """Write metrics.parquet: one row per step, without a gap. Seconds are left out, as they would make the bytes differ."""
         rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
         assert all(row.keys() == rows[0].keys() for row in rows), "steps of one run have other figures"
         fields = [("step", pa.int32()), *((name, pa.float64()) for name in rows[0] if name != "step")]
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:
-        """The folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies."""
+        """Write the folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies."""
         self.require_whole(steps)
         with atomic_folder(manifest.parent) as folder:
             files = {}
@@ -122,19 +125,19 @@ class Clock:
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Note the time since the last lap as that of a part, which may come again."""
+        """Add the time since the last lap to that of a part, which may come again."""
         now, name = time.perf_counter(), f"timing/{part}_seconds"
         self.laps[name] = self.laps.get(name, 0.0) + now - self._last
         self._last = now
 
     def split(self, part: str, inner: str, seconds: float) -> None:
-        """Call so much of what was noted for a part another part's."""
+        """Move `seconds` from the time of a part to that of another one."""
         self.laps[f"timing/{part}_seconds"] -= seconds
         self.laps[f"timing/{inner}_seconds"] = seconds
 
 
 def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
-    """A step's rollouts as the table that is kept: prompt by prompt in the order of drawing, the discarded ones too.
+    """Return the table of a step's rollouts: prompt by prompt in sampling order, including the discarded ones.
 
     trainer_logprobs: [tokens], of the policy before the update.
     """
@@ -158,7 +161,7 @@ def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
 
 
 def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]:
-    """One row of metrics.parquet, without its step: the figures that belong to a step's result. Timings do not.
+    """Return a row of metrics.parquet without its step: the figures that belong to a step's result. Timings do not.
 
     Rewards, answers and lengths are of the trajectories that are learned from.
     """
@@ -196,7 +199,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
 
 
 def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of the problems' pictures; {} of a model that takes text alone."""
+    """Return metrics of the problems' pictures; {} for a model that takes text alone."""
     prompts = [(each.problem.token_ids, each.problem.pictures) for each in trajectories]
     lengths = [picture_lengths(token_ids, pictures.tokens) for token_ids, pictures in prompts if pictures is not None]
     if not lengths:
@@ -208,7 +211,7 @@ def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dict[str, float]:
-    """What an update saw and did, and how far the engine's logprobs are from its own. rollout_logprobs: [tokens]"""
+    """Return the metrics of an update and the distance of the engine's logprobs from the trainer's. rollout_logprobs: [tokens]"""
     own = {f"policy/{name}": getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
     if stats.vision_grad_norm is not None:
         own["policy/vision_grad_norm"] = stats.vision_grad_norm
@@ -218,7 +221,7 @@ def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dic
 
 
 def with_plugins(own: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
-    """The trainer's own metrics with those of the loss and what is beside it, in the group `policy/`."""
+    """Return the trainer's metrics and, in the group `policy/`, those of the loss and its terms."""
     of_plugins = {f"policy/{name}": value for name, value in stats.metrics.items()}
     clash = sorted(own.keys() & of_plugins.keys())
     assert not clash, f"a loss, correction or term measures {clash}, as the trainer does"
@@ -226,20 +229,20 @@ def with_plugins(own: Mapping[str, float], stats: UpdateStats) -> dict[str, floa
 
 
 def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
-    """A finished step in a few words, for who looks on; of all of its figures, timings too."""
+    """Return a one-line progress summary of a finished step, from all of its figures, timings included."""
     words = [f"reward {metrics['reward/mean']:.3f}", f"{metrics['rollout/length_mean']:.0f} tokens"]
     words += [f"KL {metrics['policy/kl']:.2g}"] if has_reference else []
     return ", ".join([*words, f"{metrics['timing/tokens_per_second']:,.0f} tokens/s"])
 
 
 def _teacher_logprobs(rollouts: StepRollouts) -> list[list[float]] | None:
-    """Of each trajectory's tokens; None without a teacher."""
+    """Return the teacher's logprobs of each trajectory's tokens; None without a teacher."""
     told = rollouts.teacher_logprobs
     return None if told is None else [part.tolist() for part in torch.split(told, rollouts.lengths)]
 
 
 def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
-    """At each trajectory that of its problem's greedy completion, None where that is left out; None without any."""
+    """Return for each trajectory its problem's greedy reward, None where that is left out; None without greedy completions."""
     if rollouts.greedy_rewards is None:
         return None
     rewards = rollouts.greedy_rewards.repeat_interleave(rollouts.group_size).tolist()
@@ -247,14 +250,14 @@ def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
 
 
 def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
-    """The mean over the greedy completions, where there are any."""
+    """Return the mean greedy reward as a metric; {} without greedy completions."""
     if rollouts.greedy_rewards is None:
         return {}
     return {"reward/greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _without_advantage(rollouts: StepRollouts) -> float:
-    """The share of groups in which the advantage of every token is 0."""
+    """Return the share of groups in which the advantage of every token is 0."""
     assert rollouts.advantages is not None
     parts = torch.split(rollouts.advantages, rollouts.lengths)
     has_one = np.array([bool(part.any()) for part in parts]).reshape(-1, rollouts.group_size).any(axis=1)
@@ -262,6 +265,6 @@ def _without_advantage(rollouts: StepRollouts) -> float:
 
 
 def _reward_components(scores: Sequence[Score]) -> dict[str, float]:
-    """The mean of each component of the reward by itself, unweighted."""
+    """Return the unweighted mean of each reward component."""
     names = scores[0].components
     return {f"reward/component/{name}": float(np.mean([s.components[name] for s in scores])) for name in names}

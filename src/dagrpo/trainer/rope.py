@@ -1,4 +1,4 @@
-"""How far a model's rotary positions mean the same whatever else is in a batch."""
+"""Sequence length up to which rotary positions are independent of the batch."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ DYNAMIC, LONGROPE = "dynamic", "longrope"
 
 
 def longest_of_one_rope(config: Any) -> int | None:
-    """Tokens up to which the frequencies of a language model's rotary positions are fixed; None: they always are.
+    """Return the length in tokens up to which the frequencies of rotary positions are fixed; None: they always are.
 
     Beyond that, transformers chooses the frequencies of a whole batch by its longest sequence (rope types dynamic and longrope), so that
-    the logprobs of a short one depend on what stands beside it. config: of the text, not of the whole model.
+    the logprobs of a short one depend on its neighbours. config: of the text, not of the whole model.
     """
     told = getattr(config, "rope_parameters", None) or {}
     of_layers = [told, *(each for each in told.values() if isinstance(each, dict))]

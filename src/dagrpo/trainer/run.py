@@ -1,4 +1,4 @@
-"""Everything that a training run is a function of, and where it writes."""
+"""Inputs, parameters and output paths of a training run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
 
 DESCRIPTION = "run.json"  # in the folder of a run's state
-Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): told of every finished step
+Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): called for every finished step
 
 
 def unheard(step: int, metrics: Mapping[str, float]) -> None:
-    """A report that nobody asked for."""
+    """Discard metrics: the default report."""
 
 
 def step_file(step: int) -> str:
-    """The name of a step's rollouts; steps count from 1."""
+    """Return the file name of a step's rollouts; steps count from 1."""
     return f"step_{step:05d}.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutSplits:
-    """Where the problems of an evaluated task are from which nothing is learned."""
+    """Splits of an evaluated task whose problems are held out from training."""
 
     validation: Path  # validation.parquet, which may have no rows
     test: Path  # test.parquet
@@ -38,7 +38,7 @@ class HeldOutSplits:
 
 
 class RunFiles(TypedDict):
-    """Where a training run writes: see TrainingRun."""
+    """Output paths of a training run: see TrainingRun."""
 
     state: Path
     server_log: Path
@@ -49,7 +49,7 @@ class RunFiles(TypedDict):
 
 
 def files_in(folder: Path) -> RunFiles:
-    """All of them in one folder, for runs that are not stages."""
+    """Return the paths in a single folder, for runs that are not stages."""
     return RunFiles(
         state=folder / "state",
         server_log=folder / "server.log",
@@ -62,7 +62,7 @@ def files_in(folder: Path) -> RunFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """The inputs, parameters and outputs of the train stage."""
+    """Inputs, parameters and outputs of the train stage."""
 
     initial: Path  # folder of the checkpoint to start from
     train_split: Path  # train.parquet
@@ -83,7 +83,7 @@ class TrainingRun:
     held_out_splits: tuple[HeldOutSplits, ...] = ()  # of each task that training.evaluate_every has evaluated
 
     def describe(self) -> None:
-        """Write beside the state whose it is, for whoever computes steps again before the run has outputs."""
+        """Write the inputs and parameters of the run beside its state, for replays before the run has outputs."""
         own = {"seed": self.seed, "initial": str(self.initial), "rollouts": str(self.rollouts)}
         split = {"train_split": str(self.train_split), "train_split_digest": sha256_of(self.train_split)}
         sections = {name: getattr(self, name).model_dump(mode="json") for name in ("rollout", "algorithm", "training")}
@@ -93,7 +93,7 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftRun:
-    """The inputs, parameters and output of the sft stage."""
+    """Inputs, parameters and output of the sft stage."""
 
     model: Path  # folder of the checkpoint to start from
     train_split: Path  # train.parquet
@@ -102,6 +102,6 @@ class SftRun:
     runtime: SftRuntime
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
-    grace_seconds: float = USUAL_GRACE  # to save, once it is told to stop
+    grace_seconds: float = USUAL_GRACE  # to save, after a signal to stop
     conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written
     deterministic: bool = True  # rollout.deterministic: on a GPU, the same bits whenever it is computed again

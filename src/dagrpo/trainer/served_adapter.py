@@ -1,7 +1,8 @@
-"""The adapter of the policy as SGLang serves it: its form, and its tensors gathered from the ranks that hold parts of them.
+"""Adapter of the policy in the form that SGLang serves.
 
-SGLang joins q_proj, k_proj and v_proj in one layer, and gate_proj and up_proj in another. Where only some of them have an
-adapter, the others are handed over with one of zeros, which adds nothing. Not how it travels: see rollout/engine/adapters.py.
+Its tensors are gathered from the ranks that hold parts of them. SGLang joins q_proj, k_proj and v_proj in one layer, and gate_proj
+and up_proj in another. Where only some of them have an adapter, the others get one of zeros, which adds 0.
+rollout/engine/adapters.py sends it.
 """
 
 import re
@@ -26,7 +27,7 @@ _MERGE = "set training.lora.serving to merged"
 
 
 def adapter_form(model: PreTrainedModel, lora: Lora) -> AdapterForm:
-    """What a server has to make room for. UserError: SGLang cannot serve the adapter of this model."""
+    """Return the form of the adapter that a server allocates memory for. Raises UserError if SGLang cannot serve it for this model."""
     _require_served(model)
     targets = {layer.rpartition(".")[2] for layer in _layers(model)}
     return AdapterForm(rank=lora.rank, alpha=lora.alpha, target_modules=tuple(sorted(targets)))
@@ -50,7 +51,7 @@ def _require_served(model: PreTrainedModel) -> None:
 
 
 def _layers(model: PreTrainedModel) -> list[str]:
-    """Those with an adapter, and those that SGLang joins with them."""
+    """Return the layers with an adapter, and those that SGLang joins with them."""
     adapted = [weight.removesuffix(".weight") for weight in low_rank_updates(model)]
     return sorted({other for layer in adapted for other in _joined_with(layer)})
 
@@ -62,10 +63,10 @@ def _joined_with(layer: str) -> list[str]:
 
 
 class GatheredAdapter:
-    """What GatheredWeights is for weights: every rank takes part, and rank 0 reads the adapter in `dtype`, all of it at once."""
+    """Counterpart of GatheredWeights for adapters: every rank takes part, and rank 0 reads the whole adapter in `dtype` at once."""
 
     def __init__(self, model: PreTrainedModel, rank: int, dtype: torch.dtype, world: World) -> None:
-        """`rank`: the adapter's; not that of a process."""
+        """Wrap the adapter of `model`. `rank`: the adapter's; not that of a process."""
         self._model = model
         self._rank = rank
         self._dtype = dtype
@@ -73,7 +74,7 @@ class GatheredAdapter:
 
     @contextmanager
     def reading(self) -> Iterator[Tensors]:
-        """On rank 0: the adapter as it is now. The other ranks are in `give_parts`."""
+        """Yield the current adapter on rank 0, while the other ranks run `give_parts`."""
         assert self._world.is_rank_zero
         trained = adapter_tensors(self._model)
         yield StateTensors(
@@ -81,11 +82,11 @@ class GatheredAdapter:
         )
 
     def give_parts(self) -> None:
-        """On every other rank."""
+        """Contribute this rank's parts, on every rank but 0."""
         adapter_tensors(self._model)
 
     def _zeros(self) -> dict[str, Tensor]:
-        """A and B of every layer that is handed over, all 0."""
+        """Return A and B of every synced layer, all 0."""
         matrices: dict[str, Tensor] = {}
         for layer in _layers(self._model):
             outputs, inputs = self._model.get_submodule(layer).weight.shape

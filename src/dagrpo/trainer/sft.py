@@ -1,7 +1,8 @@
-"""Supervised fine-tuning on the train split's own answers and demonstrations: the stage before GRPO.
+"""Supervised fine-tuning (SFT), the stage before GRPO.
 
-The same policy, sharding, optimizer and resumable state as the GRPO trainer's; one mini-batch per step, no engine. With
-no steps the model passes through unchanged, so that the DAG has one shape for every experiment.
+It learns the train split's answers and demonstrations with the policy, sharding, optimizer and resumable state of the GRPO
+trainer; one mini-batch per step, no engine. With no steps the model passes through unchanged, so that the DAG has one shape for
+every experiment.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,14 +37,14 @@ from dagrpo.trainer.sharding import load_policy, reduce_next
 from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.supervised import SupervisedSequence, supervised_sequences
 
-KEPT_STATES = 1  # of a finished run: more sft.steps go on from it
+KEPT_STATES = 1  # of a finished run: more sft.steps resume from it
 
 
 def fine_tune(run: SftRun, report: Report, world: World) -> None:
     """Fine-tune a checkpoint, from the newest state if there is one, and write the result. Every rank calls this.
 
     `report(step, metrics)` is called on rank 0 for every step of the run: first for those that an earlier execution
-    finished. UserError when the data, the checkpoint or a saved state cannot be used.
+    finished. Raises UserError if the data, the checkpoint or a saved state cannot be used.
     """
     if run.sft.steps == 0:
         if world.is_rank_zero:
@@ -61,7 +62,7 @@ class FineTuning:
     """One rank of a supervised run."""
 
     def __init__(self, run: SftRun, report: Report, world: World) -> None:
-        """Read the data, then load the policy: a bad row is an error at once."""
+        """Read the data, then load the policy, so that a bad row fails at once."""
         self._run = run
         self._report = report
         self._world = world
@@ -89,7 +90,7 @@ class FineTuning:
         self._base = tensor_digest_of(run.model)
 
     def train(self) -> None:
-        """Every step that is not finished yet, then the output."""
+        """Run every unfinished step, then write the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
         finished = state.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
         # Of every finished step: a state carries them, so that a resumed run can report them again.
@@ -111,7 +112,7 @@ class FineTuning:
             state.prune(run.state, steps, KEPT_STATES)
 
     def _step(self, step: int) -> dict[str, float]:
-        """One update on the mean negative logprob of the target tokens of the step's examples."""
+        """Update once on the mean negative logprob of the target tokens of the step's rows."""
         sft = self._run.sft
         chosen = [self._rows[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._rows))]
         with advice_on_memory("runtime.sft.micro_batch_size", self._run.runtime.micro_batch_size):
@@ -131,7 +132,7 @@ class FineTuning:
 
     @contextmanager
     def _reporting(self) -> Iterator[Report]:
-        """What is told of each finished step: on rank 0 to the caller and the progress bar, elsewhere to nobody."""
+        """Yield the report of finished steps: on rank 0 to the caller and the progress bar, elsewhere it does nothing."""
         if not self._world.is_rank_zero:
             yield _ignore
             return
@@ -147,7 +148,7 @@ class FineTuning:
 def accumulate(
     policy: Policy, sequences: TokenSequences, runtime: SftRuntime, *, layout: Layout, pad_token_id: int, world: World
 ) -> float:
-    """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
+    """Add the gradient of this rank's part of a batch; return the loss over all ranks."""
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     each = [slice(row, row + 1) for row in range(len(sequences))]
     cutter = Cutter(sequences, Budget(sequences=runtime.micro_batch_size))
@@ -166,11 +167,11 @@ def accumulate(
 
 
 def _ignore(step: int, metrics: Mapping[str, float]) -> None:
-    """Rank 0 reports."""
+    """Ignore the metrics, on every rank but 0, which reports."""
 
 
 def _sequences(rows: Sequence[SupervisedSequence]) -> TokenSequences:
-    """The rows of a batch, side by side."""
+    """Return the rows of a batch as token sequences."""
     return TokenSequences.of(
         [row.token_ids for row in rows], [row.loss_mask for row in rows], [row.pictures for row in rows]
     )

@@ -1,7 +1,8 @@
-"""A policy spread over the ranks that train it (FSDP2: Zhao et al. 2023, arXiv 2304.11277; torch's fully_shard).
+"""Policy sharded over the ranks that train it (FSDP2).
 
-Every rank keeps a part of each weight, its gradient and its optimizer state, and gathers one block of the model at a
-time when it computes. Not tensor or pipeline parallelism: each rank computes whole sequences.
+See Zhao et al. 2023 (arXiv 2304.11277) and torch's fully_shard. Every rank keeps a part of each weight, its gradient and its
+optimizer state, and gathers one block of the model at a time when it computes. Each rank computes whole sequences: there is
+neither tensor nor pipeline parallelism.
 """
 
 from pathlib import Path
@@ -40,14 +41,14 @@ def load_policy(
     head_dtype: HeadDtype = None,
     activation_checkpointing: bool = False,
 ) -> Policy:
-    """The policy of a checkpoint in float32, in eval mode, on this rank's device, sharded over the ranks.
+    """Return the policy of a checkpoint in float32, in eval mode, on this rank's device, sharded over the ranks.
 
-    `dtype`: what it computes in, float32, bfloat16 or float16. `head_dtype`: what its head computes in; None: in `dtype`.
-    `vision`: whether the vision tower of a model that has one is trained; every rank has the whole of one that is frozen.
-    `activation_checkpointing`: whether the backward pass computes each layer again, which saves memory.
-    `lora`: the adapter that is trained in the place of the weights; `seed` is what it begins with.
-    UserError: the checkpoint is not whole, its model makes its logits in a way that the trainer does not know, a tower
-    that is to be frozen is not there, the adapter has no place in the model, or it has no layers to compute again.
+    `dtype`: the computing type, float32, bfloat16 or float16. `head_dtype`: that of its head; None: `dtype`.
+    `vision`: train the vision tower of a model that has one; every rank has the whole of a frozen one.
+    `activation_checkpointing`: compute each layer again in the backward pass, which saves memory.
+    `lora`: the adapter that is trained in the place of the weights, initialised by `seed`.
+    Raises UserError if the checkpoint is incomplete, its model computes its logits in an unknown way, it lacks a tower to freeze,
+    its layers match no target of the adapter, or none of its layers can be recomputed.
     """
     policy = _loaded(folder, world, frozen=vision == "frozen", lora=lora, dtype=dtype)
     policy.float32_head = head_dtype == "float32"
@@ -65,7 +66,7 @@ def load_policy(
 def trained_policy(
     initial: Path, world: World, training: Training, rollout: Rollout, seed: int, *, activation_checkpointing: bool
 ) -> Policy:
-    """The policy that a run begins with, as these sections want it. Raises what `load_policy` does."""
+    """Return the policy that a run begins with, by these sections. Raises the errors of `load_policy`."""
     return load_policy(
         initial,
         world,
@@ -79,9 +80,9 @@ def trained_policy(
 
 
 def load_reference(folder: Path, world: World, policy: Policy) -> Reference:
-    """The same with nothing trained, to stay as it is beside a policy that began with this checkpoint.
+    """Return the untrained policy of a checkpoint as the reference of a policy that began with it.
 
-    Of a policy with an adapter that is the policy itself, without it.
+    For a policy with an adapter, that is the policy itself without it.
     """
     if low_rank_updates(policy.model):
         return WithoutAdapter(policy)
@@ -93,9 +94,9 @@ def load_reference(folder: Path, world: World, policy: Policy) -> Reference:
 
 
 def reduce_next(policy: Policy, reduction: Reduction, *, is_last: bool) -> None:
-    """Say before a backward pass whether it adds up the gradients of all ranks, or leaves that to the mini-batch's last one.
+    """Set before a backward pass whether it adds up the gradients of all ranks, or leaves that to the mini-batch's last one.
 
-    Until then each rank keeps whole gradients, in float32. Every rank calls this; a single rank has nothing to add up.
+    Until then each rank keeps whole gradients, in float32. Every rank calls this; it changes nothing for a single rank.
     """
     if isinstance(policy, FSDPModule):
         policy.set_requires_gradient_sync(is_last or reduction == "each_micro_batch")
@@ -149,7 +150,7 @@ def _with_tower(model: PreTrainedModel, folder: Path, *, frozen: bool, shared: b
 
 
 def _shard_policy(policy: Policy, mesh: DeviceMesh, world: World) -> None:
-    """Shard in place: each block of the model by itself, then what is left (embeddings, last norm, head)."""
+    """Shard in place: each block of the model by itself, then the remainder (embeddings, last norm, head)."""
     blocks, whole = policy.model._no_split_modules or (), _whole_module(policy)
     own = set(whole.modules())
     for module in policy.model.modules():
@@ -160,7 +161,7 @@ def _shard_policy(policy: Policy, mesh: DeviceMesh, world: World) -> None:
 
 
 def _whole_module(policy: Policy) -> torch.nn.Module:
-    """What every rank has all of: a tower that is frozen, so that each makes the features of its own pictures."""
+    """Return the module that every rank has all of: a frozen tower, so that each rank computes features for its share of the pictures."""
     module = tower_module(policy.model)
     return module if module is not None and policy.tower is not None and policy.tower.frozen else torch.nn.Module()
 

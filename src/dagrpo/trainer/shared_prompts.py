@@ -1,8 +1,8 @@
-"""The prompt that the samples of a group share, computed once for all of them: prefix sharing.
+"""Shared prompts: a group's prompt is computed once (prefix sharing).
 
-The model reads each prompt, up to its last token, into a key-value cache. What follows in each sequence is read with its
-prompt's part of that cache, through which the gradients of all samples come back to the prompt. So the loss is the same, and
-its gradient is but for rounding.
+The model reads each prompt, up to its last token, into a key-value cache. The rest of each sequence is read with its
+prompt's part of that cache, through which the gradients of all samples reach the prompt. So the loss is the same, and
+its gradient is equal up to rounding.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrompts:
-    """The prompts of a batch, side by side and padded on the right, each without its last token.
+    """Prompts of a batch, side by side and padded on the right, each without its last token.
 
-    That token is left to the sequences, since it predicts the first of their own.
+    That token is left to the sequences, since it predicts the first one after the prompt.
     """
 
     input_ids: Tensor  # [prompts, length] int64
@@ -29,8 +29,8 @@ class SharedPrompts:
 
     @classmethod
     def of(cls, prompts: Sequence[Tensor], numbers: Sequence[int], device: torch.device) -> "SharedPrompts | None":
-        """`prompts`: of each sequence, its tokens before the first that is trained, [tokens] int64. `numbers`: one for each
-        sequence, the same for the same prompt. None where no two sequences share a prompt, or where every prompt is one token.
+        """Build from `prompts`, each sequence's tokens before its first trained one, [tokens] int64, and their `numbers`, equal for
+        equal prompts. None if no two sequences share a prompt, or if every prompt is one token.
         """
         first = {number: place for place, number in reversed([*enumerate(numbers)])}
         order = sorted(first, key=first.__getitem__)
@@ -48,7 +48,7 @@ class SharedPrompts:
 
 
 def hidden_after(model: PreTrainedModel, prompts: SharedPrompts, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The last hidden states of what follows each sequence's prompt. [sequences, length, width]
+    """Return the last hidden states of each sequence after its prompt. [sequences, length, width]
 
     input_ids, attention_mask: [sequences, length], from the last token of each prompt on, padded on the right.
     """

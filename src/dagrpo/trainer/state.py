@@ -1,14 +1,14 @@
-"""The resumable state of a run: weights, optimizer, finished steps. Not an output, and never a pickle.
+"""Resumable state of a run: trained weights, optimizer, finished steps.
 
-Of the weights it has those that are trained: the others, beside an adapter or of a frozen tower, are for good those of the
-checkpoint that the run began with, whose tensor digest the state names.
+It is not an output, and never a pickle. Frozen weights, beside an adapter or of a frozen tower, are not saved: they stay those of
+the checkpoint that the run began with, whose tensor digest the state names.
 
-One folder per saved step, written under a temporary name and renamed, so that a killed run finds the last whole one. A
-state belongs to everything that changes a result; it does not depend on how many steps are asked for, on micro-batches
-or on the number of ranks: a run may go on with others of these.
+One folder per saved step, written under a temporary name and renamed, so that a killed run finds the last complete one. A
+state belongs to all parameters that change a result; it does not depend on the number of steps, on micro-batches or on the
+number of ranks: a run may resume with other values of these.
 
-Every file is checked before a run goes on from it. A damaged state is set aside under another name, and the run goes on
-from the one before, or from the start.
+Every file is checked before a run resumes from it. A damaged state is set aside under another name, and the run resumes
+from the one before, or starts from its first step.
 """
 
 import itertools
@@ -48,49 +48,49 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
-    """A state on disk. Example: SavedState(folder=Path(".state/ab12/step_00040"), step=40): 40 steps are finished."""
+    """State on disk. Example: SavedState(folder=Path(".state/ab12/step_00040"), step=40): 40 steps are finished."""
 
     folder: Path
     step: int
 
     @property
     def notes(self) -> Any:
-        """What was given to `save`."""
+        """Return the notes that were given to `save`."""
         return read_sealed(self.folder / _DESCRIPTION)["notes"]
 
     @property
     def base(self) -> str | None:
-        """The tensor digest of the checkpoint that the run began with; None: nothing says so."""
+        """Return the tensor digest of the checkpoint that the run began with; None if it is not recorded."""
         digest: str | None = read_sealed(self.folder / _DESCRIPTION).get("base")
         return digest
 
 
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
-    """Hold the state for one trainer; UserError when another process has it for longer than a minute."""
+    """Hold the state for one trainer. Raises UserError if another process holds it for longer than a minute."""
     with alone_with(root, root / "lock"):
         yield
 
 
 def at(root: Path, step: int) -> SavedState:
-    """The state after so many finished steps."""
+    """Return the state after `step` finished steps."""
     return SavedState(folder=root / f"step_{step:05d}", step=step)
 
 
 def _nothing_recorded(step: int) -> None:
-    """For a run that keeps nothing beside its states."""
+    """Do nothing: the default of a run that keeps no records beside its states."""
 
 
 def _nothing_beside(folder: Path) -> dict[str, FileEntry]:
-    """For a state of nothing but weights and optimizer."""
+    """Write no further files: the default of a state with only weights and optimizer."""
     return {}
 
 
 def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> SavedState | None:
-    """The newest whole state after at most so many steps, or None for a fresh start.
+    """Return the newest intact state after at most `at_most` steps, or None for a fresh start.
 
-    `recorded(step)` raises Damaged where what is kept beside a state is not whole up to its step. States that cannot be
-    gone on from are set aside, and told of.
+    `recorded(step)` raises Damaged if the records beside a state are damaged up to its step. States that cannot be
+    resumed from are set aside and reported.
     """
     damages: list[tuple[SavedState, Damaged]] = []
     whole = None
@@ -109,7 +109,7 @@ def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> 
 
 
 def nearest(root: Path, at_most: int) -> SavedState | None:
-    """The newest whole state after at most so many steps, for whoever only reads: none is set aside."""
+    """Return the newest intact state after at most `at_most` steps, for readers: no state is set aside."""
     for saved in reversed(_saved(root, at_most)):
         with suppress(Damaged):
             _require_whole(saved)
@@ -118,7 +118,7 @@ def nearest(root: Path, at_most: int) -> SavedState | None:
 
 
 def named(folder: Path) -> SavedState:
-    """The state of a folder that somebody names, such as .state/ab12/step_00040. UserError: it is none, or damaged."""
+    """Return the state of a folder that the user names, such as .state/ab12/step_00040. Raises UserError if it is invalid or damaged."""
     match = _NAME.fullmatch(folder.name)
     if match is None:
         raise UserError(f"{folder} is no saved state: name a folder such as .state/<run>/step_00040.")
@@ -142,7 +142,7 @@ def _require_whole(saved: SavedState) -> None:
 
 
 def _set_aside(states: Sequence[SavedState], fault: str, whole: SavedState | None) -> None:
-    """Keep what is left of states, newest first, for whoever wants to look at them: they count as states no more."""
+    """Rename unusable states, newest first, and report it: their files stay for inspection, and they no longer count as states."""
     newest, *others = [_renamed(saved) for saved in states]
     which = f"The state of step {states[0].step} cannot be used, as {fault}: it is kept as {newest}"
     if others:
@@ -172,9 +172,9 @@ def resume(
     recorded: Recorded = _nothing_recorded,
     base: str | None = None,
 ) -> int:
-    """Load the newest whole state that a run of so many steps can go on from; returns how many are finished, 0 without one.
+    """Load the newest intact state that a run of `steps` steps can resume from; return its finished steps, 0 without a state.
 
-    Every rank calls this; `recorded` is that of `latest`. UserError: the state is of another model.
+    Every rank calls this; `recorded` as in `latest`. Raises UserError if the state is of another model.
     """
     newest = latest(root, steps, recorded) if world.is_rank_zero else None
     finished = int(world.broadcast(newest.step if newest is not None else 0))
@@ -196,9 +196,9 @@ def save(
     base: str | None = None,
     beside: Beside = _nothing_beside,
 ) -> None:
-    """Write the state after `step` finished steps; of those up to it, the newest `keep` stay. Every rank writes its part.
+    """Write the state after `step` finished steps; of those up to it, keep the newest `keep`. Every rank writes its part.
 
-    `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it. `base`: the tensor digest of the checkpoint
+    `notes`, of rank 0 and JSON-serialisable, are for a resumed run. `base`: the tensor digest of the checkpoint
     that the run began with. `beside(folder)`, on rank 0, writes more files below the state's folder, and lists them.
     """
     with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
@@ -211,7 +211,7 @@ def save(
 
 
 def prune(root: Path, step: int, keep: int) -> None:
-    """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run of the same, and stay."""
+    """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run with the same results, and stay."""
     oldest_first = _saved(root, step)
     for saved in oldest_first[: max(len(oldest_first) - keep, 0)]:
         # Under another name first: half removed, it would pass for a damaged one.
@@ -221,9 +221,9 @@ def prune(root: Path, step: int, keep: int) -> None:
 
 
 def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW, base: str | None = None) -> None:
-    """Put a saved state into a model and its optimizer; UserError when it belongs to another model, or began with another one.
+    """Load a saved state into a model and its optimizer. Raises UserError if it belongs to another model or base checkpoint.
 
-    The number of ranks need not be the one that saved it: each reads what it is to hold.
+    The number of ranks may differ from the one that saved it: each rank reads its part.
     """
     stored = DcpTensors(saved.folder)
     names = {name.removeprefix("weight/") for name in stored.specs if name.startswith("weight/")}
@@ -245,7 +245,7 @@ def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW
 
 
 def _saved(root: Path, at_most: int) -> list[SavedState]:
-    """Those of at most so many steps, whole or not, oldest first."""
+    """Return saved states up to step `at_most`, intact or not, oldest first."""
     names = {path.name: _NAME.fullmatch(path.name) for path in root.glob("step_*") if path.is_dir()}
     found = (at(root, int(match[1])) for match in names.values() if match)
     ours = [saved for saved in found if saved.folder.name in names and 0 < saved.step <= at_most]
@@ -260,7 +260,7 @@ def _room_for(key: str, parameter: torch.nn.Parameter, optimizer: torch.optim.Ad
 
 
 def _tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Every tensor of the state, to write from and to read into."""
+    """Return every tensor of the state, to write from or to read into."""
     trained = _trained(model)
     tensors = {f"weight/{name}": parameter.detach() for name, parameter in trained.items()}
     for name, parameter in trained.items():

@@ -1,4 +1,7 @@
-"""One step's graded trajectories, and what the update reads of them. Who makes them: buffer.py."""
+"""One step's graded trajectories, and the update's view of them.
+
+buffer.py samples and grades them.
+"""
 
 import itertools
 from collections.abc import Mapping
@@ -17,7 +20,7 @@ from dagrpo.trainer.support import TokenSupport
 class StepRollouts:
     """One step's graded trajectories; those of one problem are next to each other.
 
-    A trajectory is left out of everything that is learned, and of all means, when it was excluded or nothing was sampled.
+    A trajectory is left out of all learning and of all means if it was excluded or nothing was sampled.
     """
 
     step: int  # from 0
@@ -42,35 +45,35 @@ class StepRollouts:
 
     @property
     def kept(self) -> list[int]:
-        """The places of the trajectories that are not left out, rising."""
+        """Return the indices of the trajectories that are not left out, ascending."""
         return [place for place, each in enumerate(self.graded) if each.trajectory.learned]
 
     @property
     def spread(self) -> Flags:
-        """Whether there is something to be learned by comparing the rewards of a group. [groups]"""
+        """Return which groups have rewards that differ, so that something can be learned. [groups]"""
         learned = [each.trajectory.learned for each in self.graded]
         return spread(self.rewards.numpy(), learned, self.group_size)
 
     @property
     def counted(self) -> list[int]:
-        """The places of those trajectories that the update counts, rising: the others that are kept have no part in it."""
+        """Return the indices of the kept trajectories that the update counts, ascending; the other kept ones do not take part in it."""
         has_part = self.spread | (not self.zero_variance_filter)
         return [place for place in self.kept if has_part[place // self.group_size]]
 
     @property
     def samples(self) -> list[tuple[int, TokenSample]]:
-        """The token sequences of the trajectories that are kept, in order, each with the place of its trajectory."""
+        """Return the token sequences of the kept trajectories, in order, each with the index of its trajectory."""
         return [
             (place, sample) for place in self.kept for sample in self.graded[place].trajectory.samples if sample.trained
         ]
 
     @property
     def logprobs(self) -> list[float]:
-        """The engine's, of all tokens that the policy wrote in those. [tokens]"""
+        """Return the engine's logprobs of all tokens that the policy wrote in the kept trajectories. [tokens]"""
         return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
 
     def batch(self) -> RolloutBatch:
-        """What the update reads of them."""
+        """Return the data that the update reads."""
         places = [place for place, _ in self.samples]
         counted = set(self.counted)
         samples = [sample for _, sample in self.samples]
@@ -90,12 +93,12 @@ class StepRollouts:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens that the policy wrote, 0 where the trajectory is left out. [trajectories]"""
+        """Return the number of tokens that the policy wrote, 0 for a trajectory that is left out. [trajectories]"""
         return [each.trajectory.tokens if each.trajectory.learned else 0 for each in self.graded]
 
     @property
     def trajectory_advantages(self) -> list[float]:
-        """The mean over each trajectory's tokens, 0 where it is left out. [trajectories]"""
+        """Return the mean advantage over each trajectory's tokens, 0 if it is left out. [trajectories]"""
         assert self.advantages is not None
         parts = torch.split(self.advantages, self.lengths)
         return [float(part.double().mean()) if len(part) else 0.0 for part in parts]

@@ -1,9 +1,10 @@
-"""How a run ends that is told to stop (SIGTERM, Ctrl-C): with a state of every step that it has finished.
+"""Graceful shutdown on SIGTERM and Ctrl-C.
 
-Sampling is broken off at once; the policy is then that of the last finished step. An update is finished first, since half of
-one is no state. Whatever takes longer than the grace time is abandoned: the run then goes on from the state before.
+The run ends with a state of every step that it has finished. Sampling is interrupted at once; the policy is then that of the last
+finished step. An update is finished first, since half of one has no state. Anything that takes longer than the grace time is
+abandoned: the run then resumes from the state before.
 
-Rank 0 decides; the other ranks learn of it where they wait for the next step. Not for steps that a crash ends.
+Rank 0 decides; the other ranks learn of it where they wait for the next step. Steps that a crash ends are not covered.
 """
 
 import logging
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stop:
-    """Whether the run was told to stop, and what a signal does at the moment."""
+    """Signal to stop, if one has come, and the reaction to the next one."""
 
     def __init__(self, grace_seconds: float, world: World) -> None:
         self._grace_seconds = grace_seconds
@@ -31,11 +32,11 @@ class Stop:
         self._interrupts = False
 
     def interrupts(self, work: Callable[[], Result]) -> Result | None:
-        """What the work of rank 0 returns, or None: a signal ends it, and one that came before leaves it undone."""
+        """Run the work of rank 0 and return its result; None if a signal interrupts it, or came before and prevented it."""
         try:
             self._interrupts = True
             return None if self._signal else work()
-        except BaseException:  # once told to stop, whatever the work broke with: Ctrl-C reaches the engine, too
+        except BaseException:  # after a signal to stop, whatever error ended the work: Ctrl-C reaches the engine, too
             if not self._signal:
                 raise
             return None
@@ -43,9 +44,9 @@ class Stop:
             self._interrupts = False
 
     def told(self) -> bool:
-        """Whether rank 0 was told to stop, in every rank. Every rank calls this.
+        """Return True if rank 0 has received a signal to stop, in every rank. Every rank calls this.
 
-        A signal that reached another rank alone is none: what follows it is called off.
+        A signal that reached another rank alone is ignored: its timer is cancelled.
         """
         self._signal = self._world.broadcast(self._signal)
         if not self._signal:
@@ -54,12 +55,12 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
-        """Take signals to stop. Behind the block, one that has come does what it did before."""
+        """Catch signals to stop inside the block. After it, a caught signal is raised again with its former handler."""
         former: dict[int, Any] = {number: signal.signal(number, self._note) for number in SIGNALS}
         former[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._abandon)
         try:
             yield self
-        except Exception:  # once told to stop, that is the reason, whatever broke by it: Ctrl-C reaches the engine, too
+        except Exception:  # after a signal to stop, that is the reason for any error: Ctrl-C reaches the engine, too
             if not self._signal:
                 raise
             logger.warning("an error after the signal to stop", exc_info=True)

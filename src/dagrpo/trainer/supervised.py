@@ -1,7 +1,7 @@
-"""From the rows of a train split to the tokens that supervised fine-tuning learns.
+"""Token sequences of supervised fine-tuning, from train split rows.
 
-A row's target is its answer or, where it has one, its demonstration: the tokens of a rollout in which the policy had said
-just that, turn by turn, and only what the policy says is learned.
+A row's target is its answer or, if it has one, its demonstration. The tokens are those of a rollout in which the policy had said
+just that, turn by turn, and only the policy's messages are learned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from dagrpo.rollout.tools import function_schemas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedSequence:
-    """The tokens of one row.
+    """Tokens of one row.
 
     Example: prompt (5, 6), target (7, 3): token_ids (5, 6, 7, 3), loss_mask (F, F, T, T).
     """
@@ -40,9 +40,9 @@ def supervised_sequences(
     tools: Mapping[str, Section],
     pictures: PictureProcessor | None = None,
 ) -> list[SupervisedSequence]:
-    """What is learned of each row of a train split. UserError names a row that has nothing to learn, or cannot be written.
+    """Return the sequence to learn from each row of a train split. Raises UserError, which names a row without a usable target.
 
-    tools: the parameters of tools, by name. pictures: those of the model, where it takes some.
+    tools: the parameters of tools, by name. pictures: those of the model, if it takes pictures.
     """
     rows = read_split(path)
     supervision = Supervision(tokenizer, chat, pictures)
@@ -54,7 +54,7 @@ def supervised_sequences(
 
 
 class Supervision:
-    """Writes rows as the tokens of a rollout."""
+    """Writer of rows as the tokens of a rollout."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, pictures: PictureProcessor | None = None
@@ -65,7 +65,7 @@ class Supervision:
         self._pictures = pictures
 
     def sequence(self, example: Example, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
-        """The tokens of a row, which UserError calls `where`."""
+        """Return the tokens of a row, which errors call `where`."""
         if not (example.demonstration or example.answer.strip()):
             raise UserError(f"{where}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
         turns = example.demonstration or ({"role": "assistant", "content": example.answer},)
@@ -81,7 +81,7 @@ class Supervision:
     def _completion(
         self, message: Message, prompt: Sequence[int], tools: Sequence[ToolSchema], where: str
     ) -> tuple[int, ...]:
-        """What the policy is to say, the end of its turn included."""
+        """Return the tokens that the policy is to write, including the end of its turn."""
         try:
             text = self._chat.spelled(message)
         except UserError as error:
@@ -108,7 +108,7 @@ class Supervision:
         tools: Sequence[ToolSchema],
         where: str,
     ) -> None:
-        """A call that the format writes in one way and reads in another would be learned for nothing."""
+        """Raise UserError if a written call is parsed as another one, which would be learned in vain."""
         meant = [_called(call) for call in message["tool_calls"]]
         read = self._chat.parse(prompt, completion, tools).calls
         faults = [call.fault for call in read if call.status != "ok"]
@@ -127,7 +127,7 @@ class Supervision:
         tools: Sequence[ToolSchema],
         where: str,
     ) -> tuple[int, ...]:
-        """What comes between two turns of the policy; nothing after the last."""
+        """Return the tokens between two turns of the policy; none after the last."""
         between = self._chat.extension(prompt, completion, new, tools) if new else ()
         if between is None:
             raise UserError(
@@ -138,7 +138,7 @@ class Supervision:
 
 
 def _turns(messages: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
-    """Each message of the policy, and what is said to it before its next one."""
+    """Return each message of the policy, with the messages that follow it before its next one."""
     turns: list[tuple[Message, list[Message]]] = []
     for message in messages:
         if message["role"] == "assistant":

@@ -1,6 +1,7 @@
-"""Which tokens each trained token was drawn from, where top_p or top_k left out some. Recorded, never computed again.
+"""Sampling mask per trained token, for top_p and top_k.
 
-A token that is just within top_p to the engine may be just outside to the trainer, whose last bits differ.
+It is recorded, never computed again: a token that is just within top_p to the engine may be just outside to the trainer, whose
+last bits differ.
 """
 
 from array import array
@@ -16,37 +17,37 @@ _LENGTHS, _TOKEN_IDS = "support_lengths", "support_token_ids"  # among the tenso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedSupport:
-    """Which tokens the trained tokens of a batch were drawn from.
+    """Sampling mask of a batch's trained tokens.
 
-    Example: the first from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
+    Example: the first was sampled from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
     """
 
     rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch; rising
     token_ids: Tensor  # [pairs] int64: one that could have been drawn in its place, or it itself
 
     def part(self, start: int, stop: int) -> "PaddedSupport":
-        """Of the trained tokens from `start` on, and before `stop`."""
+        """Return the mask of the trained tokens from `start` on, and before `stop`."""
         first, last = torch.searchsorted(self.rows, self.rows.new_tensor([start, stop])).tolist()
         return PaddedSupport(rows=self.rows[first:last] - start, token_ids=self.token_ids[first:last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSupport:
-    """Which tokens each trained token of a step was drawn from, where top_p or top_k left out some. On the CPU."""
+    """Sampling mask of each trained token of a step, if top_p or top_k left out some tokens. On the CPU."""
 
     lengths: Tensor  # [trained tokens] int64: how many they are
     token_ids: Tensor  # [sum of lengths] int32
     _ends: Tensor = field(init=False)  # [trained tokens + 1], into token_ids
 
     def __post_init__(self) -> None:
-        """Lengths that do not add up are a bug of whoever made them."""
+        """Assert that the lengths add up: others are a bug of the caller."""
         ends = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
         assert int(ends[-1]) == len(self.token_ids)
         object.__setattr__(self, "_ends", ends)
 
     @classmethod
     def of(cls, support: Sequence["array[int]"]) -> "TokenSupport | None":
-        """From lists, [trained tokens][tokens]; None without any."""
+        """Build from lists, [trained tokens][tokens]; None without any."""
         if not support:
             return None
         return cls(
@@ -55,7 +56,7 @@ class TokenSupport:
         )
 
     def padded(self, places: Tensor, device: torch.device) -> PaddedSupport:
-        """Of some trained tokens. places: [tokens] int64"""
+        """Return the mask of some trained tokens. places: [tokens] int64"""
         lengths = self.lengths[places]
         rows = torch.arange(len(places)).repeat_interleave(lengths)
         within = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]  # each pair's place among its token's
@@ -65,10 +66,10 @@ class TokenSupport:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What makes it up, to send it to other ranks."""
+        """Return the tensors to send to other ranks."""
         return {_LENGTHS: self.lengths, _TOKEN_IDS: self.token_ids}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "TokenSupport | None":
-        """What `tensors` took apart; None where that is not among them."""
+        """Rebuild the mask from the tensors of `tensors`; None if they are not among these."""
         return cls(lengths=tensors[_LENGTHS], token_ids=tensors[_TOKEN_IDS]) if _LENGTHS in tensors else None

@@ -1,6 +1,6 @@
-"""What a teacher says of the tokens that the policy has sampled: served by an engine of its own, asked once per step.
+"""Teacher logprobs of the policy's tokens, from a separate engine.
 
-Not here: what is learned from it, which is the loss's and the terms'.
+It is asked once per step. The loss and its terms define what is learned from the logprobs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,30 +33,30 @@ DIVERGENCE, FAR_FRACTION = "policy/teacher_kl", "policy/teacher_far_fraction"
 
 
 class TeacherPrompts(Protocol):
-    """What the teacher reads in the place of a problem's prompt."""
+    """Prompts that the teacher reads in the place of a problem's prompt."""
 
     def of(self, problem: Problem) -> tuple[int, ...]: ...
 
 
 class PlainPrompts:
-    """The prompt that the policy reads."""
+    """Prompts that the policy reads."""
 
     def of(self, problem: Problem) -> tuple[int, ...]:
-        """The tokens of the problem's prompt."""
+        """Return the tokens of the problem's prompt."""
         return problem.token_ids
 
 
 class PromptsWithSolution:
-    """The policy's prompt with the problem's own solution behind the last message (arXiv 2601.18734)."""
+    """Prompts of the policy with the problem's solution behind the last message (arXiv 2601.18734)."""
 
     def __init__(self, prompts: Prompts, text: str) -> None:
-        """`text`: what follows the problem; SOLUTION in it stands for the solution."""
+        """Keep `text`, which follows the problem; SOLUTION in it stands for the solution."""
         self._prompts = prompts
         self._text = text
         self._known: dict[int, tuple[int, ...]] = {}
 
     def of(self, problem: Problem) -> tuple[int, ...]:
-        """The tokens of the longer prompt. UserError: the problem has no solution."""
+        """Return the tokens of the longer prompt. Raises UserError if the problem has no solution."""
         if problem.index not in self._known:
             longer = _with_solution(problem.example, self._text)
             self._known[problem.index] = self._prompts.problem(problem.index, longer).token_ids
@@ -76,7 +76,7 @@ def _with_solution(example: Example, text: str) -> Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """A teacher that is served."""
+    """Teacher model behind an engine."""
 
     engine: RolloutEngine
     prompts: TeacherPrompts
@@ -84,9 +84,9 @@ class Teacher:
     longest: int  # tokens that it can read
 
     def scored(self, rollouts: StepRollouts) -> StepRollouts:
-        """The same with the teacher's logprob of each token that the policy wrote in the trajectories that are kept.
+        """Return the rollouts with the teacher's logprob of each token that the policy wrote in the kept trajectories.
 
-        UserError: a sequence is too long for the teacher, or does not begin with its problem's prompt.
+        Raises UserError if a sequence is too long for the teacher, or does not begin with its problem's prompt.
         """
         samples = [(rollouts.graded[place].trajectory.problem, sample) for place, sample in rollouts.samples]
         requests = [self._request(problem, sample) for problem, sample in samples]
@@ -99,7 +99,7 @@ class Teacher:
         return replace(rollouts, teacher_logprobs=torch.tensor(told, dtype=torch.float32))
 
     def _request(self, problem: Problem, sample: TokenSample) -> ScoringRequest:
-        """A sample from the teacher's prompt on, as the policy has continued its own."""
+        """Return the request to score a sample after the teacher's prompt, as the policy has continued its own prompt."""
         prompt, own = self.prompts.of(problem), problem.token_ids
         first = sample.loss_mask.index(True)
         token_ids = sample.token_ids
@@ -122,7 +122,7 @@ class Teacher:
 
 
 def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[float]:
-    """Those of what the policy wrote, of all scores from its first token on: a tool's result may stand between."""
+    """Return the scores of the tokens that the policy wrote, of all scores from its first one on: tool results may stand between."""
     mask = sample.loss_mask[sample.loss_mask.index(True) :]
     return [score for score, is_trained in zip(scores, mask, strict=True) if is_trained]
 
@@ -131,7 +131,7 @@ def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[flo
 def open_teacher(
     run: TrainingRun, tokenizer: PreTrainedTokenizerBase, opener: EngineOpener, problems: Sequence[Problem]
 ) -> Iterator[Teacher | None]:
-    """The teacher of a run on these problems, served until the end; None where it has none."""
+    """Yield the teacher of a run on these problems, served until the end; None if the run has no teacher."""
     params, engine = run.algorithm.teacher, run.runtime.teacher
     if not params.is_there:
         yield None
@@ -162,7 +162,7 @@ def open_teacher(
 
 
 def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
-    """UserError names a problem whose pictures the teacher cannot read, or reads as another number of tokens."""
+    """Raise UserError, which names a problem whose pictures the teacher cannot read, or reads as another number of tokens."""
     shown = [(problem, problem.pictures) for problem in problems if problem.pictures and problem.pictures.files]
     if not shown:
         return
@@ -184,7 +184,7 @@ def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
 
 
 def _folder(run: TrainingRun) -> Path:
-    """Of the checkpoint; the initial one is in the trainer's format, every other one in the Hugging Face layout."""
+    """Return the checkpoint's folder; the initial one is in the trainer's format, all others in the Hugging Face layout."""
     if run.algorithm.teacher.source == "initial":
         return run.initial
     assert run.teacher is not None, "the stage teacher has made it"
@@ -192,10 +192,10 @@ def _folder(run: TrainingRun) -> Path:
 
 
 def teacher_metrics(rollouts: StepRollouts, trainer_logprobs: torch.Tensor) -> dict[str, float]:
-    """How far the policy is from the teacher before the update; {} without one. trainer_logprobs: [tokens], of that policy.
+    """Return metrics of the policy's distance from the teacher before the update; {} without one.
 
-    The reverse divergence KL(policy || teacher) in nats per token, estimated as the mean log-ratio; and the share of tokens
-    of which it is above FAR.
+    trainer_logprobs: [tokens], of that policy. The metrics are the reverse divergence KL(policy || teacher) in nats per token,
+    estimated as the mean log-ratio, and the share of tokens of which it is above FAR.
     """
     if rollouts.teacher_logprobs is None:
         return {}

@@ -1,7 +1,8 @@
-"""How fast a step was: tokens per second, and the share of the devices' peak that the model's arithmetic made up (MFU).
+"""Throughput of a step: tokens per second and MFU.
 
-Only the model's own FLOPs count, as in PaLM (arXiv 2204.02311, appendix B): nothing that is computed for padding, for a reference
-or a second time. A device without a known peak, such as a CPU, has no MFU. No part of any result.
+MFU is the share of the devices' peak that the model's arithmetic made up. Only the model's own FLOPs count, as in PaLM
+(arXiv 2204.02311, appendix B): nothing that is computed for padding, for a reference or a second time. A device without a known
+peak, such as a CPU, has no MFU. No part of any result.
 """
 
 from collections.abc import Mapping
@@ -20,14 +21,14 @@ from dagrpo.trainer.tower import tower_module
 
 
 def peak_of(device: str) -> float | None:
-    """FLOPs per second in bfloat16 of a device by the name that it gives itself; None where it is not known."""
+    """Return the peak of a device in bfloat16 FLOPs per second, by the device's name; None if unknown."""
     kind = kind_of(device)
     return None if kind is None else kind.bfloat16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """What a token costs a model, in multiplications with a weight or with another token."""
+    """Arithmetic of a model per token, in multiplications with a weight or with another token."""
 
     parameters: float  # N: that each token is multiplied with. Of experts, as many as it is sent to
     attention: int  # L d: layers, times their heads, times the size of a head
@@ -35,7 +36,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Arithmetic":
-        """A layer that looks at a window alone counts as one that looks at all tokens before; a vision tower does not count."""
+        """Count a model's arithmetic. A windowed layer counts as one that attends to all earlier tokens; a vision tower is not counted."""
         config = model.config.get_text_config()
         experts = number_of_experts(config)
         used = config.num_experts_per_tok / experts if experts else 1.0
@@ -57,13 +58,13 @@ class Arithmetic:
         return cls(parameters=sum(counted.values()), attention=attention, frozen=frozen)
 
     def sampling(self, tokens: int) -> float:
-        """FLOPs of writing so many tokens: 2 N each."""
+        """Return the FLOPs of sampling `tokens` tokens: 2 N each."""
         return 2 * self.parameters * tokens
 
     def update(self, lengths: list[int]) -> float:
-        """FLOPs of a forward and a backward pass over sequences: 6 N + 6 L d s for each token of one of s tokens.
+        """Return the FLOPs of a forward and a backward pass over sequences: 6 N + 6 L d s for each token of one of s tokens.
 
-        A weight that is frozen takes 4 in the place of 6: no gradient is computed for it, only through it.
+        A frozen weight takes 4 instead of 6: no gradient is computed for it, only through it.
         """
         weights = 6 * self.parameters - 2 * self.frozen
         return sum((weights + 6 * self.attention * length) * length for length in lengths)
@@ -71,7 +72,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What a run's figures of speed are computed from."""
+    """Constants of a run from which its throughput is computed."""
 
     arithmetic: Arithmetic
     update_peak: float | None  # of all devices that update together; None: not known
@@ -79,7 +80,7 @@ class Throughput:
 
     @classmethod
     def of(cls, model: PreTrainedModel, world: World, engine: Engine) -> "Throughput":
-        """That of a model that all ranks train on devices of one kind. Each server of the stage's own has one of them."""
+        """Return the throughput of a model that all ranks train on devices of one kind. Each server of the stage uses one such device."""
         peak = peak_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
         return cls(
             arithmetic=Arithmetic.of(model),
@@ -88,7 +89,7 @@ class Throughput:
         )
 
     def figures(self, rollouts: StepRollouts, seconds: Mapping[str, float]) -> dict[str, float]:
-        """Those of a step, by the seconds of its parts so far; what is held out is no part of training."""
+        """Return the throughput of a step, by the seconds of its parts so far; held-out evaluations do not count as training."""
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         cut_off = rollouts.drawn.figures.get(CUT_OFF_TOKENS, 0.0) if rollouts.drawn else 0.0
         written = sum(each.trajectory.tokens for each in (*rollouts.graded, *discarded)) + round(cut_off)

@@ -1,8 +1,9 @@
-"""A vision tower as the policy runs it: from picture files to what the language model reads in the placeholders' stead.
+"""Vision tower of the policy: image features from picture files.
 
-A tower that is frozen makes the features of each picture once per step, for all samples, micro-batches and passes, by a
-forward pass of its own: they are the same bits whatever else is computed. One that is trained makes them anew in every
-forward pass, once for each picture of a micro-batch, and gets the sum of the gradients of all its samples.
+The language model reads them in the place of the placeholders. A frozen tower computes the features of each picture once per step,
+for all samples, micro-batches and passes, in a separate forward pass: they have the same bits whatever else is computed. A trained
+one computes them in every forward pass, once for each picture of a micro-batch, and gets the sum of the gradients of all its
+samples.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ PIXELS_KEPT = 128  # pictures, between the passes of a step: 1.2 GB where each h
 
 
 def tower_module(model: PreTrainedModel) -> torch.nn.Module | None:
-    """The vision tower of a model, with what leads from it to the language model; None without one of a family that is known."""
+    """Return the vision tower of a model, with its projection into the language model; None without one of a known family."""
     if not hasattr(model.config, "vision_config"):
         return None
     from dagrpo.models.pictures import FAMILIES
@@ -38,20 +39,20 @@ def tower_module(model: PreTrainedModel) -> torch.nn.Module | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What a tower makes of pictures, under the names that transformers' models read."""
+    """Features of pictures, under the names that transformers' models read."""
 
     pooler_output: tuple[Tensor, ...]  # [pictures], each [tokens, width]
     deepstack_features: tuple[tuple[Tensor, ...], ...]  # [layers][pictures], the same shapes: of Qwen3-VL, else ()
 
     @classmethod
     def of(cls, output: Any) -> "Features":
-        """What transformers' `get_image_features` returns."""
+        """Build from the output of transformers' `get_image_features`."""
         layers = getattr(output, "deepstack_features", None) or ()
         return cls(pooler_output=tuple(output.pooler_output), deepstack_features=tuple(map(tuple, layers)))
 
     @classmethod
     def joined(cls, parts: "Sequence[Features]") -> "Features":
-        """Those of several pictures."""
+        """Join the features of several pictures."""
         return cls(
             pooler_output=tuple(each for part in parts for each in part.pooler_output),
             deepstack_features=tuple(
@@ -61,14 +62,14 @@ class Features:
         )
 
     def at(self, places: Sequence[int]) -> "Features":
-        """Those of some of the pictures, in that order."""
+        """Return the features of the pictures `places`, in that order."""
         return Features(
             pooler_output=tuple(self.pooler_output[place] for place in places),
             deepstack_features=tuple(tuple(layer[place] for place in places) for layer in self.deepstack_features),
         )
 
     def to(self, device: torch.device) -> "Features":
-        """The same on a device."""
+        """Return a copy on a device."""
         return Features(
             pooler_output=tuple(each.to(device, non_blocking=True) for each in self.pooler_output),
             deepstack_features=tuple(
@@ -78,12 +79,12 @@ class Features:
 
 
 class Tower:
-    """Belongs to one policy. Not the module: the policy's model has it."""
+    """Vision tower of one policy. The module itself is part of the policy's model."""
 
     def __init__(self, model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool) -> None:
-        """`folder` has the settings of its pictures, read with the first one.
+        """Wrap the tower of `model`. `folder` has the settings of its pictures, read with the first one.
 
-        `shared`: its parts are spread over several ranks, which run it together; not of one that is frozen.
+        `shared`: several ranks hold its parts and run it together; a frozen one is not shared.
         """
         assert not (frozen and shared), "who runs it alone has all of it"
         self.frozen = frozen
@@ -94,9 +95,9 @@ class Tower:
         self._features: dict[bytes, tuple[Features, Tensor]] = {}
 
     def shown(self, input_ids: Tensor, attention_mask: Tensor, pictures: PaddedPictures | None) -> dict[str, Any]:
-        """What the model reads of a batch: its tokens, [sequences, length], what they mask, and what `pictures` show.
+        """Return the model's inputs for a batch: its tokens, [sequences, length], their mask, and the features of `pictures`.
 
-        UserError: the processor's settings cannot be used.
+        Raises UserError if the processor's settings cannot be used.
         """
         if pictures is None and self._shared:
             return self._with_a_blank(input_ids, attention_mask)
@@ -107,11 +108,11 @@ class Tower:
         return self._inputs(input_ids, attention_mask, features.at(places), grids[places])
 
     def patches(self, file: bytes) -> int:
-        """How many patches it looks at in a picture. UserError: as of `shown`."""
+        """Return the number of patches of a picture. Raises UserError as `shown` does."""
         return self._processor.patches(file)
 
     def forget(self) -> None:
-        """Let go of the features of a step."""
+        """Free the features of a step."""
         self._features.clear()
 
     @cached_property
@@ -124,7 +125,7 @@ class Tower:
         return self._processor.pixels(file)
 
     def _inputs(self, input_ids: Tensor, attention_mask: Tensor, features: Features, grids: Tensor) -> dict[str, Any]:
-        """Without the kinds of tokens Qwen2.5-VL would count positions as in a text, and say nothing."""
+        """Return the model's inputs, with token types: without them Qwen2.5-VL would silently count positions as in a text."""
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -137,7 +138,7 @@ class Tower:
         return self._made([self._pixels(file) for file in files])
 
     def _made(self, pictures: "Sequence[Pixels]") -> tuple[Features, Tensor]:
-        """Features and grids, [pictures, 3], by one forward pass."""
+        """Compute features and grids, [pictures, 3], in one forward pass."""
         device = self._model.device
         grids = torch.stack([picture.grid for picture in pictures])
         values = torch.cat([picture.pixel_values for picture in pictures])
@@ -146,7 +147,7 @@ class Tower:
 
     @torch.no_grad()
     def _kept(self, files: Sequence[bytes]) -> tuple[Features, Tensor]:
-        """The same, kept on the CPU."""
+        """Return features and grids of a frozen tower, cached on the CPU."""
         for file in files:
             if file not in self._features:
                 features, grid = self._made([self._read(file)])
@@ -156,7 +157,7 @@ class Tower:
         return joined.to(self._model.device), torch.cat([grid for _, grid in kept])
 
     def _with_a_blank(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
-        """One more sequence, of a blank picture from which nothing is learned: ranks with pictures wait for this one."""
+        """Add a sequence with a blank picture, from which nothing is learned: ranks with pictures wait for this one."""
         image = torch.nn.functional.pad(
             input_ids.new_full((1, 1), self._model.config.image_token_id), _up_to(input_ids)
         )
@@ -166,12 +167,12 @@ class Tower:
 
 
 def _up_to(input_ids: Tensor) -> tuple[int, int]:
-    """What pads one token to the length of a batch."""
+    """Return the padding from one token to the length of a batch."""
     return 0, input_ids.shape[1] - 1
 
 
 def _blank(vision: Any) -> "Pixels":
-    """A grey picture of one token."""
+    """Return a grey picture of one token."""
     from dagrpo.models.pictures import Pixels
 
     side = vision.spatial_merge_size

@@ -1,6 +1,7 @@
-"""The figures of a step that only turns, tools and users have, in the groups `rollout/` and `tool/`.
+"""Metrics of turns, tools and simulated users.
 
-Runs without tools and without a simulated user do not have them. Not here: what every run has (record.py).
+They are in the groups `rollout/` and `tool/`; runs without tools and without a simulated user do not have them. record.py
+computes the metrics of every run.
 """
 
 from collections import Counter
@@ -17,7 +18,7 @@ CALLED = "tool/called_fraction"  # of the trajectories
 
 
 def turn_metrics(rollouts: StepRollouts) -> dict[str, float]:
-    """Figures that are the same whenever the run is repeated; {} where a trajectory has one turn and calls nothing.
+    """Return reproducible metrics; {} if every trajectory has one turn and calls no tool.
 
     Means are over the trajectories that are learned from, and reasons to stop are of all.
     """
@@ -29,7 +30,7 @@ def turn_metrics(rollouts: StepRollouts) -> dict[str, float]:
 
 
 def turn_timings(rollouts: StepRollouts) -> dict[str, float]:
-    """What depends on the machine and the moment, and is no part of a result."""
+    """Return timings, which depend on the machine and are no part of a result."""
     if not rollouts.several_turns:
         return {}
     trajectories = [each.trajectory for each in rollouts.graded]

@@ -1,4 +1,4 @@
-"""The policy update of one GRPO step, by all ranks that train the policy together."""
+"""Policy update of one GRPO step, by all ranks together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ NOT_SAVED: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateStats:
-    """What one step's update saw and did."""
+    """Statistics of one step's update."""
 
     logprobs: Tensor  # [tokens], of the policy before the step, as the trainer computes them; on the CPU
     # From here on of the tokens that count, and of the mini-batches that have some.
@@ -54,7 +54,7 @@ class UpdateStats:
 
 
 class PolicyUpdate:
-    """Turns one step's rollouts into optimizer steps.
+    """Policy update: turns one step's rollouts into optimizer steps.
 
     Every rank computes an equal part of every mini-batch; gradients are summed where the policy is sharded.
     """
@@ -76,9 +76,9 @@ class PolicyUpdate:
         saved: Mapping[str, Any] = NOT_SAVED,
         hashed_by: Hash | None = None,
     ) -> None:
-        """`budget`: one that the policy supports, see gates/sharing.py. `hashed_by`: None for what is usual on the device.
+        """Prepare the update. `budget`: one that the policy supports, see gates/sharing.py. `hashed_by`: None for the device's default.
 
-        `saved`: the notes of a state, among them the property of that name; {}: the run begins.
+        `saved`: the notes of a state, which contain the property `saved`; {}: a new run.
         """
         assert (reference is not None) == (algorithm.kl.coefficient > 0)
         self.objective = Objective(algorithm, max_new_tokens, saved.get(COEFFICIENTS))
@@ -102,29 +102,29 @@ class PolicyUpdate:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What the next step needs beside weights and optimizer, as JSON can say it."""
+        """Return the JSON-serialisable state of the update beside weights and optimizer."""
         scale = {} if self.loss_scale is None else {LOSS_SCALE: self.loss_scale.saved}
         return {COEFFICIENTS: self.objective.coefficients, **scale}
 
     def before(self, batch: RolloutBatch) -> BeforeUpdate | None:
-        """Every token of a step under the policy before its first update, in every rank. Costs a forward pass.
+        """Return every token of a step under the policy before its first update, in every rank. Costs a forward pass.
 
-        None where nothing asks for it: a single update sees those logprobs itself.
+        None if nothing needs it: a single update computes those logprobs itself.
         """
         if self._training.mini_batches == 1 and not self.objective.looks_ahead:
             return None
         return self.computed_before(batch)
 
     def computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
-        """The same, whether anything asks for it or not."""
+        """Compute the logprobs before the update unconditionally (see `before`)."""
         with advice_on_memory(*self._limit_of_memory()), torch.no_grad():
             return self._computed_before(batch)
 
     def run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None = None) -> UpdateStats:
-        """One pass over the rollouts of the step numbered from 0, which have advantages by now.
+        """Update on the rollouts of `step` (0-based), whose advantages are set, in one pass.
 
-        `before`: what the method of that name has returned for them, where it was called. UserError: no memory, or a
-        gradient that is not finite.
+        `before`: the result of the method `before` for them, if it was called. Raises UserError if memory runs out, or if
+        a gradient is not finite.
         """
         before = self.before(batch) if before is None else before
         with advice_on_memory(*self._limit_of_memory()):
@@ -181,7 +181,7 @@ class PolicyUpdate:
         )
 
     def _digests(self, gradients: Sequence[PendingDigests] | None) -> StepDigests:
-        """With those of the weights beside them; None: the step is none that is recorded."""
+        """Return the digests of gradients and weights; gradients None: the step's digests are not recorded."""
         computed = computed_by(self._world, self._budget, self._hashed_by)
         if gradients is None:
             return StepDigests(computed=computed, gradients=(), weights={})
@@ -190,9 +190,9 @@ class PolicyUpdate:
         return StepDigests(computed=computed, gradients=tuple(of_gradients), weights=of_weights)
 
     def _apply(self, mini_batch: RolloutMiniBatch, losses: Tensor, learning_rate: float) -> float | None:
-        """The gradient's norm: 0 without an update where no sequence counts.
+        """Update the weights and return the gradient's norm: 0, without an update, if no sequence counts.
 
-        None: it, a loss or an advantage is not finite in some rank, and nothing was updated in any.
+        Returns None if the norm, a loss or an advantage is not finite in some rank: then no rank updates.
         """
         if not any(mini_batch.lengths.tokens):
             self._optimizer.zero_grad(set_to_none=True)
@@ -206,20 +206,20 @@ class PolicyUpdate:
         return norm
 
     def _all_finite(self, losses: Tensor, norm: float) -> bool:
-        """Whether the losses of all ranks and the gradient's norm are finite. Where the losses are, the scale of the loss adapts."""
+        """Return True if all ranks' losses and the gradient's norm are finite; adapt the loss scale if the losses are."""
         is_finite = finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world)
         if self.loss_scale is not None and (is_finite or finite_everywhere(losses, self._world)):
             self._overflowed += self.loss_scale.adapt(is_finite=is_finite)
         return is_finite
 
     def _limit_of_memory(self) -> tuple[str, int]:
-        """The parameter that decides how much memory a micro-batch takes, and its value."""
+        """Return the parameter that determines a micro-batch's memory, and its value."""
         if self._budget.tokens is not None:
             return "runtime.training.micro_batch_tokens", self._budget.tokens
         return "runtime.training.micro_batch_size", self._budget.sequences
 
     def _cutter(self, batch: RolloutBatch) -> Cutter:
-        """What cuts the mini-batches of a step. A tower that is frozen looks at one picture at a time anyway."""
+        """Return the cutter of a step's mini-batches. Patches do not limit a frozen tower, which sees one picture at a time anyway."""
         tower, pictures = self._policy.tower, batch.sequences.pictures
         limits = self._budget.patches is not None and tower is not None and not tower.frozen
         files = pictures.files if pictures is not None and limits else ()
@@ -240,7 +240,7 @@ class PolicyUpdate:
     def _accumulate(
         self, batch: RolloutBatch, mini_batch: RolloutMiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
     ) -> Tensor:
-        """Add the gradient of this rank's part of one mini-batch; the sum of its losses."""
+        """Add the gradient of this rank's part of one mini-batch; return the sum of its losses."""
         losses = torch.zeros((), device=self._world.device)
         starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
         for number, part in enumerate(mini_batch.parts, start=1):
@@ -322,13 +322,13 @@ class PolicyUpdate:
 
 
 def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:
-    """What is trained of the vision tower; [] without one, or of one that is frozen."""
+    """Return the trained parameters of the vision tower; [] without one, or if it is frozen."""
     module = tower_module(policy.model)
     return [] if module is None else [weight for weight in module.parameters() if weight.requires_grad]
 
 
 def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:
-    """What a loss sees of a batch that is a filler: a token whose ratio is 1 and whose advantage is 0."""
+    """Return the loss's input for a filler: a token with ratio 1 and advantage 0."""
     logprobs = outputs.logprobs.detach()
     return TokenBatch(
         logprobs=outputs.logprobs,

@@ -1,4 +1,4 @@
-"""Whether files of an unfinished run are what was written: each has a digest, noted when it was written."""
+"""Verify files of an unfinished run by their recorded digests."""
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +13,9 @@ THREADS = 4  # hashing waits for the disk, and leaves Python free
 
 
 def require_whole(folder: Path, entries: Mapping[str, Any], suffixes: Collection[str]) -> None:
-    """Check that the files below a folder with these suffixes are those listed, and their bytes, too.
+    """Check that the files below a folder with these suffixes are those listed, with unchanged bytes.
 
-    `entries`: per name, `sha256` and `bytes`. Damaged names the first that is missing, cut off, changed or not listed.
+    `entries`: per name, `sha256` and `bytes`. Raises Damaged, which names the first one that is missing, truncated, changed or not listed.
     """
     for path in sorted(folder.rglob("*")):
         if path.suffix in suffixes and str(path.relative_to(folder)) not in entries:
@@ -29,7 +29,7 @@ def _require_whole_file(folder: Path, name: str, entry: Mapping[str, Any]) -> No
 
 
 def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
-    """Check one file. Damaged: it is missing, cut off, changed or not described."""
+    """Check one file. Raises Damaged if it is missing, truncated, changed or not described."""
     match entry:
         case {"sha256": str(sha256), "bytes": int(size)}:
             if fault := fault_of(path, FileEntry(sha256=sha256, bytes=size)):

@@ -1,1 +1,4 @@
-"""Megatron-LM's `torch_dist` checkpoints, written and read without Megatron, a GPU or a process group."""
+"""Reader and writer of Megatron-LM's `torch_dist` checkpoints.
+
+They need neither Megatron, a GPU nor a process group.
+"""

@@ -1,6 +1,7 @@
-"""The Megatron-LM arguments that a config.json implies: a wrong rotary base or epsilon would load without a word.
+"""Megatron-LM arguments that a config.json implies.
 
-Only what the weights dictate. Parallelism, batch sizes and the optimizer are the user's.
+With a wrong rotary base or epsilon a checkpoint would load without a warning. Only arguments that the weights dictate are written:
+parallelism, batch sizes and the optimizer are the user's.
 """
 
 from dagrpo.errors import UserError
@@ -12,7 +13,7 @@ _LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_ma
 
 
 def megatron_arguments(config: ModelConfig) -> list[str]:
-    """One argument with its value per line. UserError: config.json asks for what Megatron has no argument for."""
+    """Return one argument with its value per line. Raises UserError if config.json needs something that Megatron has no argument for."""
     shape, values = config.shape, config.values
     if values["hidden_act"] not in ("silu", "swish"):
         raise UserError(
@@ -97,7 +98,7 @@ def _experts(config: ModelConfig) -> list[str]:
 
 
 def _window(config: ModelConfig) -> list[str]:
-    """A position sees `sliding_window` positions, itself included; Megatron counts those before it."""
+    """Return the window arguments: a position sees `sliding_window` positions, itself included; Megatron counts those before it."""
     window, used = config.values["sliding_window"], config.values["use_sliding_window"]
     if used is True:  # of Qwen, which begins at some layer
         raise UserError("config.json sets use_sliding_window, for which Megatron has no argument: set it to false.")

@@ -1,6 +1,6 @@
-"""The sizes that a config.json gives to a model, under the names that the family tables use.
+"""Model sizes from config.json, under the family tables' names.
 
-Read as plain JSON: transformers' own reader takes two seconds and 120 MB to import. What a config.json leaves out has
+It is read as plain JSON: transformers' own reader takes two seconds and 120 MB to import. A missing key has
 the default of its architecture in transformers, which the tables repeat and a test compares.
 """
 
@@ -71,7 +71,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A config.json with the defaults of its family. `rope` holds what transformers calls rope_parameters."""
+    """Contents of a config.json with the defaults of its family. `rope` holds transformers' rope_parameters."""
 
     family: Family
     shape: Shape
@@ -80,7 +80,7 @@ class ModelConfig:
 
 
 def load_config(folder: Path) -> ModelConfig:
-    """Read the config.json of a folder. UserError: an architecture without a table, or a size is missing."""
+    """Read the config.json of a folder. Raises UserError if the architecture has no table, or a size is missing."""
     require_config(folder)
     given = read_object(folder / CONFIG)
     family = family_of(_architecture(given, folder))
@@ -121,7 +121,7 @@ def _shape(family: Family, values: dict[str, Any], folder: Path) -> Shape:
 
 
 def _rope(values: dict[str, Any]) -> dict[str, Any]:
-    """transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling."""
+    """Return rope_parameters, which transformers 5 writes; earlier versions write rope_theta and rope_scaling."""
     given: dict[str, Any] = values.get("rope_parameters") or values["rope_scaling"] or {}
     defaults = {key: values[key] for key in ("rope_theta", "partial_rotary_factor")}
     return {"rope_type": given.get("type", "default")} | defaults | given

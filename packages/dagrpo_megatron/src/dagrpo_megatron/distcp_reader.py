@@ -1,7 +1,7 @@
-"""Reads boxes of the tensors in a `torch_dist` folder, whoever wrote it, by mapping its files.
+"""Reader of tensor boxes in a `torch_dist` folder, by memory mapping.
 
-Values are never unpickled and, where a box lies in one stored chunk, never copied. Not a way to read objects or
-optimizer state: only tensors.
+It reads the folders of any writer. Values are never unpickled and, where a box lies in one stored chunk, never copied. Only tensors
+are read, neither objects nor optimizer state.
 """
 
 import mmap
@@ -24,7 +24,7 @@ _LOCAL_HEADER_BYTES = 30  # of a zip entry, before its name
 
 
 class DistcpReader:
-    """The tensors of one folder. UserError: no readable `.metadata`, or a file that it names is missing."""
+    """Tensors of one folder. Raises UserError if it has no readable `.metadata`, or lacks a file that this names."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class DistcpReader:
         self.specs = {key: stored.spec for key, stored in self._stored.items()}
 
     def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:
-        """The box of a tensor. UserError: a part of it is stored nowhere, or its file is damaged."""
+        """Read the box of a tensor. Raises UserError if a part of it is not stored, or its file is damaged."""
         missing = torch.Size(sizes).numel()
         found: Tensor | None = None
         for start, extent in self._candidates(key, offsets, sizes):
@@ -58,14 +58,14 @@ class DistcpReader:
         return found
 
     def _candidates(self, key: str, offsets: Sizes, sizes: Sizes) -> list[tuple[Sizes, Sizes]]:
-        """Where the chunks begin that may hold a part of the box, and how large they are."""
+        """Return begin and size of the chunks that may hold a part of the box."""
         if key not in self._indexes:
             self._require_as_many_axes(key)
             self._indexes[key] = _ChunkIndex(self._stored[key])
         return self._indexes[key].near(offsets, sizes)
 
     def _require_as_many_axes(self, key: str) -> None:
-        """UserError for a chunk that is described with more or fewer axes than its tensor has."""
+        """Raise UserError for a chunk that is described with more or fewer axes than its tensor has."""
         stored = self._stored[key]
         axes = len(stored.spec.shape)
         if any(len(start) != axes or len(extent) != axes for start, (extent, _) in stored.chunks.items()):
@@ -74,7 +74,7 @@ class DistcpReader:
             )
 
     def _chunk(self, key: str, start: Sizes, extent: Sizes) -> Tensor:
-        """One stored chunk, mapped."""
+        """Return one stored chunk, mapped."""
         _, place = self._stored[key].chunks[start]
         path = self._folder / place.file
         if not is_plain(place.file):
@@ -109,9 +109,9 @@ class DistcpReader:
 
 
 class _ChunkIndex:
-    """The chunks of one tensor by their place in the stack of layers and experts, where every chunk has just one.
+    """Index of one tensor's chunks by layer and expert, if every chunk has just one of each.
 
-    A mixture of experts has ten thousands of chunks in a tensor: looking at all for each box would take hours.
+    A mixture of experts has ten thousands of chunks in a tensor: scanning all for each box would take hours.
     """
 
     def __init__(self, stored: StoredTensor) -> None:
@@ -138,7 +138,7 @@ def _narrowed(tensor: Tensor, low: list[int], start: Sizes, lengths: list[int]) 
 
 
 class _Span:
-    """A part of a mapped file, as the zipfile module reads a file."""
+    """Part of a mapped file, with the file interface that the zipfile module reads."""
 
     def __init__(self, mapped: mmap.mmap, start: int, length: int) -> None:
         self._mapped, self._start, self._length, self._position = mapped, start, length, 0
@@ -161,7 +161,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """What torch.save wrote about a tensor. `begin` and `end` of its values count from the beginning of the item."""
+    """Contents that torch.save wrote for a tensor. `begin` and `end` of its values count from the beginning of the item."""
 
     header: TensorHeader
     begin: int
@@ -170,7 +170,7 @@ class _Item:
     after: bytes
 
     def is_like(self, mapped: mmap.mmap, start: int, length: int) -> bool:
-        """Whether all bytes but the values are the same there: then all that was read from them is."""
+        """Return True if all bytes but the values are the same at `start`, and so everything that was parsed from them."""
         before, after = mapped[start : start + self.begin], mapped[start + self.end : start + length]
         return before == self.before and after == self.after
 
@@ -195,7 +195,7 @@ def _item(mapped: mmap.mmap, start: int, length: int, where: str) -> _Item:
 
 
 def _mapped_tensor(mapped: mmap.mmap, start: int, item: _Item, where: str) -> Tensor:
-    """The tensor of an item, on top of the mapped file."""
+    """Return the tensor of an item, backed by the mapped file."""
     header = item.header
     values = torch.frombuffer(mapped, dtype=torch.uint8, count=item.end - item.begin, offset=start + item.begin)
     if (start + item.begin) % header.dtype.itemsize:
@@ -207,7 +207,7 @@ def _mapped_tensor(mapped: mmap.mmap, start: int, item: _Item, where: str) -> Te
 
 
 def _records(mapped: mmap.mmap, start: int, length: int, where: str) -> dict[str, tuple[int, int]]:
-    """Where the records of an item begin and end in the file. Their crc32 is not looked at: it may be left out."""
+    """Return begin and end of an item's records in the file. Their crc32 is not checked: it may be left out."""
     try:
         entries = zipfile.ZipFile(_Span(mapped, start, length)).infolist()
     except Exception as error:  # noqa: BLE001 - zipfile raises anything on a damaged directory

@@ -1,8 +1,8 @@
-"""Plans the files of a `torch_dist` checkpoint: tensors one by one in `.distcp` files, their places in `.metadata`.
+"""Plan of a `torch_dist` checkpoint's files.
 
-The bytes are those that torch.distributed.checkpoint's FileSystemWriter gives a tensor (torch.save). That class itself
-is not used because it writes a random identifier and the temporary folder's name, so that equal weights would give
-unequal files.
+Tensors are written one by one to `.distcp` files, their places to `.metadata`. The bytes are those that
+torch.distributed.checkpoint's FileSystemWriter gives a tensor (torch.save). That class itself is not used because it writes a
+random identifier and the temporary folder's name, so that equal weights would give unequal files.
 """
 
 import io
@@ -50,7 +50,7 @@ _COMMON = {"checkpoint_version": 3.0, "iteration": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """What torch.save makes of a tensor: its values, and what is before and after them. An object has no values."""
+    """Output of torch.save for a tensor: its values, and the bytes before and after them. An object has no values."""
 
     before: bytes
     values: Callable[[], Tensor] | None = None
@@ -65,7 +65,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _DistcpFile:
-    """The items of a file, and how many bytes they take."""
+    """Items of a file, and their size in bytes."""
 
     items: list[_Item] = field(default_factory=list)
     bytes: int = 0
@@ -76,7 +76,7 @@ class _DistcpFile:
 
 
 class DistcpPlan:
-    """Takes boxes of tensors and objects in any order; `files` are those of the folder that they make.
+    """Plan that takes boxes of tensors and objects in any order; `files` are those of the resulting folder.
 
     A file ends when the next tensor would take it beyond `max_file_bytes`.
     """
@@ -89,7 +89,7 @@ class DistcpPlan:
         self._stored: dict[MetadataIndex, _StorageInfo] = {}
 
     def add(self, piece: Piece, dtype: torch.dtype, values: Callable[[], Tensor]) -> None:
-        """Store one box of a Megatron tensor; `values` reads it. UserError: other boxes of it have another type."""
+        """Store one box of a Megatron tensor; `values` reads it. Raises UserError if other boxes of it have another type."""
         if piece.key not in self._described:
             self._described[piece.key] = _described(piece.size, dtype)
         described = self._described[piece.key]
@@ -106,7 +106,7 @@ class DistcpPlan:
         self._stored[MetadataIndex(piece.key, offsets)] = place
 
     def add_absent_objects(self, names: Iterable[str]) -> None:
-        """Objects that a loader asks for and that say nothing: all share one copy."""
+        """Add objects that a loader asks for although they are empty: all share one copy."""
         with _without_checksums():
             place = self._append(_Item(before=_saved([None])), 0)
         for name in names:
@@ -114,7 +114,7 @@ class DistcpPlan:
             self._stored[MetadataIndex(name)] = place
 
     def files(self) -> list[PlannedFile]:
-        """All files of the folder, last what says where everything is."""
+        """Return all files of the folder, the index `.metadata` last."""
         whole = Metadata(state_dict_metadata=self._described, storage_data=self._stored)
         return [
             *(
@@ -127,7 +127,7 @@ class DistcpPlan:
         ]
 
     def _append(self, item: _Item, size: int) -> _StorageInfo:
-        """`size` is that of the values, in bytes."""
+        """Append an item to a file with room for it. `size`: of the values, in bytes."""
         file = self._file_with_room(size)
         start, length = file.bytes, len(item.before) + size + len(item.after)
         padding = -length % _ALIGNMENT
@@ -142,7 +142,7 @@ class DistcpPlan:
 
 
 class _Pickler(pickle.Pickler):
-    """Members of an enumeration by their values: what Python makes of them differs from version to version."""
+    """Pickler that writes enumeration members by value: Python's own form differs from version to version."""
 
     def reducer_override(self, value: Any) -> Any:
         return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
@@ -156,9 +156,9 @@ def _pickled(value: object) -> bytes:
 
 @cache
 def _around_values(dtype: torch.dtype, sizes: Sizes) -> tuple[bytes, bytes]:
-    """What torch.save writes before and after the values of a tensor, which depends on its type and shape alone.
+    """Return the bytes that torch.save writes before and after a tensor's values; they depend on its type and shape alone.
 
-    torch writes a file with a hole in place of the values, so that nothing of their size is held or written.
+    torch writes a file with a hole in place of the values, so that no memory or disk of their size is needed.
     """
     with tempfile.TemporaryDirectory() as folder, _without_checksums(), skip_data():
         path = Path(folder) / "archive"  # torch puts this name into the file; it is the one of a stream
@@ -180,7 +180,7 @@ def _saved(value: object) -> bytes:
 
 @contextmanager
 def _without_checksums() -> Iterator[None]:
-    """torch.save computes a crc32 of all values, which halves its speed and which no loader of torch looks at."""
+    """Disable torch.save's crc32 of all values, which halves its speed and which no loader of torch checks."""
     before = get_crc32_options()
     set_crc32_options(False)
     try:

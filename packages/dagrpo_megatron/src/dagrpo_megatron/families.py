@@ -1,4 +1,7 @@
-"""One table per family of models. What no rule names is an error, so a table is either right or refuses."""
+"""Tables of model families, one for each.
+
+A tensor that no rule names is an error, so a table is either right or refuses.
+"""
 
 from dagrpo.errors import UserError
 from dagrpo_megatron.rules import Family, experts, gate_and_up, layer, query_key_value, whole
@@ -145,7 +148,7 @@ FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, GLM, GLM4)
 
 
 def family_of(architecture: str) -> Family:
-    """The table for an architecture of config.json. UserError: there is none."""
+    """Return the table for an architecture of config.json. Raises UserError if there is no table for it."""
     for family in FAMILIES:
         if architecture in family.architectures:
             return family

@@ -1,4 +1,7 @@
-"""Megatron-LM's `torch_dist` format: the weights below `release`, Megatron's arguments beside them, a recipe's script."""
+"""Checkpoint format `torch_dist` of Megatron-LM.
+
+The weights are in `release`, with Megatron's arguments and a recipe's script beside it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +24,7 @@ RECIPE = "recipe"
 
 
 class Megatron(CheckpointFormat):
-    """One checkpoint for any tensor, pipeline and expert parallelism."""
+    """Checkpoint format that fits any tensor, pipeline and expert parallelism."""
 
     name = "megatron"
     own_files = (
@@ -40,12 +43,12 @@ class Megatron(CheckpointFormat):
         return (folder / ".metadata").is_file() or (folder / TRACKER).is_file()
 
     def open(self, folder: Path, base: Path | None = None) -> MegatronTensors:
-        """`base` gives config.json and the rows of the vocabulary that Megatron-LM did not keep."""
+        """Open a checkpoint. `base` gives config.json and the rows of the vocabulary that Megatron-LM did not keep."""
         layout = layout_of(load_config(base or folder))
         return MegatronTensors(folder, layout, open_tensors(base) if base else None)
 
     def planned_files(self, described_by: Path, tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
-        """UserError: Megatron cannot hold or train a model with that config.json."""
+        """Return the files of a checkpoint. Raises UserError if Megatron cannot hold or train a model with that config.json."""
         config = load_config(described_by)
         lines = "\n".join(arguments.megatron_arguments(config)) + "\n"
         return [
@@ -54,7 +57,7 @@ class Megatron(CheckpointFormat):
         ]
 
     def extra_files(self, described_by: Path, options: Mapping[str, str]) -> list[PlannedFile]:
-        """The script of the recipe that was named, or else of the one for a model of these sizes."""
+        """Return the script of the named recipe, or else of the one for a model of these sizes."""
         config = load_config(described_by)
         recipe = recipe_named(options[RECIPE]) if RECIPE in options else recipe_of_itself(config)
         if recipe is None:
@@ -72,7 +75,7 @@ class Megatron(CheckpointFormat):
 
 
 def _recipes(folder: Path) -> list[tuple[str, str]]:
-    """The script that lies in a folder, or how to get one where the model's sizes leave a choice."""
+    """Return the script in a folder, or how to get one if several recipes fit the model's sizes."""
     if (folder / recipe_script.FILE).is_file():
         return [("Megatron-LM's GRPO", f"bash {folder / recipe_script.FILE}")]
     names = [recipe.name for recipe in recipes_for(load_config(folder))]

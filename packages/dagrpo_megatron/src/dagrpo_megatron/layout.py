@@ -1,6 +1,7 @@
-"""A family's table for one model, written out: which box of which Megatron tensor each Hugging Face tensor fills.
+"""Layout of a model: Hugging Face tensors as boxes of Megatron tensors.
 
-Megatron stacks the tensors of all layers, and of all experts, into one: (layers, experts, rows, columns).
+It is a family's table, written out for one model. Megatron stacks the tensors of all layers, and of all experts, into one:
+(layers, experts, rows, columns).
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A box of a Megatron tensor and the Hugging Face tensors in it: one, or query, key and value."""
+    """Box of a Megatron tensor with the Hugging Face tensors in it: one, or query, key and value."""
 
     key: str
     also_known_as: tuple[str, ...]
@@ -32,18 +33,18 @@ class Piece:
 
     @property
     def is_vocabulary(self) -> bool:
-        """Whether Megatron may hold more or fewer rows than the Hugging Face layout: it pads them."""
+        """Return True if Megatron may hold more or fewer rows than the Hugging Face layout: it pads the vocabulary."""
         return self.key in ("embedding.word_embeddings.weight", "output_layer.weight")
 
     def join(self, tensors: list[Tensor]) -> Tensor:
-        """The box, from the Hugging Face tensors in the order of `names`."""
+        """Return the box, joined from the Hugging Face tensors in the order of `names`."""
         if not self.groups:
             return tensors[0].reshape(self.sizes)
         rest = self.shapes[0][1:]
         return torch.cat([tensor.reshape(self.groups, -1, *rest) for tensor in tensors], dim=1).reshape(self.sizes)
 
     def part(self, box: Tensor, name: str) -> Tensor:
-        """One of the Hugging Face tensors in the box; a copy where they alternate."""
+        """Return one of the Hugging Face tensors in the box; a copy where they alternate."""
         which = self.names.index(name)
         if not self.groups:
             return box.reshape(self.shapes[which])
@@ -62,12 +63,12 @@ class Layout:
 
     @property
     def names(self) -> dict[str, Piece]:
-        """The piece that holds each Hugging Face tensor."""
+        """Return the piece that holds each Hugging Face tensor."""
         return {name: piece for piece in self.pieces for name in piece.names}
 
 
 def layout_of(config: ModelConfig) -> Layout:
-    """The layout of a model."""
+    """Return the layout of a model."""
     pieces = tuple(_pieces(config.family, config.shape))
     return Layout(family=config.family, shape=config.shape, pieces=pieces)
 
@@ -88,7 +89,7 @@ def _pieces(family: Family, shape: Shape) -> Iterator[Piece]:
 
 
 def _boxes(rule: Rule, shape: Shape, key: str, prefix: str, stack: Sizes, place: Sizes) -> Iterator[Piece]:
-    """The pieces of a rule at one place of the stack: one, or one for each name with its rows below the last."""
+    """Yield the pieces of a rule at one index of the stack: one, or one per name with its rows below those of the previous one."""
     rows = [shape.size(dimension) for dimension in rule.rows]
     columns = tuple(shape.size(dimension) for dimension in rule.columns)
     names = tuple(prefix + name for name in rule.names)

@@ -1,4 +1,4 @@
-"""The two pickles of a `torch_dist` checkpoint, read without letting them run anything.
+"""Safe reader of the two pickles of a `torch_dist` checkpoint.
 
 `.metadata` and the header of each stored tensor are pickles by torch's definition. A pickle may name any callable of
 the installed packages; here it may name only the plain classes below, and every other name is refused. `common.pt`,
@@ -58,7 +58,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorHeader:
-    """What the pickle of a stored tensor says. Offset and strides count elements; `record` names its bytes."""
+    """Header in the pickle of a stored tensor. Offset and strides count elements; `record` names its bytes."""
 
     dtype: torch.dtype
     record: str
@@ -69,7 +69,7 @@ class TensorHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an item is: bytes from the beginning of a file of the folder."""
+    """Location of an item: bytes from the beginning of a file of the folder."""
 
     file: str
     offset: int
@@ -78,18 +78,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A whole tensor, and by the offsets at which they begin the sizes and places of its chunks."""
+    """Whole tensor, with the sizes and places of its chunks by the offsets at which they begin."""
 
     spec: TensorSpec
     chunks: dict[tuple[int, ...], tuple[tuple[int, ...], Place]]
 
 
 class _ForeignName(Exception):
-    """The pickle names something that is none of its business."""
+    """Error for a pickle that names anything but the allowed names."""
 
 
 class _Restricted(pickle.Unpickler):
-    """An unpickler that resolves the names of one table."""
+    """Unpickler that resolves the names of one table."""
 
     def __init__(self, file: IO[bytes], allowed: dict[str, Any]) -> None:
         super().__init__(file)
@@ -109,7 +109,7 @@ class _Restricted(pickle.Unpickler):
 
 
 def read_metadata(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that a `.metadata` describes. UserError: it is missing, damaged, or names a class it has no need of."""
+    """Return the tensors that a `.metadata` describes. Raises UserError if it is missing, damaged, or names a class that is not allowed."""
     allowed: dict[str, Any] = {f"{kind.__module__}.{kind.__name__}": kind for kind in _METADATA_CLASSES}
     allowed |= {str(dtype): dtype for dtype in _DTYPES.values()}
     allowed["torch.serialization._get_layout"] = lambda name: torch.strided
@@ -123,14 +123,14 @@ def read_metadata(path: Path) -> dict[str, StoredTensor]:
 
 
 def _member(owner: Any, name: Any) -> Enum:
-    """Stands where the pickle would call getattr."""
+    """Return an enumeration member in the place of the pickle's call of getattr."""
     if not (isinstance(owner, type) and issubclass(owner, Enum)) or name not in owner.__members__:
         raise _ForeignName("it asks for an attribute")
     return owner.__members__[name]
 
 
 def _stored_tensors(found: Any) -> dict[str, StoredTensor]:
-    """What is needed of torch's objects, whose attributes a damaged file may have left out or replaced."""
+    """Return the needed parts of torch's objects, whose attributes a damaged file may have left out or replaced."""
     return {
         str(key): StoredTensor(
             spec=TensorSpec(dtype=_checked(torch.dtype, stored.properties.dtype), shape=_sizes(stored.size)),
@@ -164,7 +164,7 @@ def _checked(kind: type[Kind], value: Any) -> Kind:
 
 
 def read_header(pickled: bytes, where: str) -> TensorHeader:
-    """The header of a tensor that torch.save wrote. UserError: it is something else."""
+    """Return the header of a tensor that torch.save wrote. Raises UserError for other contents."""
     allowed: dict[str, Any] = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
     allowed |= {"torch._utils._rebuild_tensor_v2": _rebuild, "collections.OrderedDict": OrderedDict}
     return _loaded(pickled, allowed, where, _header)
@@ -187,7 +187,7 @@ class _Rebuilt:
 
 
 def _rebuild(storage: Any, offset: int, shape: Any, strides: Any, *others: Any) -> _Rebuilt:
-    """Stands where the pickle would call torch._utils._rebuild_tensor_v2."""
+    """Record the arguments in the place of the pickle's call of torch._utils._rebuild_tensor_v2."""
     return _Rebuilt((storage, offset, shape, strides))
 
 

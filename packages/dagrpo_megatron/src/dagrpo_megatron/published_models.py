@@ -1,4 +1,4 @@
-"""The models that Megatron-LM's examples/rl train, to be known again by their sizes."""
+"""Models that Megatron-LM's examples/rl train, recognised by their sizes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dagrpo_megatron.config import ModelConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
-    """The model that a recipe is for, known by its architecture and sizes. `tokenizer` is a name on the hub."""
+    """Model of a recipe, identified by its architecture and sizes. `tokenizer` is a name on the hub."""
 
     architecture: str
     layers: int
@@ -19,7 +19,7 @@ class PublishedModel:
     tokenizer: str
 
     def has_sizes_of(self, config: ModelConfig) -> bool:
-        """Whether a model is this one or one that was trained from it: the vocabulary may differ."""
+        """Return True for this model or one that was trained from it: the vocabulary may differ."""
         sizes = ("layers", "hidden", "ffn", "heads", "groups", "experts")
         same = all(getattr(self, size) == getattr(config.shape, size) for size in sizes)
         return same and self.architecture in config.family.architectures

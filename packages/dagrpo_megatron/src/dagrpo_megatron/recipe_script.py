@@ -1,7 +1,7 @@
-"""A recipe as an executable script beside the checkpoint: the whole command line of Megatron-LM's train_rl.py.
+"""Recipe as a script with the command line of Megatron-LM's train_rl.py.
 
-The names and values of its arguments are those of Megatron-LM core_v0.19.2. The script reads nothing but its own folder
-and the variables that it names; arguments after its own name win over those inside.
+It lies beside the checkpoint. The names and values of its arguments are those of Megatron-LM core_v0.19.2. The script reads only its
+own folder and the variables that it names; arguments after its own name win over those inside.
 """
 
 from dagrpo_megatron.arguments import megatron_arguments
@@ -87,9 +87,9 @@ _FOLDERS = (
 
 
 def script(recipe: Recipe, config: ModelConfig) -> str:
-    """The script for a model. UserError: the recipe's layout cannot hold it, or Megatron-LM cannot train it."""
+    """Return the script for a model. Raises UserError if the recipe's layout cannot hold it, or Megatron-LM cannot train it."""
     require_trainable(recipe, config)
-    # --pretrained-checkpoint implies --finetune for the first start; given always, it would begin every restart anew.
+    # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
     of_model = [argument for argument in megatron_arguments(config) if argument != "--finetune"]
     lines = [*of_model, *_FOLDERS, *_of_recipe(recipe), *_EVERY_RUN, *recipe.more]
     return _SCRIPT.format(
@@ -109,7 +109,7 @@ def _environment(recipe: Recipe) -> str:
 
 
 def _nodes(recipe: Recipe) -> list[str]:
-    """On one node there is nothing to say; several cannot find each other without being told."""
+    """Return the lines that set nodes and master address: a single node has defaults, several need the user's values to find each other."""
     if recipe.nodes == 1:
         return ['NNODES="${NNODES:-1}"', 'NODE_RANK="${NODE_RANK:-0}"', 'MASTER_ADDR="${MASTER_ADDR:-localhost}"']
     return [

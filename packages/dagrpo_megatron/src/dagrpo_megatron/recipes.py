@@ -1,7 +1,7 @@
-"""The GRPO runs of Megatron-LM's examples/rl, as records: on how many GPUs, in which layout, with which figures.
+"""GRPO recipes of Megatron-LM's examples/rl: GPUs, layout and figures.
 
-The figures are those of that folder's README.md and model_configs. What a model itself dictates (sizes, rotary base,
-epsilon) is not here: that is read from config.json. `recipe_script` writes a record out as a command line.
+The figures are those of that folder's README.md and model_configs. Arguments that the model itself dictates (sizes, rotary base,
+epsilon) are read from config.json instead. `recipe_script` writes a recipe as a command line.
 """
 
 import difflib
@@ -27,10 +27,10 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One run. Batches count completions, `length` tokens; `requests` is how many are generated at once.
+    """Training run. Batches count completions, `length` tokens; `requests` is how many are generated at once.
 
     `environment` is a file of examples/rl/environment_configs; None: the figures are for any, and the user names one.
-    What most of them share is the default. `tensor` and `expert` are parallel sizes; the pipeline has one stage.
+    The defaults are the values that most recipes share. `tensor` and `expert` are parallel sizes; the pipeline has one stage.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _of_qwen3(
     save: int = 16,
     more: tuple[str, ...],
 ) -> Recipe:
-    """What the four runs of Qwen3 share."""
+    """Return a recipe for Qwen3, with the values that its four runs share."""
     return Recipe(
         name=name,
         model=model,
@@ -199,7 +199,7 @@ RECIPES = (
 
 
 def recipe_named(name: str) -> Recipe:
-    """UserError: there is none of that name."""
+    """Return the recipe of that name. Raises UserError for an unknown name."""
     by_name = {recipe.name: recipe for recipe in RECIPES}
     if name not in by_name:
         near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5) or list(by_name)
@@ -208,18 +208,18 @@ def recipe_named(name: str) -> Recipe:
 
 
 def recipes_for(config: ModelConfig) -> list[Recipe]:
-    """The recipes for a model of these sizes."""
+    """Return the recipes for a model of these sizes."""
     return [recipe for recipe in RECIPES if recipe.model.has_sizes_of(config)]
 
 
 def recipe_of_itself(config: ModelConfig) -> Recipe | None:
-    """The recipe that needs no choice: the first for these sizes, unless two published models have them."""
+    """Return the recipe that needs no choice: the first for these sizes, unless two published models have them."""
     fitting = recipes_for(config)
     return fitting[0] if len({recipe.model for recipe in fitting}) == 1 else None
 
 
 def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
-    """Refuse a recipe whose layout cannot hold the model. Other sizes than the recipe's own are the user's choice."""
+    """Refuse a recipe whose layout cannot hold the model. Sizes that differ from the recipe's are the user's choice."""
     shape, positions = config.shape, config.values["max_position_embeddings"]
     counts = {"attention heads": shape.heads, "query groups": shape.groups, "columns of the MLP": shape.ffn}
     for what, count in counts.items():

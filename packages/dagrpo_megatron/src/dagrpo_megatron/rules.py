@@ -1,4 +1,4 @@
-"""The vocabulary of the family tables: which tensors of the Hugging Face layout make up one of Megatron's."""
+"""Rules of the family tables: Hugging Face tensors of each Megatron tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Condition = Literal["untied", "attention_bias"]  # attributes of Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One tensor of Megatron: its key, and the Hugging Face tensors whose rows it holds, one after the other.
+    """Rule for one Megatron tensor: its key, and the Hugging Face tensors whose rows it holds, one after the other.
 
     `place` says what the names lie below: nothing, `decoder.layers.` and `model.layers.N.`, or an expert of a layer.
     With `interleaved`, the rows of query, key and value alternate by query group: all queries of the first group, its
@@ -30,9 +30,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The table of one family: which architectures of config.json it serves, its rules, its own Megatron arguments.
+    """Table of one family: the architectures of config.json that it serves, its rules, its own Megatron arguments.
 
-    `experts` is where its experts lie below a layer, in the Hugging Face layout; `defaults` are what a config.json of
+    `experts` is where its experts lie below a layer, in the Hugging Face layout; `defaults` are the values that a config.json of
     it may leave out.
     """
 
@@ -45,12 +45,12 @@ class Family:
 
 
 def whole(megatron: str, name: str, *shape: Dimension, only_if: Condition | None = None) -> Rule:
-    """A tensor outside the layers, taken over as it is."""
+    """Return the rule for a tensor outside the layers, copied as it is."""
     return Rule(place="model", megatron=megatron, names=(name,), rows=shape[:1], columns=shape[1:], only_if=only_if)
 
 
 def layer(megatron: str, name: str, *shape: Dimension, also_known_as: tuple[str, ...] = ()) -> Rule:
-    """A tensor of every layer, taken over as it is."""
+    """Return the rule for a tensor of every layer, copied as it is."""
     return Rule(
         place="layer",
         megatron=megatron,
@@ -62,12 +62,12 @@ def layer(megatron: str, name: str, *shape: Dimension, also_known_as: tuple[str,
 
 
 def gate_and_up(megatron: str, gate: str, up: str) -> Rule:
-    """The two halves of a gated MLP of every layer, gate first."""
+    """Return the rule for the two halves of a gated MLP of every layer, gate first."""
     return Rule(place="layer", megatron=megatron, names=(gate, up), rows=("ffn", "ffn"), columns=("hidden",))
 
 
 def query_key_value(kind: Literal["weight", "bias"], only_if: Condition | None = None) -> Rule:
-    """The projections of every layer's attention, interleaved by query group."""
+    """Return the rule for the projections of every layer's attention, interleaved by query group."""
     return Rule(
         place="layer",
         megatron=f"self_attention.linear_qkv.{kind}",
@@ -80,7 +80,7 @@ def query_key_value(kind: Literal["weight", "bias"], only_if: Condition | None =
 
 
 def experts(gate: str, up: str, down: str) -> tuple[Rule, Rule]:
-    """The gated MLP of every expert of every layer."""
+    """Return the rules for the gated MLP of every expert of every layer."""
     first = Rule(
         place="expert",
         megatron="mlp.experts.experts.linear_fc1.weight",

@@ -1,4 +1,7 @@
-"""The weights of a `torch_dist` checkpoint under their names in the Hugging Face layout, read one at a time."""
+"""Weights of a `torch_dist` checkpoint under their Hugging Face names.
+
+They are read one at a time.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ _OF_TRAINING = ("optimizer", "chained_", "rng_state", "rerun_state_machine", "op
 
 
 def weights_folder(folder: Path) -> Path:
-    """The folder with the `.distcp` files: the given one, or the one of the iteration that its tracker names."""
+    """Return the folder with the `.distcp` files: the given one, or the one of the iteration that its tracker names."""
     if (folder / ".metadata").is_file():
         return folder
     try:
@@ -30,10 +33,10 @@ def weights_folder(folder: Path) -> Path:
 
 
 class MegatronTensors:
-    """A `torch_dist` checkpoint of a model whose layout is known. Optimizer and random states are left alone.
+    """Weights of a `torch_dist` checkpoint with a known layout. Optimizer and random states are ignored.
 
     Rows of the vocabulary that Megatron added for its padding are cut off; rows that it does not hold are those of
-    `base`. UserError: a tensor is missing, left over, or of another shape than the layout says, or rows are missing
+    `base`. Raises UserError if a tensor is missing, left over, or of another shape than the layout says, or if rows are missing
     and there is no base.
     """
 
@@ -60,7 +63,7 @@ class MegatronTensors:
         return torch.cat([rows, self._base.read(piece.names[0])[held:]])
 
     def _place(self, piece: Piece) -> tuple[str, Sizes, Sizes]:
-        """Key, offsets and sizes of a piece in this folder. Megatron stacks layers, or stores each under its number."""
+        """Return key, offsets and sizes of a piece in this folder. Megatron stacks layers, or stores each under its number."""
         for key in (piece.key, *piece.also_known_as):
             if key in self._reader.specs:
                 self._require_shape(piece, key, piece.size)

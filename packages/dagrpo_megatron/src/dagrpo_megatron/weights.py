@@ -1,4 +1,7 @@
-"""Plans the weights of a model in the Hugging Face layout as a `torch_dist` checkpoint."""
+"""Plan of a model's weights as a `torch_dist` checkpoint.
+
+The weights come in the Hugging Face layout.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -29,7 +32,10 @@ _MODULES = (
 
 
 def planned_weights(tensors: Tensors, layout: Layout, max_file_bytes: int) -> list[PlannedFile]:
-    """The folder that `--load` takes. UserError: a tensor is missing, left over, or of another shape or type."""
+    """Return the files of the folder that `--load` takes.
+
+    Raises UserError if a tensor is missing, left over, or of another shape or type.
+    """
     require_the_same_tensors(tensors, layout)
     plan = DistcpPlan(RELEASE, max_file_bytes)
     for piece in layout.pieces:
