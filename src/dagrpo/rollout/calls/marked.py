@@ -107,7 +107,7 @@ def named_call(value: Any, keys: Sequence[str] = ("arguments", "parameters")) ->
 
 
 def object_of(arguments: Any, name: str) -> Mapping[str, Any]:
-    """Return the arguments as a JSON object. Raises Broken if they are missing or of another type."""
+    """Return the arguments. Raises Broken if they are not a JSON object."""
     if isinstance(arguments, dict):
         return arguments
     raise Broken("wrong_arguments", "The arguments are not a JSON object.", name)
