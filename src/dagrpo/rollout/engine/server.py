@@ -76,11 +76,12 @@ class SGLangServer:
         only_gpus: str | None = None,
         adapter: AdapterForm | None = None,
     ) -> None:
-        """Store the settings; `begin` starts the server. `deterministic` matters on a GPU, and to models that accept pictures. `port` None: any free one.
+        """Store the settings; `begin` starts the server.
 
-        `version` is the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`:
-        those that it sees, by index or UUID, with commas; None: all that this process sees, of which it takes the first ones.
-        `adapter`: served beside the weights, if given.
+        `deterministic` matters on a GPU, and to models that accept pictures. `port` None: any free one. `version` is
+        the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`: those that it sees,
+        by index or UUID, with commas; None: all that this process sees, of which it takes the first ones. `adapter`: served beside
+        the weights, if given.
         """
         self._model = model
         self._engine = engine
