@@ -1,1 +1,1 @@
-"""From a problem to a graded trajectory: prompts, the agent loop, the SGLang engine, and the table of what came out."""
+"""Sampling: prompts, agents, the SGLang engine, and tables of graded trajectories."""

@@ -1,4 +1,4 @@
-"""From problems to trajectories, and from trajectories to graded ones: the one road of training, difficulty and evaluation.
+"""Sample and grade trajectories for training, difficulty and evaluation.
 
 Two orders of work give the same records. In lockstep the same seeds give the same tokens, to the bit. Free-running is
 faster, and repeatable up to the rounding of matrix products.
@@ -29,10 +29,10 @@ def collect(
     agent: OpenAgent,
     on_batch: OnBatch | None = None,
 ) -> list[Trajectory]:
-    """Every attempt at every problem; those at one problem side by side: the greedy one if asked for, then sample 0, 1, ...
+    """Return all trajectories; per prompt the greedy one if asked for, then sample 0, 1, ...
 
-    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the problem's place in
-    `problems`, where it may stand twice. `on_batch` is told of attempts as they finish. ServerError when the engine fails.
+    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the index in `problems`, where a prompt
+    may appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
     """
     order_of_work = in_lockstep if sampling.lockstep else free_running
     planned = _planned(problems, sampling, seed_of)
@@ -49,9 +49,9 @@ def collect_until_full(
     judge: Judge,
     cuttable: Collection[int] = (),
 ) -> CutOff:
-    """The same attempts, free-running; `judge` gets those at one problem as they finish, while others still run.
+    """Sample all groups free-running; `judge` gets each group as it finishes, while others still run.
 
-    Once it is full, the attempts at problems with these positions are cut off where they are not finished.
+    Once the judge is full, unfinished attempts at the prompts with these positions are cut off.
     """
     planned = _planned(problems, sampling, seed_of)
     return agent.run(until_full(planned, sampling, engine, agent, judge, cuttable))
@@ -68,13 +68,13 @@ def _planned(problems: Sequence[Problem], sampling: Sampling, seed_of: SeedOf) -
 def grade(
     trajectories: Sequence[Trajectory], reward: Reward, max_new_tokens: int, grader: Grader
 ) -> list[GradedTrajectory]:
-    """Each trajectory with its score, in order. UserError when a ground truth is none for its verifier."""
+    """Return each trajectory with its reward, in order. Raises UserError if a ground truth is invalid for its verifier."""
     scores = grade_all([_attempt(trajectory) for trajectory in trajectories], reward, max_new_tokens, grader)
     return [GradedTrajectory(trajectory=t, score=score) for t, score in zip(trajectories, scores, strict=True)]
 
 
 def _attempt(trajectory: Trajectory) -> Attempt:
-    """What a reward may see of a trajectory."""
+    """Return the part of a trajectory that a reward may see."""
     example = trajectory.problem.example
     return Attempt(
         text=trajectory.text,
@@ -90,4 +90,4 @@ def _attempt(trajectory: Trajectory) -> Attempt:
 
 
 def _ignore(trajectories: Sequence[Trajectory]) -> None:
-    """Nobody asked to be told."""
+    """Default callback: do nothing."""

@@ -1,4 +1,7 @@
-"""A deadline that stands still while the policy is asked: an attempt then waits for others, and the engine has its own limit."""
+"""Pause a deadline while the policy is asked.
+
+An attempt then waits for others, and the engine has a separate limit.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused(deadline: asyncio.Timeout) -> Iterator[None]:
-    """Moves the deadline by as long as the block takes."""
+    """Move the deadline by the duration of the block."""
     when, loop = deadline.when(), asyncio.get_running_loop()
     assert when is not None, "it is set whenever the policy is not asked"
     left = when - loop.time()

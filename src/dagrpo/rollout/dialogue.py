@@ -1,7 +1,7 @@
-"""An attempt, turn by turn: the policy answers, its calls are answered, and a partner has something to say, until it is over.
+"""Run an attempt turn by turn until it ends.
 
-Every call of a turn is answered, in order, the broken ones with what is wrong about them. A call whose result nobody would
-hear any more is not run, and recorded as such. Not here: who the partner is, and what a tool does (toolbox/).
+Every call of a turn is answered in order, a broken one with an explanation. A call whose result the policy would not see
+is recorded as not run. Partners are in interactions/ and episode.py, tools in toolbox/.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
 
 
 class Partner(Protocol):
-    """Who is there besides the policy and its tools, in one attempt. All of it raises InfrastructureFailure when it breaks."""
+    """Partner of the policy in one attempt, besides its tools. Its methods raise InfrastructureFailure when it breaks."""
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to do."""
+        """Return True if the partner has ended the attempt."""
         ...
 
     async def begin(self, problem: Problem) -> str | None:
-        """What it says first, after the problem's prompt."""
+        """Return the partner's text after the row's prompt, if any."""
         ...
 
     async def hear(self, answer: str) -> str | None:
-        """What it says to an answer without a call; None: nothing, the attempt is over."""
+        """Return the partner's reply to an answer without a call; None ends the attempt."""
         ...
 
     async def rewards(self) -> Mapping[str, float]:
-        """What the attempt was worth to it, by name."""
+        """Return the partner's rewards by name."""
         ...
 
 
 class Nobody:
-    """No partner: the first answer without a call is the last."""
+    """Absent partner: the first answer without a call is the last."""
 
     over = False
 
     async def begin(self, problem: Problem) -> str | None:
-        """Nothing."""
+        """Return None: there is no opening text."""
         return None
 
     async def hear(self, answer: str) -> str | None:
-        """Nothing."""
+        """Return None: there is no reply."""
         return None
 
     async def rewards(self) -> Mapping[str, float]:
-        """None."""
+        """Return no rewards."""
         return {}
 
 
 @dataclass(slots=True)
 class SimulatedUser(Nobody):
-    """The user that a task names."""
+    """Simulated user that a task names."""
 
     interaction: Interaction
     example: Example
@@ -74,7 +74,7 @@ class SimulatedUser(Nobody):
     answers: list[str] = field(default_factory=list)
 
     async def hear(self, answer: str) -> str | None:
-        """What the user says to all answers so far."""
+        """Return the user's reply to all answers so far."""
         self.answers.append(answer)
         reply = self.interaction.reply(self.example, self.answers)
         self.over = reply is None
@@ -90,7 +90,7 @@ async def attempt(
     tools: Sequence[ToolSchema],
     limits: Limits,
 ) -> Trajectory:
-    """One attempt, ended by an answer, the partner, a limit, or a failure that the policy has no part in."""
+    """Make one attempt, ended by an answer, the partner, a limit, or a failure that is not the policy's."""
     calls: list[ToolCall] = []
     rewards: Mapping[str, float] = {}
     fault = ""
@@ -117,7 +117,7 @@ async def _within_limits(
     limits: Limits,
     calls: list[ToolCall],
 ) -> StopReason:
-    """Why the attempt ended; `calls` grows as they are answered. InfrastructureFailure."""
+    """Return why the attempt ended; `calls` grows as they are answered. Raises InfrastructureFailure."""
     try:
         async with asyncio.timeout(limits.seconds) as deadline:
             new: Sequence[Message] = _opening(session, await partner.begin(session.problem))
@@ -143,7 +143,7 @@ async def _within_limits(
 
 
 def _opening(session: Session, said: str | None) -> Sequence[Message]:
-    """The problem's prompt, with what the partner says at the end of its last message."""
+    """Return the row's prompt, with the partner's text at the end of its last message."""
     prompt = session.problem.example.prompt
     if not said:
         return prompt

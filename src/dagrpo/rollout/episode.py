@@ -1,6 +1,6 @@
-"""An attempt in somebody else's environment: it says something first, answers calls and words, and knows what it was worth.
+"""Attempt in an external environment that supplies observations, tool results and reward.
 
-Not here: what an environment is (agents/environment.py, agents/openenv.py).
+The environments are in agents/environment.py and agents/openenv.py.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
 
 class Episode(Partner, Protocol):
-    """One episode of an environment, of one attempt alone: a partner that offers functions."""
+    """Episode of an environment, for one attempt: a partner that offers functions."""
 
     @property
     def functions(self) -> Sequence[ToolFunction]:
-        """What the policy may call."""
+        """Return the functions that the policy may call."""
         ...
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """A call's result. ToolFailure."""
+        """Return a call's result. Raises ToolFailure."""
         ...
 
     async def forget(self, trajectory: str) -> None:
-        """Calls are over."""
+        """End the calls of a trajectory."""
         ...
 
 
 async def attempt_in(
     episode: Episode, limits: Limits, sample_index: int, session: Session, *, fresh: bool = False
 ) -> Trajectory:
-    """One attempt, ended by an answer, the environment, a limit, or a failure that the policy has no part in.
+    """Make one attempt, ended by an answer, the environment, a limit, or a failure that is not the policy's.
 
-    UserError: the chat template leaves out what the environment offers. Not of a `fresh` model, which learns calls by chance.
+    Raises UserError if the chat template leaves out the environment's text or tools, except for a `fresh` model, which learns calls by
+    chance.
     """
     own = tuple(function.schema for function in episode.functions)
     if not fresh:
@@ -58,7 +59,10 @@ async def attempt_in(
 
 
 def _require_told(session: Session, own: Sequence[ToolSchema]) -> None:
-    """Stage prepare checks the tools of a task (tasks/gates/tools_told.py); those of an environment are known here first."""
+    """Raise UserError if the chat template leaves out the environment's tools.
+
+    Stage prepare checks the tools of a task (tasks/gates/tools_told.py); those of an environment are known here first.
+    """
     problem, chat = session.problem, session.chat
     if not own or problem.example.demonstration:
         return

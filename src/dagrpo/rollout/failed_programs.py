@@ -1,6 +1,6 @@
-"""Attempts whose program failed: a stage goes on through them, and says so once.
+"""Warn once about attempts whose program failed; the stage continues.
 
-Not here: a step in which all of them failed, which stops a training (trainer/gates.py).
+The checks in trainer/gates/ stop a training step in which all of them failed.
 """
 
 import logging
@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 
 
 class FailedPrograms:
-    """Looks at the attempts of a stage as they are made."""
+    """Watcher of a stage's attempts as they finish."""
 
     def __init__(self, agent_folder: Path) -> None:
         self._log = agent_folder / "program.log"
         self._has_warned = False
 
     def warn(self, what: str, trajectories: Sequence[Trajectory]) -> None:
-        """Say it of the first attempts among which some failed, on the screen and in the log; of later ones no more.
+        """Warn about the first attempts among which some failed, on the screen and in the log; ignore later ones.
 
-        what: whose attempts these are, such as "train (seed 1), step 3".
+        what: origin of these attempts, such as "train (seed 1), step 3".
         """
         faults = [trajectory.fault for trajectory in trajectories if trajectory.stop_reason == "program_failed"]
         if self._has_warned or not faults:
@@ -37,7 +37,7 @@ class FailedPrograms:
         say(sentence)
 
     def _of(self, faults: Sequence[str]) -> str:
-        """The most frequent fault, and where the program's errors are if it has written any."""
+        """Return the most frequent fault, and the path of the program's errors if it has written any."""
         fault = one_line(Counter(faults).most_common(1)[0][0], LONGEST_FAULT)
         return f"{fault} ({_from_here(self._log)})" if self._log.exists() else fault
 

@@ -1,6 +1,7 @@
-"""The one way to an agent: its tools and programs run for as long as it is open, on an event loop of its own.
+"""Open an agent, with its tools, on a separate event loop.
 
-The loop stands still between two batches. Not here: what an agent does (agents/), and in which order (schedule.py).
+Its tools and programs run for as long as it is open; the loop is paused between two batches. agents/ implements the agents, schedule.py
+the order of work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a stage knows about the attempts that it asks for, besides parameters."""
+    """Facts of a stage about its attempts, besides parameters."""
 
     folder: Path  # for what the agent and its tools write
     passages: Path | None  # of the task, for tools that search
@@ -37,7 +38,7 @@ class Surroundings:
 
 
 class OpenAgent:
-    """An agent that is ready to make attempts."""
+    """Agent that is ready to make attempts."""
 
     def __init__(self, agent: Agent, chat: ChatFormat, limits: SessionLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.make_attempt = agent
@@ -47,18 +48,18 @@ class OpenAgent:
         self._running: asyncio.Task[Any] | None = None
 
     def session(self, problem: Problem, complete: Complete, seed: int, name: str) -> Session:
-        """A conversation to be had with the policy about a problem."""
+        """Return a new session of the policy for a prompt."""
         return Session(problem=problem, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run to the end, or to Ctrl-C, which is raised where it strikes.
 
-        asyncio.run would make a cancellation of it, which a wave that waits for its engine takes for a fault.
+        asyncio.run would turn it into a cancellation, which a wave that waits for its engine takes for a fault.
         """
         return run_on(self._loop, self._noted(work))
 
     def interrupt(self) -> None:
-        """Cancel what another thread runs here, which gets a CancelledError; no effect where it runs nothing."""
+        """Cancel the work that another thread runs here, which gets a CancelledError; no effect if nothing runs."""
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -74,7 +75,7 @@ class OpenAgent:
 
 
 def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`. What it leaves unfinished when it fails is cancelled; other tasks of the loop are not."""
+    """Return the result of `work`. If it fails, its unfinished part is cancelled; other tasks of the loop are not."""
     task = loop.create_task(work)
     try:
         return loop.run_until_complete(task)
@@ -85,9 +86,9 @@ def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -
 
 
 def _wait_for(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, stop: BaseException | None = None) -> None:
-    """Until the task has ended, whatever it raises. A second Ctrl-C goes through.
+    """Wait until the task has ended, whatever it raises. A second Ctrl-C is raised.
 
-    One that struck within a task is raised again by each task that waits for that one: the same exception, `stop`.
+    A Ctrl-C within a task is raised again by each task that waits for that one: the same exception, `stop`.
     """
     while not task.done():
         try:
@@ -96,14 +97,14 @@ def _wait_for(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, stop: Ba
             if again is not stop:
                 raise
     if not task.cancelled():
-        task.exception()  # asyncio complains about one that nobody has looked at
+        task.exception()  # asyncio complains about an exception that is never retrieved
 
 
 @contextmanager
 def open_agent(
     conversation: Conversation, tokenizer: PreTrainedTokenizerBase, tools: tuple[str, ...], around: Surroundings
 ) -> Iterator[OpenAgent]:
-    """The agent of section rollout, with these tools. UserError: something of it cannot run here, and what to do."""
+    """Open the agent of section rollout, with these tools. Raises UserError, with a remedy, if a part of it cannot run here."""
     chat = chat_format(tokenizer, conversation.chat)
     kind, limits = AGENTS.get(conversation.agent.name), conversation.agent
     context = AgentContext(
@@ -132,7 +133,7 @@ def open_agent(
 
 
 class _Keeper:
-    """Opens an agent and closes it in one and the same task, as libraries with cancel scopes want it."""
+    """Task that both opens and closes an agent, as libraries with cancel scopes require."""
 
     def __init__(self, open_it: Callable[[], AbstractAsyncContextManager[Agent]]) -> None:
         self.closing = asyncio.Event()
@@ -147,7 +148,7 @@ class _Keeper:
             await self.closing.wait()
 
     async def opened(self, keeping: asyncio.Task[None]) -> Agent:
-        """The agent, or the error that opening it raised."""
+        """Return the agent. Raises the error of opening it."""
         ready = asyncio.ensure_future(self._ready.wait())
         await asyncio.wait([ready, keeping], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()

@@ -1,4 +1,4 @@
-"""What came of a session: the trajectory that is graded, learned from and kept."""
+"""Build the Trajectory of a finished session."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ def trajectory_of(
     reported: Mapping[str, float] | None = None,
     fault: str = "",
 ) -> Trajectory:
-    """The trajectory of a session that is over. The engine's failure, if the agent has hidden one from us."""
+    """Return the trajectory of a finished session. Raises the engine's error if the agent has hidden it."""
     if session.failure is not None:
         raise session.failure
     turns = session.turns
@@ -42,7 +42,7 @@ def trajectory_of(
 
 
 def _graded(chat: ChatFormat, last: Turn | None) -> str:
-    """The last turn as it was written, and without its calls where it has some: an argument is no answer."""
+    """Return the last turn as written, but without its calls, if any: an argument is no answer."""
     if last is None:
         return ""
     return last.answer.content if last.answer.calls else chat.text(last.completion.token_ids)

@@ -1,4 +1,4 @@
-"""From the rows of a split to problems that the engine can complete, and the order in which training takes them."""
+"""Prompts of a split's rows, and their order in training."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from dagrpo.tasks.schema import from_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLimit:
-    """The longest prompt that can be used, and what to tell whoever has a longer one."""
+    """Limit of a prompt's tokens, and the remedy for a longer one."""
 
     tokens: int
     reason: str  # why, and the remedy, such as "training.max_prompt_tokens is 64: raise it"
 
 
 def read_split(path: Path) -> list[Example]:
-    """The rows of a split. UserError: it has none."""
+    """Read the rows of a split. Raises UserError if it has none."""
     examples = from_table(read_parquet(path), path)
     if not examples:
         raise UserError(
@@ -39,9 +39,9 @@ def read_split(path: Path) -> list[Example]:
 
 
 class Prompts:
-    """Renders prompts with the tools that they offer, as section rollout says.
+    """Renderer of prompts with the tools that they offer, as section rollout says.
 
-    pictures: of the model, where it takes some; then every problem names its tokens for pictures.
+    pictures: the model's processor, if any; then every prompt names its tokens for pictures.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class Prompts:
         self._schemas: dict[tuple[str, ...], tuple[ToolSchema, ...]] = {}
 
     def problem(self, index: int, example: Example) -> Problem:
-        """A row of a split, rendered. UserError: the template refuses it, would not show a tool's result, or as `written`."""
+        """Return a row of a split, rendered.
+
+        Raises UserError if the template refuses it, would not show a tool's result, or as `written`.
+        """
         tools, pictures = self._schemas_of(example.tools), self._pictures
         text, token_ids = written(self._chat, example, tools, pictures)
         return Problem(
@@ -80,10 +83,10 @@ class Prompts:
 def written(
     chat: ChatFormat, example: Example, tools: Sequence[ToolSchema], pictures: PictureProcessor | None
 ) -> tuple[str, tuple[int, ...]]:
-    """The prompt of a row: its text, and its tokens with as many placeholders for each picture as it takes.
+    """Return the prompt of a row: its text, and its tokens with as many placeholders for each picture as it takes.
 
-    UserError: it has pictures and the model takes none, or not as many as its text has places for. What a chat format makes
-    of a text is checked for places, too: some take `<|image_pad|>` in it for one.
+    Raises UserError if it has pictures and the model takes none, or not as many as its text has places for. The output of a chat
+    format is checked for places, too: some take `<|image_pad|>` in a text for one.
     """
     if pictures is None and not example.images:
         return chat.prompt(example.prompt, tools)
@@ -101,14 +104,14 @@ def written(
 
 
 def tools_of(problems: Iterable[Problem]) -> tuple[str, ...]:
-    """The names of the tools that any of them offers, sorted."""
+    """Return the names of the tools that any of them offers, sorted."""
     return tuple(sorted({name for problem in problems for name in problem.example.tools}))
 
 
 def problems_of(
     rows: Iterable[tuple[int, Example]], prompts: Prompts, limit: PromptLimit, source: Path
 ) -> list[Problem]:
-    """Rows of the split `source`, each with its index, rendered; UserError names one that is too long."""
+    """Return rows of the split `source`, each with its index, rendered. Raises UserError, with its name, if one is too long."""
     problems = []
     for index, example in rows:
         problem = prompts.problem(index, example)
@@ -122,9 +125,9 @@ def problems_of(
 
 
 def training_problems(path: Path, prompts: Prompts, training: Training) -> list[Problem]:
-    """The train split's problems within the range of pass rates.
+    """Return the train split's prompts within the range of pass rates.
 
-    UserError names a row that is too long or lacks the pass rate that the order needs, or says that too few are left.
+    Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.
     """
     examples = read_split(path)
     chosen = [(index, example) for index, example in enumerate(examples) if _in_range(example, training)]
@@ -161,7 +164,7 @@ def _require_pass_rates(rows: Iterable[tuple[int, Example]], source: Path) -> No
 def prompt_indices(
     seed: int, step: int, count: int, total: int, pass_rates: Sequence[float] | None = None
 ) -> list[int]:
-    """The prompts of a step: the next `count` of an endless row of shuffled epochs.
+    """Return the prompts of a step: the next `count` of an endless sequence of shuffled epochs.
 
     A function of its arguments alone, so a resumed run needs no saved position. An epoch's order depends on
     (seed, epoch); a step may span two epochs. Each prompt appears once per epoch. With pass rates, [total], an epoch goes
@@ -178,7 +181,7 @@ def prompt_indices(
 
 
 def epoch_order(seed: int, epoch: int, total: int, pass_rates: Sequence[float] | None = None) -> list[int]:
-    """The prompts of an epoch in the order in which they are taken, as `prompt_indices` describes it."""
+    """Return the prompts of an epoch in their order, as `prompt_indices` describes it."""
     order = np.random.default_rng([seed, epoch]).permutation(total)
     if pass_rates is not None:
         order = order[np.argsort(-np.asarray(pass_rates)[order], kind="stable")]

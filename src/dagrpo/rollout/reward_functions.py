@@ -1,7 +1,7 @@
-"""Reward functions in the form that TRL made common, asked about one attempt at a time.
+"""Reward functions in TRL's form, called for one attempt at a time.
 
-Each gets lists of one: `prompts`, `completions` (chat messages), `environments` and every column of the problem's row, and
-returns a list of one number. Not here: TRL's `trainer_state`, `log_extra` and `log_metric`, which it passes as well.
+Each gets lists of one: `prompts`, `completions` (chat messages), `environments` and every column of the row, and
+returns a list of one number. TRL's `trainer_state`, `log_extra` and `log_metric` are not passed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ RewardFunction = Callable[..., Any]
 
 
 def reward_functions_of(paths: Sequence[str], key: str) -> dict[str, RewardFunction]:
-    """The functions by their names. UserError: one cannot be imported or called, or two have the same name.
+    """Return the functions by their names.
 
-    key: of params.yaml, where the paths stand.
+    key: of params.yaml, where the paths stand. Raises UserError if one cannot be imported or called, or two have the same name.
     """
     functions: dict[str, RewardFunction] = {}
     for path in paths:
@@ -41,9 +41,9 @@ async def rewards_by(
     row: Mapping[str, Any],
     completion: Sequence[Mapping[str, Any]],
 ) -> dict[str, float]:
-    """What each function says of the attempt; nothing where it says None. InfrastructureFailure: one of them raised.
+    """Return each function's reward of the attempt, without those that return None.
 
-    UserError: what one of them returns is not a list of one finite number.
+    Raises InfrastructureFailure if one of them raises, UserError if one returns anything but a list of one finite number.
     """
     columns = {f"{name}s" if name == "prompt" else name: [value] for name, value in row.items()}
     given = {**columns, "completions": [list(completion)], "environments": [environment]}
@@ -55,7 +55,7 @@ async def rewards_by(
 
 
 def _reward(name: str, returned: Any) -> float | None:
-    """The one number of a list, whatever kind of list and number it is."""
+    """Return the one number of a list, of any kind of list and number."""
     try:
         (reward,) = returned
         return None if reward is None else as_reward(reward)

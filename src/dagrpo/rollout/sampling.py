@@ -1,4 +1,4 @@
-"""How often and how the policy attempts each problem."""
+"""Sampling parameters of a stage, and the requests to the engine."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from dagrpo.rollout.trajectory import GREEDY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How often and how the policy attempts each problem."""
+    """Sampling parameters: number of attempts per prompt, and how each is sampled."""
 
     section: str = "rollout"  # of params.yaml, where the values stand: for messages
     samples: int  # attempts per problem, besides the greedy one
@@ -25,7 +25,7 @@ class Sampling:
 
     @property
     def sample_indices(self) -> range:
-        """The attempts at one problem, in order."""
+        """Return the sample indices of one prompt, in order."""
         return range(GREEDY if self.greedy else 0, self.samples)
 
     def request(
@@ -36,7 +36,7 @@ class Sampling:
         most: int,
         pictures: PromptPictures | None = None,
     ) -> SamplingRequest:
-        """What the engine is asked for: a continuation of `token_ids`, with these pictures, by at most `most` tokens."""
+        """Return the engine's request: a continuation of `token_ids`, with these pictures, by at most `most` tokens."""
         greedy = sample_index == GREEDY
         return SamplingRequest(
             input_ids=token_ids,
@@ -51,7 +51,7 @@ class Sampling:
 
 
 def training_sampling(rollout: Rollout, samples: int, *, greedy: bool = False) -> Sampling:
-    """As training samples: what section `rollout` says, without a greedy attempt unless the advantages need one."""
+    """Return the sampling of training, by section `rollout`, without a greedy attempt unless the advantages need one."""
     return Sampling(
         samples=samples,
         greedy=greedy,

@@ -1,4 +1,7 @@
-"""The two orders in which the turns of many attempts are asked for. What an attempt is, only its agent knows."""
+"""Schedule the turns of many attempts, in lockstep or free-running.
+
+Agents implement the attempts.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +23,7 @@ Send = Callable[[SamplingRequest], Awaitable[Completion]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAttempt:
-    """One attempt that is to be made."""
+    """Attempt that is to be made."""
 
     position: int  # of its problem among those that were asked for: a problem may be among them twice
     problem: Problem
@@ -29,14 +32,14 @@ class PlannedAttempt:
 
     @property
     def name(self) -> str:
-        """What tells it from the others that are made beside it; the same in a run that was interrupted."""
+        """Return the attempt's name, unique among those made beside it, and the same after an interruption."""
         return f"{self.position}-{self.sample_index}-{self.seed}"
 
 
 async def in_lockstep(
     planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
 ) -> list[Trajectory]:
-    """Batch by batch; within a batch, the next turns of all unfinished attempts are one request, a wave."""
+    """Make the attempts batch by batch; within a batch, the next turns of all unfinished attempts are one request, a wave."""
     size = sampling.batch_size or max(len(planned), 1)
     trajectories: list[Trajectory] = []
     for start in range(0, len(planned), size):
@@ -52,9 +55,9 @@ async def in_lockstep(
 async def free_running(
     planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
 ) -> list[Trajectory]:
-    """Each attempt as fast as it can; those at one problem start together, on one server.
+    """Make each attempt as fast as it can; attempts at one prompt start together, on one server.
 
-    When that server dies and there are others, they start again on one of those.
+    If that server dies and there are others, they start again on one of those.
     """
     width = max(len(sampling.sample_indices), 1)
     limit = asyncio.Semaphore(max((sampling.batch_size or len(planned)) // width, 1))
@@ -84,7 +87,7 @@ async def free_running(
 
 
 async def attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:
-    """Turn 0 has the attempt's seed, each later turn one of its own."""
+    """Make one attempt. Turn 0 has the attempt's seed, each later turn a separate one."""
     turn = 0
 
     async def complete(token_ids: tuple[int, ...], most: int) -> Completion:
@@ -99,10 +102,10 @@ async def attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent,
 
 
 class _Waves:
-    """Collects one request of every unfinished attempt, then asks for all of them at once, in the order of the attempts.
+    """Waves of one request of each unfinished attempt, sent together in the order of the attempts.
 
-    So what is in a wave follows from the attempts alone, however long anything between two turns takes. The cache is
-    emptied before the first wave and kept between the others: its content then follows from the attempts as well.
+    The requests of a wave then depend on the attempts alone, however long anything between two turns takes. The cache is
+    emptied before the first wave and kept between the others: its content then depends on the attempts alone as well.
     """
 
     def __init__(self, engine: RolloutEngine, attempts: int) -> None:
@@ -114,7 +117,7 @@ class _Waves:
         self._turns = [asyncio.Lock() for _ in range(attempts)]
 
     def sender(self, place: int) -> Send:
-        """What the attempt with this place in the batch sends its requests with."""
+        """Return the function that sends the requests of the attempt with this index in the batch."""
 
         async def send(request: SamplingRequest) -> Completion:
             async with self._turns[place]:
@@ -129,7 +132,7 @@ class _Waves:
         return send
 
     async def counted(self, attempt: Awaitable[Trajectory]) -> Trajectory:
-        """The attempt, after which the others no longer wait for it."""
+        """Return the attempt's trajectory, after which the others no longer wait for it."""
         trajectory = await attempt
         self._unfinished -= 1
         self._go_when_complete()

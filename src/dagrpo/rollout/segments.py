@@ -1,4 +1,7 @@
-"""A row's sequences of tokens as the trainer sees them, cut where the loss mask changes."""
+"""Sequences of a row, cut where the loss mask changes.
+
+The sequences are those that the trainer sees.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Neighbouring tokens of one kind. Written ones are one turn: between two turns there is always something."""
+    """Adjacent tokens of one kind. Written ones are one turn: between two turns there is always something."""
 
     token_ids: tuple[int, ...]
     written: bool  # by the policy, and trained on in this sequence
 
 
 def segments(row: Mapping[str, Any]) -> tuple[tuple[Segment, ...], ...]:
-    """The sequences of a row with columns as in ROLLOUTS, each as its segments in order."""
+    """Return the sequences of a row with columns as in ROLLOUTS, each as its segments in order."""
     samples = row.get("samples") or [_one_completion(row)]
     return tuple(_cut(sample["token_ids"], sample["loss_mask"]) for sample in samples)
 

@@ -1,8 +1,8 @@
-"""One attempt's conversation with the policy, recorded token for token as a tree of turns.
+"""Session of one attempt with the policy: a tree of recorded turns.
 
-Our own agent loop asks here directly; a program of somebody else's asks through the gateway. Either way the tokens of a
-turn are those of an earlier one, what the chat format puts in between, and what the engine then writes. Where the format
-would rewrite what was said, or a program goes back, the tree forks, and the trajectory has one more sample.
+Our own agent loop asks here directly; an external program asks through the gateway. Either way the tokens of a
+turn are those of an earlier one, the chat format's tokens in between, and those that the engine then writes. Where the format
+would rewrite earlier messages, or a program goes back, the tree forks, and the trajectory has one more sample.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 
 
 class SessionOver(Exception):
-    """The attempt has used up its turns or its tokens: there will be no further turn."""
+    """Error of an attempt that has used up its turns or its tokens: there will be no further turn."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class SessionOver(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """What one attempt may take at most."""
+    """Limits of one attempt."""
 
     turns: int
     tokens: int  # of one sample, prompt and results included
@@ -50,7 +50,7 @@ class Turn:
 
 
 class Session:
-    """The turns of one attempt. `seed` is that of the attempt; `name` tells it from all others."""
+    """Turns of one attempt. `seed` is that of the attempt; `name` identifies it."""
 
     def __init__(
         self, *, problem: Problem, chat: ChatFormat, complete: Complete, limits: SessionLimits, seed: int, name: str
@@ -73,10 +73,10 @@ class Session:
         *,
         most: int | None = None,
     ) -> Turn:
-        """The policy's next turn: after `new` messages, which follow a turn or, without one, begin the conversation.
+        """Ask for the policy's next turn: after `new` messages, which follow a turn or, without one, begin the conversation.
 
-        `tools` are the problem's own unless a program brings others; `most` tokens are written, and never more than the
-        limits allow. SessionOver when turns or tokens are used up; then nothing was asked. ServerError when the engine fails.
+        `tools` are the prompt's unless a program brings others; at most `most` tokens are written, and never more than the
+        limits allow. Raises SessionOver, before any request, if turns or tokens are used up, and ServerError if the engine fails.
         """
         self.require_another_turn()
         offered = self.problem.tools if tools is None else tools
@@ -100,7 +100,7 @@ class Session:
         return turn
 
     def require_another_turn(self) -> None:
-        """SessionOver when the attempt has used up its turns."""
+        """Raise SessionOver if the attempt has used up its turns."""
         if self._started >= self._limits.turns:
             raise SessionOver("max_turns")
 
@@ -114,7 +114,7 @@ class Session:
     def _prompt(
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
     ) -> tuple[Turn | None, tuple[int, ...]]:
-        """The turn that is extended, if one is, and the tokens that the policy is to continue."""
+        """Return the turn that is extended, if any, and the tokens that the policy continues."""
         if after is None and tuple(new) == self.problem.example.prompt and tuple(tools) == self.problem.tools:
             return None, self.problem.token_ids
         if after is None:
@@ -125,14 +125,14 @@ class Session:
         return after, (*after.prompt, *after.completion.token_ids, *between)
 
     def _afresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """A conversation with answers of the policy in it. SessionOver where the template refuses what it said."""
+        """Render a conversation with answers of the policy in it. Raises SessionOver if the template refuses them."""
         try:
             return self._rendered(messages, tools)
         except UserError:
             raise SessionOver("template_refused") from None
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """A conversation that begins with the problem's prompt, and its pictures with it. UserError: the template refuses."""
+        """Render a conversation that begins with the row's prompt, and its pictures. Raises UserError if the template refuses it."""
         pictures = self.problem.pictures
         if pictures is None:
             return self.chat.prompt(messages, tools)[1]
@@ -148,7 +148,7 @@ class Session:
         return expanded
 
     def samples(self) -> tuple[TokenSample, ...]:
-        """One per leaf of the tree, in the order of the leaves; a turn that several share counts in the first of them."""
+        """Return one sample per leaf of the tree, in the order of the leaves; a turn that several share counts in the first of them."""
         inner = {id(turn.parent) for turn in self.turns}
         counted: set[int] = set()
         samples = []
@@ -160,7 +160,7 @@ class Session:
 
 
 def _path(leaf: Turn) -> list[Turn]:
-    """From the root to the leaf."""
+    """Return the turns from the root to the leaf."""
     path = [leaf]
     while (parent := path[-1].parent) is not None:
         path.append(parent)
@@ -168,7 +168,7 @@ def _path(leaf: Turn) -> list[Turn]:
 
 
 def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
-    """The leaf's tokens; only what was written in the turns `own` is learned from."""
+    """Return the leaf's tokens; only the completions of the turns `own` are trained on."""
     token_ids = (*leaf.prompt, *leaf.completion.token_ids)
     mask, logprobs = [False] * len(token_ids), [0.0] * len(token_ids)
     for turn in own:

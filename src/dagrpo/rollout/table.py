@@ -1,4 +1,4 @@
-"""Rollouts as a table: one Arrow schema for whoever asked for them; training adds what it knows beyond that."""
+"""Tables of rollouts: one Arrow schema, to which training adds columns."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ AGAIN = "run the stage that makes it again"
 
 
 def required(name: str, kind: pa.DataType) -> pa.Field:
-    """A column without nulls."""
+    """Return a column without nulls."""
     return pa.field(name, kind, nullable=False)
 
 
@@ -65,7 +65,7 @@ _ADDED_BY_TRAINING = [
     pa.field("correct", pa.bool_()),  # null: unverifiable
     required("components", pa.map_(pa.string(), pa.float32())),  # of the reward, unweighted
     # of each token in completion_ids: those that top_p and top_k left it to be drawn from, ids rising; []: all there are.
-    # Where it is told, rollout_logprobs and trainer_logprobs are of the softmax over these
+    # Where it is given, rollout_logprobs and trainer_logprobs are of the softmax over these
     required("sampling_support", pa.list_(pa.list_(pa.int32()))),
     required("reward", pa.float32()),  # what the policy learns from
     required("advantage", pa.float32()),  # the mean over its tokens
@@ -81,7 +81,7 @@ TRAINING_ROLLOUTS = pa.schema([*_FIELDS, *_ADDED_BY_TRAINING])
 
 
 def rollout_table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """One row per trajectory, in order; columns as in ROLLOUTS."""
+    """Return one row per trajectory, in order; columns as in ROLLOUTS."""
     return pa.Table.from_pylist([_row(trajectory) for trajectory in trajectories], schema=ROLLOUTS)
 
 
@@ -96,7 +96,7 @@ def training_table(
     greedy_rewards: Sequence[float | None] | None = None,
     teacher_logprobs: Sequence[Sequence[float]] | None = None,
 ) -> pa.Table:
-    """One row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
+    """Return one row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
 
     rewards, advantages and greedy_rewards: [trajectories]; trainer_logprobs and teacher_logprobs: [trajectories][tokens that
     the policy wrote], and so token_advantages, but empty where they are all the same.
@@ -125,28 +125,28 @@ def training_table(
 
 
 def discarded_table(step: int, graded: Sequence[GradedTrajectory]) -> pa.Table:
-    """As `training_table`, of trajectories that the step, from 1, has drawn and thrown away."""
+    """Return a table like `training_table`, of trajectories that the step, from 1, has sampled and discarded."""
     rows = [_training_row(each, step=step, reward=each.score.reward) | {"discarded": True} for each in graded]
     return pa.Table.from_pylist(rows, schema=TRAINING_ROLLOUTS)
 
 
 def without_discarded(table: pa.Table) -> pa.Table:
-    """The rows of a step that its figures and its update are of."""
+    """Return the rows that a step's figures and its update use."""
     return table.filter(pc.invert(table.column("discarded")))
 
 
 def sighted(table: pa.Table) -> pa.Table:
-    """The attempts at the problems as they are, with their pictures."""
+    """Return the attempts at complete prompts, with their pictures."""
     return table.filter(pc.not_equal(table.column("sample_index"), BLIND))
 
 
 def blind(table: pa.Table) -> pa.Table:
-    """The attempts at problems whose pictures were left out."""
+    """Return the attempts at prompts whose pictures were left out."""
     return table.filter(pc.equal(table.column("sample_index"), BLIND))
 
 
 def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict[str, Any]:
-    """The columns of TRAINING_ROLLOUTS, of one from which nothing was learned."""
+    """Return the columns of TRAINING_ROLLOUTS for a trajectory that was not trained on."""
     return _row(graded.trajectory) | {
         "step": step,
         "trainer_logprobs": [],
@@ -165,7 +165,7 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
 
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:
-    """The columns of ROLLOUTS. No seconds and no cached tokens: they are not the same in the next run."""
+    """Return the columns of ROLLOUTS, without seconds and cached tokens, which differ in the next run."""
     problem, example, samples = trajectory.problem, trajectory.problem.example, trajectory.samples
     return {
         "task": example.task,
@@ -207,18 +207,18 @@ def _sample(sample: TokenSample) -> dict[str, Any]:
 
 
 def _is_one_completion(trajectory: Trajectory) -> bool:
-    """Whether the prompt and the completion are all there is, so that the samples say nothing new."""
+    """Return True if the attempt is one prompt and one completion, so that the samples add nothing."""
     prompt, samples = trajectory.problem.token_ids, trajectory.samples
     return not samples or (len(samples) == 1 and samples[0].token_ids == prompt + samples[0].completion_ids)
 
 
 def _storable(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair: JSON can spell one, no file in UTF-8 can hold it."""
+    """Return the text with U+FFFD for each half of a surrogate pair: JSON can spell one, no file in UTF-8 can hold it."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def has_conversations(table: pa.Table) -> bool:
-    """Whether any attempt of a table called a tool, had more than one turn, or went wrong."""
+    """Return True if any attempt of a table called a tool, had more than one turn, or went wrong."""
     calls = pc.sum(pc.list_value_length(table.column("calls"))).as_py()
     if calls or (pc.max(table.column("turns")).as_py() or 0) > 1:
         return True
@@ -226,7 +226,7 @@ def has_conversations(table: pa.Table) -> bool:
 
 
 def read_table(path: Path, schema: pa.Schema, *, may_be_empty: bool = False) -> pa.Table:
-    """Read a table and check it against its schema; UserError names the file and the column or row that is wrong.
+    """Read a table and check it against its schema. Raises UserError, with the file and the column or row, if it does not fit.
 
     Columns that the schema does not name are left out.
     """

@@ -1,6 +1,6 @@
-"""One attempt at one problem, token for token: what every rollout is, whoever asked for it.
+"""Trajectory: one attempt at one prompt, token for token.
 
-Training, difficulty and evaluation see the same records. Nothing here is text that was tokenised twice: token ids and
+Training, difficulty and evaluation use the same records. No text here was tokenized twice: token ids and
 logprobs are the engine's own.
 """
 
@@ -19,7 +19,7 @@ FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One row of a split, rendered by the policy's chat template."""
+    """Row of a split, rendered by the policy's chat template."""
 
     index: int  # the row of the split
     example: Example
@@ -31,13 +31,13 @@ class Problem:
 
     @property
     def picture_files(self) -> tuple[bytes, ...]:
-        """Those that the prompt shows, in order."""
+        """Return the picture files of the prompt, in order."""
         return () if self.pictures is None else self.pictures.files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSample:
-    """A sequence of tokens that the trainer can learn from: each token extends those before it.
+    """Sequence of tokens to train on: each token extends those before it.
 
     Example: prompt (5, 6) and completion (7,): token_ids (5, 6, 7), loss_mask (F, F, T), logprobs (0, 0, -0.5).
     """
@@ -62,21 +62,21 @@ class TokenSample:
 
     @property
     def completion_ids(self) -> tuple[int, ...]:
-        """The tokens that the policy wrote. [trained tokens]"""
+        """Return the tokens that the policy wrote. [trained tokens]"""
         return tuple(token for token, mask in zip(self.token_ids, self.loss_mask, strict=True) if mask)
 
     @property
     def completion_logprobs(self) -> tuple[float, ...]:
-        """The engine's logprobs of those. [trained tokens]"""
+        """Return the engine's logprobs of the tokens that the policy wrote. [trained tokens]"""
         return tuple(value for value, mask in zip(self.logprobs, self.loss_mask, strict=True) if mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One attempt at one problem. Its samples share its reward and its advantage.
+    """Attempt at one prompt. Its samples share its reward and its advantage.
 
-    One sample as long as every turn extends the tokens before it; one more wherever the chat template rewrites what was
-    said, or a program goes back to an earlier turn. Each token that the policy wrote is in the mask of exactly one sample.
+    It has one sample as long as every turn extends the tokens before it; one more wherever the chat template rewrites earlier
+    messages, or a program goes back to an earlier turn. Each token that the policy wrote is in the mask of exactly one sample.
     """
 
     problem: Problem
@@ -98,34 +98,34 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the policy wrote."""
+        """Return the number of tokens that the policy wrote."""
         return sum(sample.trained for sample in self.samples)
 
     @property
     def longest_turn(self) -> int:
-        """How many tokens the policy wrote without a break: turns have something in between, be it an end of the turn."""
+        """Return the largest number of tokens that the policy wrote without a break, such as an end of turn between two turns."""
         runs = (run for sample in self.samples for run in itertools.groupby(sample.loss_mask))
         return max((len(list(tokens)) for written, tokens in runs if written), default=0)
 
     @property
     def excluded(self) -> bool:
-        """Whether nothing may be learned from it, through no fault of the policy."""
+        """Return True if it must not be trained on, through no fault of the policy."""
         return self.stop_reason == EXCLUDED
 
     @property
     def learned(self) -> bool:
-        """Whether there is anything to learn from: it was not excluded, and the policy wrote something."""
+        """Return True if it can be trained on: it was not excluded, and the policy wrote something."""
         return not self.excluded and self.tokens > 0
 
     @property
     def failed_calls(self) -> int:
-        """Calls that did not end well."""
+        """Return the number of calls that failed."""
         return sum(call.status not in FINE for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedTrajectory:
-    """A trajectory and what it is worth."""
+    """Trajectory and its reward."""
 
     trajectory: Trajectory
     score: Score

@@ -1,6 +1,6 @@
-"""An attempt as a person reads it: who said what in which order, and how each call went.
+"""Transcript of an attempt: messages by speaker, and each call's result.
 
-Made from a row of any rollout table, of training or of an evaluation. Not here: how it is shown (show/, report/, traces).
+Built from a row of any rollout table, of training or of an evaluation. show/, report/ and traces display it.
 """
 
 import json
@@ -17,17 +17,17 @@ SINGLE_TURN: Mapping[str, Any] = {"turns": 1, "stop_reason": "answered", "fault"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a tool."""
+    """Call of a tool."""
 
     name: str  # "": none could be read
     arguments: str
-    status: str  # one of records.CallStatus; "": a program ran the tool itself, and nobody knows how it went
-    result: str  # "": the policy was told nothing
+    status: str  # one of records.CallStatus; "": a program ran the tool itself, and its status is unknown
+    result: str  # "": the policy got no result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """One message after the prompt."""
+    """Message after the prompt."""
 
     speaker: Speaker
     text: str
@@ -37,7 +37,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """One attempt. What only training knows is None elsewhere."""
+    """Attempt as a person reads it. Columns of training alone are None elsewhere."""
 
     task: str
     problem_index: int
@@ -59,7 +59,7 @@ class Transcript:
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """All calls, in order."""
+        """Return all calls, in order."""
         return tuple(call for said in self.said for call in said.calls)
 
     @property
@@ -68,12 +68,12 @@ class Transcript:
 
 
 def is_conversation(row: Mapping[str, Any]) -> bool:
-    """Whether there is more to an attempt than a prompt and a completion."""
+    """Return True if an attempt is more than a prompt and a completion."""
     return bool(row.get("calls")) or int(row.get("turns", 1)) > 1
 
 
 def transcript(row: Mapping[str, Any]) -> Transcript:
-    """The attempt in a row of a table with columns as in ROLLOUTS, TRAINING_ROLLOUTS or SCORES."""
+    """Return the attempt in a row of a table with columns as in ROLLOUTS, TRAINING_ROLLOUTS or SCORES."""
     row = {**SINGLE_TURN, **row}
     return Transcript(
         task=row["task"],
@@ -99,7 +99,7 @@ def transcript(row: Mapping[str, Any]) -> Transcript:
 def _said(
     messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]], completion: str
 ) -> tuple[Said, ...]:
-    """The messages with their calls. A result is part of its call: the tool's own message is left out for it."""
+    """Return the messages with their calls. A result is part of its call: the tool's own message is left out for it."""
     if not messages:
         return (Said(speaker="policy", text=completion, calls=tuple(map(_recorded, calls))),)
     said: list[Said] = []
@@ -126,7 +126,7 @@ def _recorded(call: Mapping[str, Any]) -> Call:
 
 
 def _unrecorded(message: Mapping[str, Any]) -> tuple[Call, ...]:
-    """The calls that a message holds."""
+    """Return the calls in a message, which have no record."""
     functions = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     return tuple(
         Call(name=_text(each.get("name")), arguments=_text(each.get("arguments")), status="", result="")
@@ -135,17 +135,17 @@ def _unrecorded(message: Mapping[str, Any]) -> tuple[Call, ...]:
 
 
 def _text(content: object) -> str:
-    """A message's content: a text, nothing, or parts of which only the JSON can be shown."""
+    """Return a message's content as text: a text, nothing, or parts of which only the JSON can be shown."""
     if content is None:
         return ""
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 def best_and_worst(rows: Iterable[Mapping[str, Any]], best: int, worst: int) -> tuple[list[int], list[int]]:
-    """Which rows to show: the positions of the highest rewards, best first, and of the lowest, worst first.
+    """Return the positions of the highest rewards, best first, and of the lowest, worst first.
 
-    One row per problem as long as there are others, and none twice; among equals those of more turns come first. `reward`
-    orders; where there is none, `correct` does.
+    One row per prompt as long as there are others, each at most once; among equals those of more turns come first. `reward`
+    orders; without it, `correct` does.
     """
     ranked = [(_worth(row), int(row.get("turns", 1)), int(row["problem_index"])) for row in rows]
     falling = sorted(range(len(ranked)), key=lambda place: (-ranked[place][0], -ranked[place][1]))

@@ -1,7 +1,7 @@
-"""Free-running attempts whose groups are judged while others still run, until there are enough of them; the rest is cut off.
+"""Free-running groups, judged as they finish, until there are enough.
 
-A group is the attempts at one problem. What is cut off is aborted at the engine, so that nothing is computed for it any
-more, and nothing of it is used. Not here: what makes a group count (trainer/full_batch.py), and who attempts it again.
+The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/full_batch.py decides which groups
+count.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ Group = Sequence[PlannedAttempt]
 
 
 class Judge(Protocol):
-    """Says of finished groups whether there are enough."""
+    """Judge that decides from finished groups whether there are enough."""
 
     def judge(self, position: int, group: Sequence[Trajectory]) -> None:
-        """Take a finished group. Called in a thread of its own, for one group after the other, as they finish."""
+        """Take a finished group. Called in a separate thread, for one group after the other, as they finish."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough: once they are, they stay so."""
+        """Return True if there are enough, and from then on."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
-    """What was not finished when there was enough."""
+    """Groups that were cut off once there were enough."""
 
     positions: tuple[int, ...] = ()  # rising, of the problems whose groups were cut off
     tokens: int = 0  # that were written for these, as far as the engine tells
@@ -53,10 +53,10 @@ async def until_full(
     judge: Judge,
     cuttable: Collection[int],
 ) -> CutOff:
-    """Every attempt as fast as it can, those at one problem together, until `judge` has enough.
+    """Make every attempt as fast as it can, those at one prompt together, until `judge` has enough.
 
     Only groups at the positions `cuttable` are cut off then; all others are waited for. Every group that has finished is
-    judged. When the server of a group dies and there are others, its attempts are made again on one of those.
+    judged. If the server of a group dies and there are others, its attempts are made again on one of those.
     """
     assert sampling.batch_size is None, "all are in flight at once"
     width = len(sampling.sample_indices)
@@ -69,7 +69,7 @@ async def until_full(
 
 
 class _Race:
-    """The groups of one round."""
+    """Groups of one round."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Race:
         self._made_again = 0
 
     async def run(self, groups: Sequence[Group]) -> CutOff:
-        """Until the last group is judged or cut off."""
+        """Run until the last group is judged or cut off."""
         tasks = {asyncio.ensure_future(self._made_and_judged(group)): group[0].position for group in groups}
         running, aborted = {*tasks}, 0
         try:
@@ -135,9 +135,9 @@ class _Race:
                 self._made_again += len(group)
 
     async def _cut_off(self, groups: dict["asyncio.Task[None]", int]) -> int:
-        """End these groups, here and at the engine; how many tokens the engine had written that it has not given yet.
+        """Cancel these groups, here and at the engine; return the tokens that the engine had written but not returned.
 
-        What an agent breaks with while it is cut off is of no interest.
+        Errors of an agent while it is cut off are ignored.
         """
         self._cut |= {*groups.values()}
         self._cuttable -= self._cut
@@ -149,9 +149,9 @@ class _Race:
 
 
 async def _ended(tasks: Collection["asyncio.Task[None]"]) -> None:
-    """Wait until all have ended, whatever they raise. They are cancelled but once, so that what agents close is closed."""
+    """Wait until all have ended, whatever they raise. They are cancelled only once, so that agents can close their resources."""
     if tasks:
         await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # asyncio complains about one that nobody has looked at
+            task.exception()  # asyncio complains about an exception that is never retrieved

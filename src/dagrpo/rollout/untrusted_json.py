@@ -1,4 +1,4 @@
-"""JSON from a program that may send anything: read within limits, or refused in a sentence."""
+"""Parse JSON from untrusted programs within limits."""
 
 import json
 import re
@@ -11,7 +11,7 @@ Read = TypeVar("Read")
 
 
 def read_json(data: bytes | str, *, constants: bool = False) -> Any:
-    """The value. ValueError says in a sentence why it is none that can be worked with.
+    """Return the parsed value. Raises ValueError, with a sentence, if it is invalid or exceeds a limit.
 
     constants: NaN and Infinity, which are no JSON, are numbers.
     """
@@ -21,7 +21,7 @@ def read_json(data: bytes | str, *, constants: bool = False) -> Any:
 
 
 def read_json_values(line: bytes, *, constants: bool = False) -> list[Any]:
-    """The values that follow each other on a line. ValueError, as by `read_json`, for the line as a whole."""
+    """Return the consecutive values on a line. Raises ValueError like `read_json`, for the line as a whole."""
     values = _within_limits(lambda: list(_values(line.decode(), json.JSONDecoder(parse_constant=_constant(constants)))))
     require_storable(values)
     return values
@@ -62,7 +62,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def require_storable(value: Any) -> None:
-    """ValueError where a value is nested too deeply, or holds what cannot be written again."""
+    """Raise ValueError if a value is nested too deeply, or holds what cannot be written again."""
     waiting = [(value, 1)]
     while waiting:
         each, level = waiting.pop()

@@ -1,7 +1,7 @@
-"""Who makes an attempt, one small file each: our own loop of turns and tools, or a program that speaks OpenAI's protocol.
+"""Agents: our own loop of turns, or programs that speak OpenAI's protocol.
 
-Whoever it is talks to the policy through a session, which records every token. Not here: seeds and the order of work
-(schedule.py), tokens (session.py, chat/).
+Each agent is one small file, and talks to the policy through a session, which records every token. schedule.py sets seeds and
+the order of work; session.py and chat/ handle tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OWN_LOOP = "tool_agent"  # whose attempts have one turn where a problem has neit
 
 
 class Limits(Choice):
-    """What an attempt may take at most: the keys of every agent. Its Config adds keys of its own."""
+    """Limits of one attempt: the keys of every agent, to which its Config adds others."""
 
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = Field(8, description="Turns of the policy.")
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
@@ -63,7 +63,7 @@ class Limits(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """What an agent may use. Everything in it stays as it is for as long as the agent is open."""
+    """Resources of an agent. They stay the same for as long as the agent is open."""
 
     chat: ChatFormat
     tools: Mapping[str, Section]  # those that the task offers, with their parameters
@@ -76,10 +76,10 @@ class AgentContext:
 
 
 class Agent(Protocol):
-    """What makes attempts, many at the same time."""
+    """Agent that makes attempts, many at the same time."""
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        """One attempt. UserError and ServerError end the run; what else can go wrong, the trajectory says."""
+        """Make one attempt. UserError and ServerError end the run; the trajectory records any other failure."""
         ...
 
 
@@ -97,7 +97,7 @@ def _may_report(config: Limits) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind(Generic[ConfigType]):
-    """A kind of agent, before anything of it runs."""
+    """Kind of agent, before it runs."""
 
     config: type[ConfigType]  # its keys in rollout.agent
     open: Callable[[ConfigType, AgentContext], AbstractAsyncContextManager[Agent]]  # UserError: it cannot run here
@@ -119,7 +119,7 @@ AGENTS: Plugins[AgentKind[Any]] = Plugins(
 
 
 def check_agent(params: Params) -> None:
-    """Raise UserError where rollout.agent cannot work with the other parameters."""
+    """Raise UserError if rollout.agent cannot work with the other parameters."""
     name, teacher = params.rollout.agent.name, params.algorithm.teacher
     if teacher.is_there and teacher.prompt == "with_solution" and name != OWN_LOOP:
         raise UserError(

@@ -1,8 +1,8 @@
-"""environment: a class whose public methods are tools, in the form that TRL made common.
+"""environment: a class whose public methods are tools, as in TRL.
 
-`reset(**row)` begins an episode and may say something to the policy; every other public method is a tool, described by its
-signature and docstring; `get_reward()`, where there is one, says what the episode was worth, and so do functions that are
-given the object (reward_functions.py). One object per attempt, in this process, with all its rights.
+`reset(**row)` begins an episode and may return text for the policy; every other public method is a tool, described by its
+signature and docstring. The optional `get_reward()` returns the episode's reward, as do functions that are given the object
+(reward_functions.py). Each attempt has its own object, in this process, with all its rights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Config(Limits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What the user's code has for the attempts."""
+    """User code of an environment: its class, its tools and its reward functions."""
 
     factory: Callable[[], Any]  # the class
     functions: Sequence[ToolFunction]
@@ -59,7 +59,7 @@ class Offer:
 
 
 class ObjectEpisode:
-    """An episode in an object of such a class."""
+    """Episode in an object of the user's class."""
 
     over = False
 
@@ -71,24 +71,24 @@ class ObjectEpisode:
         self._random = random
 
     async def begin(self, problem: Problem) -> str | None:
-        """What `reset` says to the row of the problem."""
+        """Call `reset` with the row and return its text, if any."""
         with self._random.watched():
             said = await trusted_result_of(self._environment.reset, _row(problem))
         return None if said is None else str(said)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What the method returns, a text as it is and anything else as JSON. ToolFailure: what it raised."""
+        """Return the method's result: text unchanged, anything else as JSON. Raises ToolFailure if the method raises."""
         with self._random.watched():
             return await answer_of(getattr(self._environment, function), arguments)
 
     async def forget(self, trajectory: str) -> None:
-        """The object goes with the attempt."""
+        """Do nothing: the object is dropped with the attempt."""
 
     async def hear(self, answer: str) -> None:
-        """An answer without a call ends the attempt."""
+        """Return None: an answer without a call ends the attempt."""
 
     async def rewards(self) -> Mapping[str, float]:
-        """What `get_reward` and the reward functions say, finite numbers."""
+        """Return the rewards of `get_reward` and of the reward functions, which are finite numbers."""
         own = await self._own_reward()
         if not self._reward_functions:
             return own
@@ -109,7 +109,7 @@ class ObjectEpisode:
 
 
 def _row(problem: Problem) -> dict[str, Any]:
-    """What an environment and its reward functions are told of the problem."""
+    """Return the row as an environment and its reward functions receive it."""
     example = problem.example
     return {
         "prompt": [dict(message) for message in example.prompt],
@@ -122,7 +122,7 @@ def _row(problem: Problem) -> dict[str, Any]:
 
 
 class EnvironmentAgent:
-    """Plays every attempt in an object of its own."""
+    """Agent that plays each attempt in a separate object."""
 
     def __init__(self, config: Config, offer: Offer, *, fresh: bool) -> None:
         self._config = config
@@ -131,7 +131,7 @@ class EnvironmentAgent:
         self._random = SharedRandom(config.environment)
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        """One attempt."""
+        """Make one attempt."""
         from dagrpo.rollout.episode import attempt_in
 
         environment = await asyncio.to_thread(self._offer.factory)
@@ -140,7 +140,7 @@ class EnvironmentAgent:
 
 
 def offer_of(config: Config) -> Offer:
-    """What the user's code has. UserError: some of it cannot be imported, or is no environment."""
+    """Return the user's code. Raises UserError if a part cannot be imported or is no environment."""
     factory, functions = methods_of(config.environment)
     rewards = reward_functions_of(config.reward_functions, f"{KEY.rpartition('.')[0]}.reward_functions")
     if ENVIRONMENT_REWARD in rewards and hasattr(factory, GET_REWARD):
@@ -149,7 +149,10 @@ def offer_of(config: Config) -> Offer:
 
 
 def methods_of(path: str) -> tuple[type, list[ToolFunction]]:
-    """The class, and what the policy may call of its objects. UserError: it cannot be imported, or is no environment."""
+    """Return the class, and the methods of its objects that the policy may call.
+
+    Raises UserError if it cannot be imported or is no environment.
+    """
     if not path:
         raise UserError(f"{KEY} is empty: name the class, such as my_lab.envs:Wordle.")
     factory = imported(path, KEY)
@@ -162,7 +165,7 @@ def methods_of(path: str) -> tuple[type, list[ToolFunction]]:
 
 @asynccontextmanager
 async def open_environment(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
-    """The agent. UserError: there is no such environment."""
+    """Open the agent. Raises UserError if there is no such environment."""
     yield EnvironmentAgent(config, offer_of(config), fresh=context.fresh)
 
 

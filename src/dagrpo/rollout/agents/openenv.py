@@ -1,7 +1,7 @@
-"""openenv: environments that a server offers by OpenEnv's protocol, JSON over a WebSocket, one connection per attempt.
+"""openenv: environments on a server, by OpenEnv's protocol (JSON over a WebSocket).
 
-Either the environment's own tools are what the policy may call, or each of its answers is one action. The rewards of all
-steps are added up. Spoken here without the package `openenv`, which brings sixty others.
+Each attempt has its own connection. The policy calls the environment's own tools, or else each of its answers is one action.
+The rewards of all steps are added up. The protocol is implemented here because the package `openenv` has sixty dependencies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Config(Limits):
 
 
 class RemoteEpisode:
-    """An episode over a connection of its own."""
+    """Episode over a separate connection."""
 
     def __init__(self, config: Config, functions: Sequence[ToolFunction] = ()) -> None:
         self.functions = functions
@@ -56,12 +56,12 @@ class RemoteEpisode:
         self._exchanges: set[asyncio.Task[Mapping[str, Any]]] = set()
 
     async def begin(self, problem: Problem) -> str | None:
-        """Connects, and resets: all attempts at a problem get the same seed."""
+        """Connect and reset. All attempts at a prompt get the same seed."""
         observation = await self.exchange("reset", {"seed": problem.example.index})
         return None if self.functions else self._shown(observation)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What the environment's tool says. ToolFailure."""
+        """Return the result of the environment's tool. Raises ToolFailure if the environment reports an error."""
         action = {"type": "call_tool", "tool_name": function, "arguments": dict(arguments)}
         observation = await self.exchange("step", action)
         if error := observation.get("error"):
@@ -69,7 +69,7 @@ class RemoteEpisode:
         return _text_of(observation.get("result"))
 
     async def hear(self, answer: str) -> str | None:
-        """What the environment shows after the policy's action; with tools, an answer without a call is the last."""
+        """Return the environment's observation after the policy's action. With tools, an answer without a call is the last."""
         if self.functions or self.over:
             return None
         try:
@@ -79,14 +79,14 @@ class RemoteEpisode:
         return self._shown(observation)
 
     async def forget(self, trajectory: str) -> None:
-        """The connection is closed with the attempt."""
+        """Do nothing: the connection is closed with the attempt."""
 
     async def rewards(self) -> Mapping[str, float]:
-        """The sum of all steps' rewards."""
+        """Return the sum of all steps' rewards."""
         return {ENVIRONMENT_REWARD: self._reward}
 
     async def tools(self) -> list[ToolFunction]:
-        """What the environment offers. InfrastructureFailure: what it says is not a list of tools."""
+        """Return the environment's tools. Raises InfrastructureFailure if its reply is not a list of tools."""
         observation = await self.exchange("step", {"type": "list_tools"})
         try:
             return [_function(tool) for tool in observation.get("tools") or ()]
@@ -94,7 +94,10 @@ class RemoteEpisode:
             raise InfrastructureFailure(f"{self._config.address}: {type(error).__name__}: {error}") from error
 
     async def exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An observation. ToolFailure: the server refuses the action. A reply that is not waited for is read all the same."""
+        """Send a request and return the observation; the reply is read even if the caller is cancelled.
+
+        Raises ToolFailure if the server refuses the action.
+        """
         task = asyncio.create_task(self._exchange(kind, data))
         self._exchanges.add(task)
         task.add_done_callback(self._exchanges.discard)
@@ -144,7 +147,7 @@ class RemoteEpisode:
         return _text_of(observation.get(field) if field else observation)
 
     async def close(self) -> None:
-        """The server ends the episode with the connection."""
+        """Close the connection, with which the server ends the episode."""
         for task in self._exchanges:
             task.cancel()
         if self._connection is not None:
@@ -152,7 +155,7 @@ class RemoteEpisode:
 
 
 def _text_of(value: Any) -> str:
-    """A text as it is, the texts of an MCP result, anything else as JSON."""
+    """Return text unchanged, the texts of an MCP result joined, and anything else as JSON."""
     if isinstance(value, dict) and isinstance(value.get("content"), list):
         texts = [
             part["text"] for part in value["content"] if isinstance(part, dict) and isinstance(part.get("text"), str)
@@ -172,7 +175,7 @@ def _function(tool: Mapping[str, Any]) -> ToolFunction:
 
 
 class OpenEnvAgent:
-    """Plays every attempt over a connection of its own."""
+    """Agent that plays each attempt over a separate connection."""
 
     def __init__(self, config: Config, functions: Sequence[ToolFunction], *, fresh: bool) -> None:
         self._config = config
@@ -180,7 +183,7 @@ class OpenEnvAgent:
         self._functions = functions
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        """One attempt."""
+        """Make one attempt."""
         from dagrpo.rollout.episode import attempt_in
 
         episode = RemoteEpisode(self._config, self._functions)
@@ -192,7 +195,7 @@ class OpenEnvAgent:
 
 @asynccontextmanager
 async def open_openenv(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
-    """The agent, with the tools that the environment offers. UserError: its server does not answer, or offers none."""
+    """Open the agent with the environment's tools. Raises UserError if its server does not answer, or offers none."""
     functions: Sequence[ToolFunction] = ()
     if not config.action_field:
         probe = RemoteEpisode(config)

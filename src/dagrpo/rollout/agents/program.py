@@ -1,7 +1,8 @@
-"""program: any program that takes the address of an OpenAI server makes the attempts, as one process each or one for all.
+"""program: attempts made by any program that accepts an OpenAI server's address.
 
-It is told the problem, never the answer. What it asks the policy is recorded by the gateway; what the attempt is worth, our
-own verifiers say, or the program does. It runs with the rights of this process: isolation is for the program's owner.
+One process makes one attempt, or one process makes all. The program gets the row without its ground truth. The gateway
+records its requests to the policy; our verifiers or the program itself give the reward. It runs with the rights of this
+process: isolation is for the program's owner.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Config(Limits):
 
 
 class ProgramAgent:
-    """Has a program make every attempt."""
+    """Agent that has a program make each attempt."""
 
     def __init__(self, config: Config, context: AgentContext, gateway: Gateway, service: Service | None) -> None:
         self._config = config
@@ -55,7 +56,7 @@ class ProgramAgent:
         self._wants_report = context.wants_report
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        """One attempt, ended by the program or by limits.seconds."""
+        """Make one attempt, ended by the program or by limits.seconds."""
         from dagrpo.rollout.programs.attempt import attempt, told
 
         problem_told = told(problem, sample_index)
@@ -73,7 +74,7 @@ class ProgramAgent:
         )
 
     async def _served(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
-        """What the program that serves them all reports. ProgramFailure."""
+        """Return the rewards that the shared program reports. Raises ProgramFailure."""
         from dagrpo.rollout.programs.report import reported_rewards
 
         assert self._service is not None
@@ -81,7 +82,7 @@ class ProgramAgent:
         return reported_rewards(await self._service.request(access.identifier, body))
 
     async def _started(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
-        """What a process of its own reports. ProgramFailure."""
+        """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
         from dagrpo.rollout.programs.process import read_output, running
         from dagrpo.rollout.programs.report import ProgramFailure, report_in
         from dagrpo.rollout.programs.variables import access_variables, without_secrets
@@ -102,7 +103,7 @@ class ProgramAgent:
 
 @asynccontextmanager
 async def open_program(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
-    """The agent, and the gateway that its program asks. UserError: there is no such program, or script."""
+    """Open the agent and the gateway for its program. Raises UserError if there is no such program or script."""
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.service import service
     from dagrpo.rollout.programs.variables import without_secrets

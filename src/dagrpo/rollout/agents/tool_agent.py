@@ -1,6 +1,6 @@
-"""tool_agent: our own loop of turns, with the tools and the simulated user of a task.
+"""tool_agent: our own loop, with a task's tools and simulated user.
 
-With neither it makes single turns. What a turn is stands in rollout/dialogue.py.
+Without either it makes single turns. rollout/dialogue.py implements a turn.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Config(Limits):
 
 
 class ToolAgent:
-    """Makes attempts with the tools of one task."""
+    """Agent that makes attempts with the tools of one task."""
 
     def __init__(self, toolbox: Toolbox, limits: Limits) -> None:
         self._toolbox = toolbox
         self._limits = limits
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        """One attempt."""
+        """Make one attempt."""
         from dagrpo.rollout.dialogue import Nobody, SimulatedUser, attempt
 
         example = problem.example
@@ -42,7 +42,7 @@ class ToolAgent:
 
 @asynccontextmanager
 async def open_tool_agent(config: Limits, context: AgentContext) -> AsyncIterator[Agent]:
-    """The agent with the tools of the context's task. UserError: one of them cannot run here."""
+    """Open the agent with the tools of the context's task. Raises UserError if one of them cannot run here."""
     from dagrpo.rollout.toolbox.toolbox import open_toolbox
 
     async with open_toolbox(config, context) as toolbox:

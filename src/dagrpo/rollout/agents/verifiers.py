@@ -1,7 +1,7 @@
-"""verifiers: tasks, tools and rewards of a taskset of the package `verifiers`, whose agents make the attempts unchanged.
+"""verifiers: tasks, tools and rewards of a taskset of the package `verifiers`.
 
-The package lives in an environment of its own, made when first needed. A problem's ground truth is the key of its task;
-what the attempt was worth, the taskset says: give it a weight with the reward component `reported`.
+Its agents make the attempts unchanged. The package lives in a separate environment, created when first needed. A row's ground
+truth is the key of its task; the taskset gives the reward, which the reward component `reported` weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Config(Limits):
 
 
 class VerifiersAgent:
-    """Has a worker in the other environment run a problem's task."""
+    """Agent that has a worker in the other environment run a row's task."""
 
     def __init__(self, config: Config, gateway: Gateway, worker: Service) -> None:
         self._config = config
@@ -46,7 +46,7 @@ class VerifiersAgent:
         self._worker = worker
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        """One attempt, ended by the taskset or by limits.seconds."""
+        """Make one attempt, ended by the taskset or by limits.seconds."""
         from dagrpo.rollout.programs.attempt import attempt, told
         from dagrpo.rollout.programs.report import reported_rewards
 
@@ -61,7 +61,10 @@ class VerifiersAgent:
 
 
 def worker_command(config: Config, *, listing: int = 0) -> list[str]:
-    """The program that runs the taskset's tasks, or lists so many of them. UserError: its environment cannot be made."""
+    """Return the command that runs the taskset's tasks, or lists `listing` of them.
+
+    Raises UserError if its environment cannot be created.
+    """
     from dagrpo.rollout.programs import verifiers_worker_path
     from dagrpo.rollout.programs.own_environment import python_of
 
@@ -77,7 +80,7 @@ def worker_command(config: Config, *, listing: int = 0) -> list[str]:
 
 
 def worker_variables() -> dict[str, str]:
-    """Ours without secrets. The package prepares its own programs with uv."""
+    """Return our environment variables without secrets. The package prepares its own programs with uv."""
     from dagrpo.rollout.programs.variables import without_secrets
 
     variables = without_secrets()
@@ -86,7 +89,7 @@ def worker_variables() -> dict[str, str]:
 
 @asynccontextmanager
 async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
-    """The agent, the gateway, and the worker. UserError: no environment, or no taskset."""
+    """Open the agent, the gateway and the worker. Raises UserError if the environment or the taskset is missing."""
     from dagrpo.errors import UserError
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.own_environment import digest

@@ -1,7 +1,7 @@
-"""Tool calls as a policy writes them: every opening marker becomes one attempt at a call, well formed or not.
+"""Tool calls in a completion: every opening marker is one attempted call.
 
-How a family of models writes calls is in families/, one small file each. Nothing here raises over what a policy wrote, and
-nothing is lost in silence. Not here: tokens, thinking (chat_formats/), and running a tool.
+Each family of models has a small file in families/ for its syntax. Malformed calls are recorded as such: nothing here raises
+over a completion. chat_formats/ handles tokens and thinking; toolbox/ runs the tools.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ Status = Literal["ok", "undecodable", "unclosed", "missing_name", "unknown_tool"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt at a call in a text: from its opening marker to the end of its closing one."""
+    """Attempted call in a text, from its opening marker to the end of its closing one."""
 
     start: int  # the first character
     end: int  # one past the last
@@ -31,7 +31,7 @@ Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments, by the tool's nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """How one family of models writes calls."""
+    """Call syntax of one family of models."""
 
     openings: tuple[str, ...]  # the markers that begin a call, or a list of calls
     read: Callable[[str, Schemas], Iterable[Attempt]]  # text, tools -> its attempts, in order, none within another
@@ -40,13 +40,13 @@ class CallSyntax:
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
-    """The JSON schema of each tool's arguments, from OpenAI function schemas."""
+    """Return the JSON schema of each tool's arguments, from OpenAI function schemas."""
     functions = [tool["function"] for tool in tools]
     return {function["name"]: function.get("parameters") or {} for function in functions}
 
 
 def attempts_in(text: str, syntax: CallSyntax, tools: Sequence[Mapping[str, Any]]) -> list[Attempt]:
-    """All attempts in a text, with unknown tools and arguments that break their tool's schema told apart."""
+    """Return all attempted calls in a text, with a status for unknown tools and for arguments that break their tool's schema."""
     from dagrpo.rollout.calls.checks import checked
 
     schemas = schemas_of(tools)
@@ -54,11 +54,11 @@ def attempts_in(text: str, syntax: CallSyntax, tools: Sequence[Mapping[str, Any]
 
 
 def unread(start: int, end: int) -> Attempt:
-    """A call after the last that is read."""
+    """Return the attempt that stands for a call beyond the limit, which is not read."""
     fault = f"A turn may hold {MOST_CALLS} calls; this is one more and was not read."
     return Attempt(start=start, end=end, status="undecodable", fault=fault)
 
 
 def call_id(position: int) -> str:
-    """The id of a turn's call, by its position: nine letters and digits, as Mistral's template demands."""
+    """Return the id of a turn's call by its position: nine letters and digits, as Mistral's template demands."""
     return f"call{position:05d}"

@@ -1,7 +1,7 @@
-"""JSON schemas that anybody may have written, checked in bounded work: the event loop waits for it.
+"""Check arguments against untrusted JSON schemas in bounded work.
 
-What policies learn from is checked: types, what is required, choices, numbers and lengths. Patterns are not, since one may
-take Python exponential time, nor are keywords outside CHECKED: they are the tool's own to refuse.
+The event loop waits for the check. It covers types, required keys, choices, numbers and lengths. Patterns may take Python
+exponential time, so the tool itself has to check them, as it does other keywords outside CHECKED.
 """
 
 import json
@@ -28,11 +28,14 @@ _steps_left: ContextVar[int] = ContextVar("steps_left")
 
 
 class TooMuchWork(Exception):
-    """A schema asks for more than MOST_STEPS with these arguments."""
+    """Error of a schema that asks for more than MOST_STEPS with these arguments."""
 
 
 def faults(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> "Iterator[ValidationError]":
-    """What is wrong. TooMuchWork; RecursionError and ArithmeticError; whatever jsonschema raises over a schema that is none."""
+    """Yield the faults of the arguments.
+
+    Raises TooMuchWork, RecursionError or ArithmeticError, or any error of jsonschema over an invalid schema.
+    """
     _steps_left.set(MOST_STEPS)
     return _validator(json.dumps(schema, sort_keys=True)).iter_errors(arguments)
 
@@ -58,9 +61,10 @@ def _bounded() -> "type[Validator]":
 
 
 def _without_dialect(part: dict[str, Any]) -> dict[str, Any]:
-    """Without `$schema`, over which jsonschema would take another validator, and `$id`, which changes where a `$ref` leads.
+    """Return the schema part without `$schema` and `$id`.
 
-    A property of such a name has a schema, which is no text.
+    With `$schema` jsonschema would choose another validator; `$id` changes where a `$ref` leads. A property of such a name is kept,
+    as its value is a schema and no text.
     """
     return {key: value for key, value in part.items() if key not in ("$schema", "$id") or not isinstance(value, str)}
 
@@ -70,7 +74,7 @@ def _is_within(reference: str) -> bool:
 
 
 def _left_out_where(holds: Callable[[Any, Mapping[str, Any]], bool], keyword: "Keyword") -> "Keyword":
-    """The keyword, which checks nothing where that holds of its value and its schema."""
+    """Return the keyword, which checks nothing where `holds` is true of its value and its schema."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Mapping[str, Any]) -> "Iterator[ValidationError]":
         if not holds(value, schema):
@@ -80,7 +84,7 @@ def _left_out_where(holds: Callable[[Any, Mapping[str, Any]], bool], keyword: "K
 
 
 def _counted(keyword: "Keyword") -> "Keyword":
-    """The keyword, at the cost of what it goes through and of what it says."""
+    """Return the keyword, which spends steps on the parts that it visits and the messages that it yields."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Mapping[str, Any]) -> "Iterator[ValidationError]":
         _spend(1 + _parts(value) + _parts(instance))

@@ -1,4 +1,4 @@
-"""Whether a call that could be read is one of a tool that there is, with arguments that the tool takes."""
+"""Check that a call names a known tool and fits its schema."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ LONGEST_FAULT = 300  # characters of jsonschema's sentence, which quotes the arg
 
 
 def checked(attempt: Attempt, schemas: Schemas) -> Attempt:
-    """The attempt, as unknown_tool or wrong_arguments where it is that."""
+    """Return the attempt, with status unknown_tool or wrong_arguments if it is that."""
     if attempt.status != "ok":
         return attempt
     if attempt.name not in schemas:
@@ -24,14 +24,14 @@ def checked(attempt: Attempt, schemas: Schemas) -> Attempt:
 
 
 def unknown_tool(name: str, known: Iterable[str]) -> str:
-    """What the policy is told that calls a tool of which there is none."""
+    """Return the policy's message for a call of an unknown tool."""
     return f"There is no tool `{name[:100]}`; the tools are: {', '.join(known) or 'none'}."
 
 
 def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What is wrong with arguments by a JSON schema; "" where nothing is, and where the schema is none.
+    """Return the fault of arguments by a JSON schema; "" if they have none, or if the schema is invalid.
 
-    A schema may be of a program or a server of other people's, which then has to refuse wrong arguments itself.
+    The schema may come from another program or server, which then has to refuse wrong arguments itself.
     """
     from jsonschema.exceptions import best_match
 
@@ -39,7 +39,7 @@ def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         error: ValidationError | None = best_match(faults(arguments, schema))
     except (TooMuchWork, RecursionError, ArithmeticError) as failure:  # of a schema that recurs, and of huge numbers
         return f"The arguments cannot be checked ({type(failure).__name__})."
-    except Exception:  # noqa: BLE001  # the border to a schema of other people's: a type or a reference that is none
+    except Exception:  # noqa: BLE001  # the border to a schema of other people's, with an invalid type or reference
         return ""
     if error is None:
         return ""

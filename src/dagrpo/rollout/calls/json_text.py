@@ -1,4 +1,4 @@
-"""JSON that a policy wrote: read from the middle of a text, with a sentence where it cannot be."""
+"""Parse JSON that a policy wrote in the middle of a text."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _SPACES = re.compile(r"[ \t\r\n]*")
 
 
 class Unreadable(Exception):
-    """What is wrong with the JSON, as a sentence for the policy. `cut_off`: the text ends before the value does."""
+    """Error of JSON that cannot be parsed, as a sentence for the policy. `cut_off`: the text ends before the value does."""
 
     def __init__(self, fault: str, *, cut_off: bool = False) -> None:
         super().__init__(fault)
@@ -19,9 +19,9 @@ class Unreadable(Exception):
 
 
 def json_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at or after `start`, and where it ends. Unreadable says what is wrong.
+    """Parse the JSON value that begins at or after `start`; return it and its end. Raises Unreadable.
 
-    The value says where it ends, so a closing marker within one of its strings ends nothing.
+    The value determines its own end, so a closing marker within one of its strings ends nothing.
     """
     start = after_spaces(text, start)
     try:
@@ -48,14 +48,14 @@ def _refuse(value: Any) -> None:
 
 
 def after_spaces(text: str, start: int) -> int:
-    """The first position from `start` on with no white space."""
+    """Return the first position from `start` on with no white space."""
     match = _SPACES.match(text, start)
     assert match is not None
     return match.end()
 
 
 def spelled_json(value: Mapping[str, Any]) -> str:
-    """As the templates' `tojson` writes it: spaces after separators, and no escapes for letters."""
+    """Write a value as the templates' `tojson` does: spaces after separators, and no escapes for letters."""
     return json.dumps(value, ensure_ascii=False)
 
 

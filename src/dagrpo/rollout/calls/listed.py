@@ -1,4 +1,4 @@
-"""Calls in JSON that end where their JSON ends, one after another."""
+"""Parse consecutive JSON calls that end where their JSON ends."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from dagrpo.rollout.calls.marked import Broken, named_call, object_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """How calls are listed."""
+    """Form of a list of calls."""
 
     opening: str  # the marker before the first; a call that cannot be read ends where the next one stands
     between: re.Pattern[str] | None = None  # what parts two calls; None: there is only one
@@ -21,7 +21,7 @@ class Listing:
 def opened_calls(
     text: str, opening: str, begin: int, calls_of: Callable[[str, int], Iterable[Attempt]]
 ) -> Iterator[Attempt]:
-    """The calls after each opening marker from `begin` on. calls_of: text, a marker's position -> its calls, one at least."""
+    """Yield the calls after each opening marker from `begin` on. calls_of: text, marker position -> its calls, one at least."""
     start = text.find(opening, begin)
     for position in count():
         if start < 0:
@@ -34,9 +34,9 @@ def opened_calls(
 
 
 def listed_calls(text: str, start: int, begin: int, listing: Listing, name: str = "") -> Iterator[Attempt]:
-    """The calls from `begin` on, as long as something parts them; the first attempt starts at `start`.
+    """Yield the calls from `begin` on, as long as a separator follows; the first attempt starts at `start`.
 
-    name: of the tool, where the JSON has nothing but its arguments.
+    name: the tool's, where the JSON has nothing but its arguments.
     """
     for position in count():
         if position == MOST_CALLS:
@@ -71,6 +71,6 @@ def _unread(text: str, start: int, opening: str) -> Attempt:
 
 
 def _next(text: str, begin: int, opening: str) -> int:
-    """Where the next opening marker stands, or the text's end."""
+    """Return the position of the next opening marker, or the text's end."""
     following = text.find(opening, begin)
     return following if following >= 0 else len(text)

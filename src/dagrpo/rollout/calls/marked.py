@@ -1,4 +1,4 @@
-"""Calls between an opening and a closing marker, with a body in JSON or in tags of its own."""
+"""Parse calls between opening and closing markers, in JSON or in tags."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dagrpo.rollout.calls.json_text import Unreadable, after_spaces, json_at
 
 
 class Broken(Exception):
-    """A body that is no call."""
+    """Error of a body that is no valid call."""
 
     def __init__(self, status: Status, fault: str, name: str = "") -> None:
         super().__init__(fault)
@@ -21,7 +21,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """What was read between two markers."""
+    """Parsed content between two markers."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -32,7 +32,7 @@ ReadBody = Callable[[str, int], Body]  # text, start -> body; Broken or Unreadab
 
 
 def marked_calls(text: str, opening: str, closing: str, read_body: ReadBody) -> Iterator[Attempt]:
-    """One attempt per opening marker outside of other calls. Where a body is broken, the next opening marker begins anew."""
+    """Yield one attempt per opening marker outside of other calls. After a broken body, reading resumes at the next opening marker."""
     markers, start = (opening, closing), text.find(opening)
     for position in count():
         if start < 0:
@@ -81,7 +81,7 @@ def _not_closed(text: str, start: int, markers: tuple[str, str], body: Body) -> 
 
 
 def _extent(text: str, start: int, markers: tuple[str, str]) -> tuple[int, bool]:
-    """Where a broken call ends: after its closing marker, or before the next opening one; and whether it is closed."""
+    """Return the end of a broken call (after its closing marker, or before the next opening one), and whether it is closed."""
     opening, closing = markers
     following = text.find(opening, start)
     limit = following if following >= 0 else len(text)
@@ -90,14 +90,14 @@ def _extent(text: str, start: int, markers: tuple[str, str]) -> tuple[int, bool]
 
 
 def json_call(text: str, start: int, keys: Sequence[str] = ("arguments", "parameters")) -> Body:
-    """The body {"name": ..., "arguments": {...}}. Unreadable or Broken says what is wrong."""
+    """Parse the body {"name": ..., "arguments": {...}}. Raises Unreadable or Broken, which say what is wrong."""
     value, end = json_at(text, start)
     name, arguments = named_call(value, keys)
     return Body(name=name, arguments=arguments, end=end)
 
 
 def named_call(value: Any, keys: Sequence[str] = ("arguments", "parameters")) -> tuple[str, Mapping[str, Any]]:
-    """Name and arguments of a call in JSON. Broken says what is wrong."""
+    """Return name and arguments of a call in JSON. Raises Broken, which says what is wrong."""
     if not isinstance(value, dict):
         raise Broken("undecodable", 'A call is a JSON object {"name": ..., "arguments": {...}}.')
     name = value.get("name")
@@ -107,7 +107,7 @@ def named_call(value: Any, keys: Sequence[str] = ("arguments", "parameters")) ->
 
 
 def object_of(arguments: Any, name: str) -> Mapping[str, Any]:
-    """Arguments as the JSON object that they have to be. Broken otherwise."""
+    """Return the arguments. Raises Broken if they are not a JSON object."""
     if isinstance(arguments, dict):
         return arguments
     raise Broken("wrong_arguments", "The arguments are not a JSON object.", name)

@@ -1,7 +1,7 @@
-"""How a conversation becomes tokens, and a completion becomes an answer with tool calls: one small file per chat format.
+"""Chat formats: messages to tokens, and completions to answers with tool calls.
 
-A format never tokenises again what the engine generated: it renders the first prompt, and then only what comes between two
-completions. Not here: when to ask, and what to do with a call.
+Each format is one small file. It never tokenizes again what the engine generated: it renders the first prompt, and then only
+the tokens between two completions. Agents decide when to ask the policy and how to answer a call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ToolSchema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCall:
-    """One tool call as the policy wrote it, well formed or not. Whoever parses loses none."""
+    """Tool call as the policy wrote it, well formed or not. Parsers drop none."""
 
     name: str  # "" where none could be read
     arguments: Mapping[str, Any]  # {} where none could be read
@@ -37,18 +37,18 @@ class ParsedCall:
 
     @property
     def is_readable(self) -> bool:
-        """Whether its name and arguments are known, right or wrong."""
+        """Return True if its name and arguments are known, right or wrong."""
         return self.status not in ("undecodable", "unclosed", "missing_name")
 
     @property
     def recorded_arguments(self) -> str:
-        """JSON with its keys sorted, as in a rollout table; the text as written where it could not be read."""
+        """Return the arguments as a rollout table has them: JSON with sorted keys, or the text as written if it is unreadable."""
         return json.dumps(dict(self.arguments), sort_keys=True, ensure_ascii=False) if self.is_readable else self.raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedAnswer:
-    """What a completion says."""
+    """Parsed content of a completion."""
 
     content: str  # the text outside of thinking and calls
     thinking: str = ""
@@ -57,41 +57,41 @@ class ParsedAnswer:
 
 
 class ChatFormat(Protocol):
-    """The chat format of one model: its template, and how it writes calls."""
+    """Chat format of one model: its template, and its syntax of calls."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        """The first prompt, ready for the policy to answer: its text and its tokens. UserError: the template refuses."""
+        """Return the text and tokens of the first prompt, ready for the policy to answer. Raises UserError if the template refuses."""
         ...
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[int, ...] | None:
-        """The tokens from the end of a completion to the next one's start, with the messages `new` in between.
+        """Return the tokens from the end of a completion to the next one's start, with the messages `new` in between.
 
-        `prompt` is what the completion continues. The tokens begin with the end-of-turn token where the completion was cut
-        off before it. None where the template would rewrite what was said before: then the conversation goes on in a new
-        sample, rendered afresh.
+        `prompt` is the tokens that the completion continues. The result begins with the end-of-turn token where the completion was cut
+        off before it. Returns None where the template would rewrite earlier messages: the conversation then continues in a new
+        sample, rendered from the start.
         """
         ...
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
-        """What a completion says, which continues `prompt`: thinking may have been opened there. Never raises."""
+        """Parse a completion that continues `prompt`, in which thinking may have been opened. Never raises."""
         ...
 
     def text(self, completion: Sequence[int]) -> str:
-        """A completion as it was written, calls included, without special tokens."""
+        """Return a completion as written, calls included, without special tokens."""
         ...
 
     def message(self, answer: ParsedAnswer) -> Message:
-        """The assistant's message in the form in which the template takes it again."""
+        """Return the assistant's message in the form in which the template accepts it."""
         ...
 
     def spelled(self, message: Message) -> str:
-        """The text that a policy writes for an assistant's message, without the end of the turn: for demonstrations."""
+        """Return the text that a policy writes for an assistant's message, without the end of the turn: for demonstrations."""
         ...
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
-        """UserError where the template leaves out a tool's result: the policy would never see it."""
+        """Raise UserError if the template leaves out a tool's result, which the policy would never see."""
         ...
 
 
@@ -100,7 +100,7 @@ ConfigType = TypeVar("ConfigType", bound=Choice)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat(Generic[ConfigType]):
-    """A kind of chat format, before it knows a tokenizer."""
+    """Kind of chat format, before it is bound to a tokenizer."""
 
     config: type[ConfigType]  # its keys in rollout.chat
     bind: Callable[[PreTrainedTokenizerBase, ConfigType], ChatFormat]  # UserError: not with this tokenizer
@@ -118,5 +118,5 @@ CHATS: Plugins[Chat[Any]] = Plugins(
 
 
 def chat_format(tokenizer: PreTrainedTokenizerBase, config: Choice) -> ChatFormat:
-    """The format that section rollout.chat names, for a tokenizer."""
+    """Return the format that section rollout.chat names, bound to the tokenizer."""
     return CHATS.get(config.name).bind(tokenizer, config)

@@ -1,4 +1,4 @@
-"""renderers: a family of models with framing of its own, by the hand-written renderer that the library `renderers` has for it."""
+"""renderers: hand-written renderers of model families, from the library `renderers`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Config(Choice):
 
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
-    """UserError: an option that the family does not have, or a tokenizer without the family's markers."""
+    """Return the family's format. Raises UserError if the family lacks an option, or the tokenizer lacks the family's markers."""
     from dagrpo.rollout.chat_formats.family_format import family_format
 
     return family_format(tokenizer, config.family, config.options)

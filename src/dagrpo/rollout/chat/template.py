@@ -1,4 +1,4 @@
-"""template: the model's own chat template, as its tokenizer has it. What the policy wrote is never tokenized again."""
+"""template: the model's own chat template. The policy's tokens are never re-tokenized."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Config(Choice):
 
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
-    """UserError: the tokenizer has no chat template."""
+    """Return the template's format. Raises UserError if the tokenizer has no chat template."""
     from dagrpo.rollout.chat_formats.template_format import TemplateFormat
 
     return TemplateFormat(tokenizer, CALLS.get(config.calls))

@@ -1,4 +1,4 @@
-"""What chat formats are made of: a model's own template or a family's renderer, and no token of the policy made twice.
+"""Parts of chat formats: a model's own template, or a family's renderer.
 
-Not here: which there are (rollout/chat/), and how calls are written (rollout/calls/).
+Neither tokenizes the policy's tokens again. rollout/chat/ lists the formats; rollout/calls/ has the syntax of calls.
 """

@@ -1,7 +1,7 @@
-"""The chat format of one family, by the library `renderers`: its results in our records, and no exception let through.
+"""Chat format of one family, by a renderer of the library `renderers`.
 
-Not here: what a family writes. A renderer is chosen by name and never by the model's path, for which the library would
-silently take one that reads no calls.
+Results are converted to our records, and no exception passes. A renderer is chosen by name and never by the model's path, for
+which the library would silently choose one that parses no calls.
 """
 
 import json
@@ -29,12 +29,12 @@ STATUSES: Mapping[str, tuple[Status, str]] = {
     "malformed_structure": ("undecodable", "The call has not the form that calls have."),
     "unclosed_block": ("unclosed", "The call has no closing marker."),
     "missing_name": ("missing_name", "The call has no name that says which tool is meant."),
-    "unknown_tool": ("ok", ""),  # told by the schemas, as everywhere
+    "unknown_tool": ("ok", ""),  # reported by the schema check, as everywhere
 }
 
 
 def family_format(tokenizer: PreTrainedTokenizerBase, family: str, options: Mapping[str, Any]) -> "FamilyFormat":
-    """UserError: an option that the family does not have, or a tokenizer that is not of the family."""
+    """Return the family's format. Raises UserError if the family lacks an option, or the tokenizer is of another family."""
     try:
         renderer = create_renderer(tokenizer, _config(family, options))
     except Exception as error:  # the border to the library: asserts, HarmonyError, pydantic's errors and others
@@ -47,7 +47,7 @@ def family_format(tokenizer: PreTrainedTokenizerBase, family: str, options: Mapp
 
 
 def family_names() -> list[str]:
-    """The families that the library has, without those that stand for a guess or for code of one's own."""
+    """Return the library's families, without those that stand for a guess or for user code."""
     names = {config.model_fields["name"].default for config in get_args(get_args(RendererConfig)[0])}
     return sorted(names - {"auto", "default", "custom"})
 
@@ -60,7 +60,7 @@ def _config(family: str, options: Mapping[str, Any]) -> RendererConfig:
 
 
 class FamilyFormat:
-    """A ChatFormat by one renderer."""
+    """ChatFormat by one renderer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer, *, named_ids: bool = False) -> None:
         self._tokenizer = tokenizer
@@ -71,7 +71,7 @@ class FamilyFormat:
         self._openings = [vocabulary[opening] for opening in OPENINGS if opening in vocabulary]
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        """The conversation as the renderer writes it. What follows the first answer holds no special token."""
+        """Return the conversation as the renderer writes it, and its tokens. Later messages hold no special token."""
         first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
         try:
             token_ids = self._renderer.render_ids(
@@ -89,7 +89,7 @@ class FamilyFormat:
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[int, ...] | None:
-        """What the renderer's bridge adds. None where it has no bridge, or one that leaves out what was written."""
+        """Return the tokens of the renderer's bridge; None if it has no bridge, or one that leaves out what the policy wrote."""
         before = [*prompt, *completion]
         try:
             rendered = self._renderer.bridge_to_next_turn(
@@ -102,7 +102,7 @@ class FamilyFormat:
         return tuple(rendered.token_ids[len(before) :])
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
-        """What the renderer reads, each call checked against its tool's schema."""
+        """Parse a completion with the renderer and check each call against its tool's schema."""
         try:
             parsed = self._renderer.parse_response(list(completion), tools=list(tools) or None, prompt_ids=list(prompt))
             calls = tuple(self._call(call, len(completion), tools) for call in parsed.tool_calls)
@@ -116,11 +116,11 @@ class FamilyFormat:
         )
 
     def text(self, completion: Sequence[int]) -> str:
-        """The completion, calls and thinking included, without special tokens."""
+        """Return the completion, calls and thinking included, without special tokens."""
         return completion_text(self._tokenizer, completion)
 
     def message(self, answer: ParsedAnswer) -> Message:
-        """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
+        """Return a message with tool_calls if every call is readable; else with all calls as written, in the content."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if answer.thinking:
             message["reasoning_content"] = answer.thinking
@@ -138,7 +138,7 @@ class FamilyFormat:
         return message
 
     def spelled(self, message: Message) -> str:
-        """What the renderer writes after a prompt, up to the end of the turn."""
+        """Return the text that the renderer writes after a prompt, up to the end of the turn."""
         calls = [{**call, "id": self._id(call["function"]["name"], at)} for at, call in enumerate(_calls(message))]
         answer = {**message, "tool_calls": calls} if calls else message
         before = self._tokens.decoded(self._renderer.render_ids([QUESTION], add_generation_prompt=True))
@@ -152,7 +152,7 @@ class FamilyFormat:
         return stops.split(whole[len(before) :], maxsplit=1)[0]
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
-        """By the result of a call that the renderer shows, or not."""
+        """Raise UserError if the renderer does not show the result of a call."""
         if not tools:
             return
         name = tools[0]["function"]["name"]
@@ -190,7 +190,7 @@ class FamilyFormat:
         return ParsedAnswer(content="", calls=(call,))
 
     def _dropped(self, completion: Sequence[int], parsed: ParsedResponse, calls: Sequence[ParsedCall]) -> int:
-        """Opening markers outside of all calls and of thinking."""
+        """Return the number of opening markers outside of all calls and of thinking."""
         within = {at for call in calls for at in range(*call.span)}
         outside = sum(token in self._openings for at, token in enumerate(completion) if at not in within)
         return max(0, outside - sum((parsed.reasoning_content or "").count(opening) for opening in OPENINGS))
@@ -201,7 +201,7 @@ def _calls(message: Message) -> Sequence[Mapping[str, Any]]:
 
 
 def _with_arguments(attempt: Attempt, arguments: object) -> Attempt:
-    """The attempt with its arguments, if a tool, a file and a template can take them."""
+    """Return the attempt with its arguments, if a tool, a file and a template can take them; else with a status that says why not."""
     if not isinstance(arguments, dict):
         return replace(attempt, status="wrong_arguments", fault="The arguments are not a JSON object.")
     try:

@@ -1,4 +1,7 @@
-"""A problem's messages with their pictures, in the parts that the chat templates of vision-language models take, or without."""
+"""Split messages at `<image>` into parts for vision-language chat templates.
+
+Also remove the pictures.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,15 +16,15 @@ _PIECES = re.compile(f"({IMAGE})")
 
 
 def with_pictures(messages: Sequence[Message]) -> list[Message]:
-    """Each content that shows pictures as parts, text and pictures in turn.
+    """Return the messages with each content that shows pictures as parts, text and pictures in turn.
 
-    For the messages of a problem alone: what is said later may spell `<image>`, and shows none.
+    For the messages of a row alone: `<image>` in later messages is text, and shows no picture.
     """
     return [_in_parts(message) for message in messages]
 
 
 def without_pictures(example: Example) -> Example:
-    """The problem as text alone: what is left of its prompt when the pictures are taken out."""
+    """Return the row as text alone, its prompt without the pictures."""
     hidden = tuple({**message, "content": message["content"].replace(IMAGE, "")} for message in example.prompt)
     return replace(example, prompt=hidden, images=())
 

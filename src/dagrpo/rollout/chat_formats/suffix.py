@@ -1,8 +1,8 @@
-"""What a chat template writes between two answers: the end of one turn, new messages, and the beginning of the next.
+"""Suffixes: a chat template's text between two answers.
 
-It is read off a dummy conversation: a question, an answer that ends in a sentinel, the new messages. What follows the
-sentinel and its end of turn is the suffix. Two sentinels after two histories have to agree, else it depends on what
-was said.
+A suffix is the end of one turn, new messages, and the beginning of the next turn. It is cut from a dummy conversation: a question,
+an answer that ends in a sentinel, the new messages. The text after the sentinel and its end of turn is the suffix. Two sentinels
+after two histories have to agree, else the suffix depends on earlier messages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ SENTINELS = ("A1b2sentinelC3", "Zz9otherY8")
 
 @dataclass(frozen=True, slots=True)
 class _Dummy:
-    """The answer before the new messages: with so many calls, and with thinking or without."""
+    """Dummy answer before the new messages, with `calls` calls, with thinking or without."""
 
     calls: int
     thinking: bool
@@ -27,14 +27,14 @@ class _Dummy:
 
 
 class Suffixes:
-    """The suffixes of one template. What holds for a shape of new messages is found out once."""
+    """Suffixes of one template. A result for one shape of new messages is cached."""
 
     def __init__(self, template: TemplateText) -> None:
         self._template = template
         self._dummies: dict[Any, _Dummy | None] = {}
 
     def after(self, new: Sequence[Message], tools: Sequence[ToolSchema], *, thinking: bool) -> str | None:
-        """The text from the end of turn on, without it. None where the template would rewrite what was said before."""
+        """Return the text after the end of turn; None if the template would rewrite earlier messages."""
         dummy = self._dummy(new, tools, thinking)
         if dummy is None:
             return None
@@ -44,7 +44,7 @@ class Suffixes:
             return None
 
     def shows(self, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
-        """Whether the template shows what the last of the new messages says, after some answer."""
+        """Return True if the template shows the content of the last new message after some answer."""
         return any(self._shows(dummy, new, tools) for dummy in _dummies(new, thinking=False))
 
     def _shows(self, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
@@ -72,7 +72,7 @@ class Suffixes:
         return None
 
     def _probed(self, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> str | None:
-        """The suffix, if it shows every new message, leaves what was said alone and does not depend on it."""
+        """Return the suffix, if it shows every new message, leaves earlier messages alone and does not depend on them."""
         marks = [f"M{position}mark" for position in range(len(new))]
         probes: list[Message] = [{**message, "content": mark} for message, mark in zip(new, marks, strict=True)]
         earlier = [QUESTION, self._answer("a", dummy, probes, tools), *probes, {"role": "assistant", "content": "b"}]
@@ -105,7 +105,7 @@ class Suffixes:
     def _answer(
         self, sentinel: str, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> dict[str, Any]:
-        """The dummy's answer. With calls, the sentinel is in the last one: some templates then drop what is said beside."""
+        """Return the dummy's answer. Its sentinel is in the last call, if any: some templates drop the content beside calls."""
         answer: dict[str, Any] = {"role": "assistant", "content": "" if dummy.calls else sentinel}
         if dummy.calls:
             name = tools[0]["function"]["name"] if tools else "f"
@@ -126,12 +126,12 @@ class Suffixes:
 
 
 def _dummies(new: Sequence[Message], thinking: bool) -> Iterator[_Dummy]:
-    """The answers to try: with a call per result, with one call, and with none."""
+    """Yield the answers to try: with a call per result, with one call, and with none."""
     results = sum(message["role"] == "tool" for message in new)
     for calls in dict.fromkeys((results, min(results, 1), 0)):
         yield _Dummy(calls=calls, thinking=thinking)
 
 
 def _in_order(marks: Sequence[str], text: str) -> bool:
-    """Whether each mark is in the text once, in order."""
+    """Return True if each mark is in the text once, in order."""
     return all(text.count(mark) == 1 for mark in marks) and sorted(marks, key=text.index) == list(marks)

@@ -1,4 +1,4 @@
-"""The chat format that a model's own template and a family's way to write calls make up."""
+"""Chat format by a model's own template and a family's call syntax."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
 
 
 class TemplateFormat:
-    """A ChatFormat by the tokenizer's own template. UserError: the tokenizer has none."""
+    """ChatFormat by the tokenizer's own template. Raises UserError if the tokenizer has none."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, calls: CallSyntax) -> None:
         self._tokenizer = tokenizer
@@ -37,7 +37,7 @@ class TemplateFormat:
         self._foreign_ids = {self._tokens.id_of(token) for token in foreign} | self._stops
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        """The conversation as the template writes it, and its tokens."""
+        """Return the conversation as the template writes it, and its tokens."""
         try:
             text = self._template.render(self._tokens.guarded(messages), tools)
         except TemplateRefusal as error:
@@ -50,7 +50,7 @@ class TemplateFormat:
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[int, ...] | None:
-        """The suffix's tokens. None: a special token within the completion, thinking cut off, or a template that rewrites.
+        """Return the suffix's tokens; None for a special token within the completion, thinking cut off, or a template that rewrites.
 
         A stop token or a chat marker in the middle of a turn would make a conversation that no template writes. The next
         sample begins without it.
@@ -75,7 +75,7 @@ class TemplateFormat:
         return token_ids[1:] if ended else token_ids
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
-        """Thinking, calls, and what is said beside them."""
+        """Parse thinking, calls, and the content beside them."""
         written = list(completion)
         while written and written[-1] in self._stops:
             written.pop()
@@ -96,11 +96,11 @@ class TemplateFormat:
         )
 
     def text(self, completion: Sequence[int]) -> str:
-        """The completion, calls and thinking included, without special tokens."""
+        """Return the completion, calls and thinking included, without special tokens."""
         return completion_text(self._tokenizer, completion)
 
     def message(self, answer: ParsedAnswer) -> Message:
-        """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
+        """Return a message with tool_calls if every call is readable; else with all calls as written, in the content."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if answer.thinking and self._template.takes_reasoning:
             message["reasoning_content"] = answer.thinking
@@ -116,14 +116,14 @@ class TemplateFormat:
         return message
 
     def spelled(self, message: Message) -> str:
-        """Thinking, content and calls, each on lines of its own."""
+        """Write thinking, content and calls, each on separate lines."""
         calls = self._calls.spell([_name_and_arguments(call) for call in message.get("tool_calls") or ()])
         said = "\n".join(filter(None, [message.get("content"), calls]))
         thought = message.get("reasoning_content")
         return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
-        """By the result of a call that the template shows, or not."""
+        """Raise UserError if the template does not show the result of a call."""
         if not tools:
             return
         result = {"role": "tool", "name": tools[0]["function"]["name"], "tool_call_id": call_id(0), "content": RESULT}
@@ -137,7 +137,7 @@ class TemplateFormat:
     def _rewrites_thinking_before(
         self, prompt: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> bool:
-        """Whether earlier turns in the prompt thought, and the template drops that from here on."""
+        """Return True if earlier turns in the prompt hold thinking which the template drops from here on."""
         if not self._template.knows_thinking or self._suffixes.after(new, tools, thinking=True) is not None:
             return False
         return thinking.has_thought(self._tokens.decoded(prompt))
@@ -164,12 +164,12 @@ class TemplateFormat:
         )
 
     def _plain(self, text: str) -> str:
-        """Without special tokens, and without the white space at its ends."""
+        """Return the text without special tokens and without the white space at its ends."""
         return self._foreign.sub("", text).strip()
 
 
 def _outside(text: str, attempts: Sequence[Attempt]) -> list[str]:
-    """What stands between the calls."""
+    """Return the texts between the calls."""
     starts = [0, *(attempt.end for attempt in attempts)]
     ends = [*(attempt.start for attempt in attempts), len(text)]
     return [text[start:end] for start, end in zip(starts, ends, strict=True)]

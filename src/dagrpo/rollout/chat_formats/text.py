@@ -1,4 +1,7 @@
-"""Chat messages to text by a model's own, unpatched template, in the forms that this template takes them in."""
+"""Render chat messages to text by a model's own, unpatched template.
+
+Messages are first brought into the form that this template accepts.
+"""
 
 import json
 import re
@@ -19,7 +22,7 @@ ARGUMENT, THOUGHT, RESULT = "Q7argumentX", "K3thoughtW", "R5resultY"
 
 
 class TemplateText:
-    """A tokenizer's chat template. UserError: it has none."""
+    """Chat template of a tokenizer. Raises UserError if it has none."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not tokenizer.chat_template:
@@ -36,19 +39,19 @@ class TemplateText:
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, add_generation_prompt: bool = True
     ) -> str:
-        """The conversation as the template writes it. TemplateRefusal: it refuses."""
+        """Return the conversation as the template writes it. Raises TemplateRefusal if it refuses."""
         accepted = [self.accepted(message) for message in messages]
         return template_text(self._tokenizer, accepted, tools, add_generation_prompt=add_generation_prompt)
 
     def accepted(self, message: Message) -> dict[str, Any]:
-        """A message with its content as text and its calls' arguments in the form that the template takes."""
+        """Return a message with its content as text and its calls' arguments in the form that the template accepts."""
         accepted = {**message, "content": _content(message.get("content"))}
         if message.get("tool_calls"):
             accepted["tool_calls"] = [self._accepted_call(call) for call in message["tool_calls"]]
         return accepted
 
     def call(self, name: str, arguments: Mapping[str, Any], identity: str) -> dict[str, Any]:
-        """One entry of tool_calls."""
+        """Return one entry of tool_calls."""
         call = {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
         return self._accepted_call(call)
 
@@ -77,7 +80,7 @@ class TemplateText:
             return False
 
     def _end_of_turn(self) -> str:
-        """The special token that the template puts after an answer; the tokenizer's eos where it puts none."""
+        """Return the special token that the template puts after an answer; the tokenizer's eos where it puts none."""
         eos = str(self._tokenizer.eos_token)
         try:
             text = self.render([QUESTION, {"role": "assistant", "content": ARGUMENT}], (), add_generation_prompt=False)
@@ -89,7 +92,7 @@ class TemplateText:
 
 
 def _content(content: Any) -> Any:
-    """OpenAI's clients send null beside calls, and text in parts."""
+    """Return the content as text: OpenAI's clients send null beside calls, and text in parts."""
     if content is None:
         return ""
     if isinstance(content, list) and all(map(_is_text, content)):

@@ -1,8 +1,8 @@
-"""Where thinking ends and the answer begins.
+"""Separate a completion's thinking from its answer.
 
-Thinking is what a completion begins with: after <think>, or at once where the prompt ends in it. It goes up to the first
-</think>, or to the end where there is none. A <think> anywhere else is ordinary text, so one within a call's arguments
-breaks no call. What looks like a call within thinking is none, as in SGLang's server.
+Thinking stands at the beginning of a completion: after <think>, or at once where the prompt ends in it. It extends to the first
+</think>, or to the end if that is missing. A <think> anywhere else is ordinary text, so one within a call's arguments
+breaks no call. Text within thinking that looks like a call is ignored, as in SGLang's server.
 """
 
 import re
@@ -14,7 +14,7 @@ _THOUGHT = re.compile(r"<think>(?!\s*</think>)\s*\S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A completion's text in two."""
+    """Thinking and answer of a completion."""
 
     thinking: str
     start: int  # of the answer, a position in the text
@@ -22,7 +22,7 @@ class Split:
 
 
 def split(text: str, *, opened: bool) -> Split:
-    """The thinking at a text's beginning; `opened`: the prompt ends in <think>."""
+    """Return the thinking at a text's beginning and the rest; `opened`: the prompt ends in <think>."""
     start = 0
     if not opened:
         start = len(text) - len(text.lstrip())
@@ -36,15 +36,15 @@ def split(text: str, *, opened: bool) -> Split:
 
 
 def ends_open(text: str) -> bool:
-    """Whether a prompt ends in <think>."""
+    """Return True if a prompt ends in <think>."""
     return text.rstrip().endswith(OPENING)
 
 
 def has_thought(text: str) -> bool:
-    """Whether a prompt holds thinking that is not empty."""
+    """Return True if a prompt holds thinking that is not empty."""
     return _THOUGHT.search(text) is not None
 
 
 def is_marked(text: str) -> bool:
-    """Whether a completion holds a marker of thinking, wherever: templates look for it everywhere."""
+    """Return True if a completion holds a marker of thinking anywhere: templates look for it everywhere."""
     return OPENING in text or CLOSING in text

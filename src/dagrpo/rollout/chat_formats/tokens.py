@@ -1,7 +1,7 @@
-"""Text to tokens and back, with one rule: what is said in a conversation never becomes a special token.
+"""Encode and decode text without special tokens from message contents.
 
 A tool's result may hold `<|im_end|>` or `<|image_pad|>`, because the policy's own program printed it. The template's
-framing becomes special tokens; the same characters within a message are encoded as any others are.
+framing becomes special tokens; the same characters within a message are encoded like any others.
 """
 
 import re
@@ -17,7 +17,7 @@ _GUARDED = re.compile(f"{_BEGIN}(\\d+){_END}")
 
 
 class Tokens:
-    """A tokenizer's encoding and decoding."""
+    """Encoding and decoding of a tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -26,19 +26,19 @@ class Tokens:
         self._pattern = any_of(self.special)
 
     def guarded(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with stand-ins for special tokens in what they say."""
+        """Return the messages with stand-ins for special tokens in their contents."""
         return [_mapped(message, self._guard) for message in messages]
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with a space in each special token that they name, for a renderer that knows no stand-ins."""
+        """Return the messages with a space in each special token that they name, for a renderer that knows no stand-ins."""
         return [_mapped(message, self._part) for message in messages]
 
     def restored(self, text: str) -> str:
-        """The text with what the stand-ins stand for."""
+        """Return the text with stand-ins replaced by their special tokens."""
         return _GUARDED.sub(lambda match: self.special[int(match[1])], text)
 
     def encoded(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text in which stand-ins may be."""
+        """Return the tokens of a text that may hold stand-ins."""
         if _BEGIN not in text:
             return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         token_ids: list[int] = []
@@ -49,13 +49,13 @@ class Tokens:
         return tuple(token_ids)
 
     def decoded(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens, special ones included."""
+        """Return the text of tokens, special ones included."""
         text = self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
     def id_of(self, token: str) -> int:
-        """The id of a token that there is."""
+        """Return the id of an existing token."""
         token_id = self._tokenizer.convert_tokens_to_ids(token)
         assert isinstance(token_id, int)
         return token_id
@@ -68,7 +68,7 @@ class Tokens:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A message with every text in it changed, but for its role."""
+    """Return a message with every text in it changed, but for its role."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -77,5 +77,5 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def any_of(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Matches any of some texts, the longest first; nothing where there is none."""
+    """Return a pattern that matches any of the texts, the longest first; it matches nothing without texts."""
     return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or r"(?!)")

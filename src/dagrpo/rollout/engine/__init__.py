@@ -1,1 +1,1 @@
-"""The SGLang engine: its server, its client, and how weights reach it."""
+"""SGLang engine: its server, its client and its weight sync."""

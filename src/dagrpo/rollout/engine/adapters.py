@@ -1,7 +1,7 @@
-"""A LoRA adapter that SGLang serves itself: beside weights that stay in its servers, it is all that is handed over.
+"""LoRA adapters that SGLang serves beside weights that stay in its servers.
 
-Each version travels in a folder of its own, as PEFT lays one out. Not how an adapter leaves the trainer: see
-trainer/served_adapter.py.
+A weight sync then sends only the adapter. Each version travels in a separate folder, in PEFT's layout.
+trainer/served_adapter.py takes an adapter from the trainer.
 """
 
 import shutil
@@ -21,14 +21,14 @@ CPU_BACKEND = "torch_native"  # SGLang's other ones are kernels for a GPU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterForm:
-    """What all versions of an adapter have in common, and a server makes room for."""
+    """Form that all versions of an adapter share, and that a server reserves memory for."""
 
     rank: int
     alpha: int
     target_modules: tuple[str, ...]  # last parts of the names of layers, such as q_proj
 
     def flags(self, *, gpu: bool) -> list[str]:
-        """Of the server's command line. Room for one adapter is enough: requests of two versions are never computed together."""
+        """Return the server's flags. Room for one adapter is enough: requests of two versions are never computed together."""
         backend = [] if gpu else [f"--lora-backend={CPU_BACKEND}"]
         return [
             "--enable-lora",
@@ -50,7 +50,7 @@ class Adapter:
 
 
 class AdapterFolders:
-    """Where versions of an adapter travel; they are removed with the folder of weights that they lie in."""
+    """Folders of an adapter's versions; they are removed with the folder of weights that contains them."""
 
     def __init__(self, form: AdapterForm, parent: WeightsFolder) -> None:
         self._form = form
@@ -58,9 +58,9 @@ class AdapterFolders:
         self._newest: Path | None = None
 
     def write(self, tensors: Tensors, version: WeightVersion) -> Path:
-        """A new folder with this version. UserError: there is no room.
+        """Write this version to a new folder. Raises UserError if there is no room.
 
-        The one before is removed, although a server may have it mapped: there a removed file stays readable, and nobody loads an old
+        The previous one is removed, although a server may have it mapped: a removed file stays readable there, and no server loads an old
         version again.
         """
         self._remove_newest()
@@ -72,13 +72,13 @@ class AdapterFolders:
         return folder
 
     def _remove_newest(self) -> None:
-        """The newest version so far, which every server has loaded."""
+        """Remove the newest version so far, which every server has loaded."""
         if self._newest is not None:
-            with suppress(FileNotFoundError):  # somebody else has removed it, and nobody needs it
+            with suppress(FileNotFoundError):  # another process has removed it, and it is not needed
                 shutil.rmtree(self._newest)
             self._newest = None
 
 
 def is_of_an_adapter(name: str) -> bool:
-    """Whether a tensor, as a server or a hand-over names it, is a part of an adapter."""
+    """Return True if a tensor, as a server or a weight sync names it, is a part of an adapter."""
     return name.startswith(PREFIX)

@@ -1,4 +1,4 @@
-"""What an SGLang server answers, checked: nothing of it is used before it is known to be what was asked for.
+"""Parse and check an SGLang server's answers before they are used.
 
 A server may run elsewhere, be of another version, or be no SGLang server at all.
 """
@@ -31,7 +31,7 @@ SEPARATOR = ":"  # between the names of an adapter and of its tensor, where a se
 
 
 def largest_answer(requests: Sequence[SamplingRequest]) -> int:
-    """How many bytes the answer to these may have."""
+    """Return the largest size in bytes of the answer to these requests."""
     tokens = sum(request.max_new_tokens for request in requests)
     ids = sum(request.max_new_tokens * request.top_k for request in requests if request.support)
     ids += sum(len(request.input_ids) for request in requests) if any(map(files_of, requests)) else 0
@@ -39,7 +39,7 @@ def largest_answer(requests: Sequence[SamplingRequest]) -> int:
 
 
 def largest_scores(requests: Sequence[ScoringRequest]) -> int:
-    """The same of requests for logprobs."""
+    """Return the largest size in bytes of the answer to requests for logprobs."""
     tokens = sum(len(request.token_ids) - request.first + 1 for request in requests)
     ids = sum(len(request.token_ids) for request in requests) if any(map(files_of, requests)) else 0
     return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN + ids * ABOUT_AN_ID
@@ -48,14 +48,14 @@ def largest_scores(requests: Sequence[ScoringRequest]) -> int:
 def completions_of(
     data: bytes, requests: Sequence[SamplingRequest], address: str, version: WeightVersion
 ) -> list[Completion]:
-    """One completion per request, in order. ServerError: they are not what was asked for."""
+    """Return one completion per request, in order. Raises ServerError if the answer does not fit the requests."""
     pairs = zip(_replies(data, len(requests), address), requests, strict=True)
     with _of_a_known_form(address):
         return [_completion(reply, request, address, version) for reply, request in pairs]
 
 
 def tokens_written(data: bytes) -> int:
-    """How many tokens an answer to aborted requests tells of; 0 for what it does not say. They are counted, and never used."""
+    """Return the number of tokens in an answer to aborted requests, 0 for missing counts. The tokens are counted, and never used."""
     try:
         replies = json.loads(data)
     except (ValueError, RecursionError):
@@ -70,14 +70,14 @@ def tokens_written(data: bytes) -> int:
 def scores_of(
     data: bytes, requests: Sequence[ScoringRequest], address: str, version: WeightVersion
 ) -> list[tuple[float, ...]]:
-    """The logprobs that each request asks for, in order. ServerError: they are not what was asked for."""
+    """Return the logprobs that each request asks for, in order. Raises ServerError if the answer does not fit the requests."""
     pairs = zip(_replies(data, len(requests), address), requests, strict=True)
     with _of_a_known_form(address):
         return [_scores(reply, request, address, version) for reply, request in pairs]
 
 
 def _replies(data: bytes, count: int, address: str) -> list[Any]:
-    """One for each of so many requests. ServerError: it is no list of them."""
+    """Return one reply for each of `count` requests. Raises ServerError if the answer is not a list of that length."""
     try:
         replies = json.loads(data)
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ def _replies(data: bytes, count: int, address: str) -> list[Any]:
 
 @contextmanager
 def _of_a_known_form(address: str) -> Iterator[None]:
-    """ServerError in place of what is raised where a reply is not made as SGLang's are."""
+    """Raise ServerError in place of errors from a reply that has not SGLang's form."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, _OfAnotherShape) as error:
@@ -103,7 +103,7 @@ def _of_a_known_form(address: str) -> Iterator[None]:
 
 
 def _scores(reply: Any, request: ScoringRequest, address: str, version: WeightVersion) -> tuple[float, ...]:
-    """ServerError when it was aborted, has no logprobs, or comes from other weights."""
+    """Return the logprobs of a reply. Raises ServerError if it was aborted, has no logprobs, or comes from other weights."""
     about = reply["meta_info"]
     _require_finished(about["finish_reason"], address)
     _require_version(about, address, version)
@@ -119,7 +119,7 @@ def _scores(reply: Any, request: ScoringRequest, address: str, version: WeightVe
 
 
 def _completion(reply: Any, request: SamplingRequest, address: str, version: WeightVersion) -> Completion:
-    """ServerError when it was aborted, has no logprobs, or comes from other weights."""
+    """Return the completion of a reply. Raises ServerError if it was aborted, has no logprobs, or comes from other weights."""
     about = reply["meta_info"]
     reason = about["finish_reason"]
     _require_finished(reason, address)
@@ -144,7 +144,7 @@ def _completion(reply: Any, request: SamplingRequest, address: str, version: Wei
 
 
 class _OfAnotherShape(Exception):
-    """A value that is not of the kind that is read."""
+    """Error of a value that is not of the expected kind."""
 
 
 def _require_finished(reason: Mapping[str, Any], address: str) -> None:
@@ -163,7 +163,7 @@ def _require_version(about: Mapping[str, Any], address: str, version: WeightVers
 
 
 def _require_expanded(prompt: Any, expected: tuple[int, ...], pictures: PromptPictures | None, address: str) -> None:
-    """ServerError: the server's pictures take other numbers of tokens than those that training counts with."""
+    """Raise ServerError if the server expands pictures to other numbers of tokens than training does."""
     if not isinstance(prompt, list):
         raise _OfAnotherShape(f"{type(prompt).__name__} is no list of a prompt's tokens")
     if tuple(prompt) == expected:
@@ -179,7 +179,7 @@ def _require_expanded(prompt: Any, expected: tuple[int, ...], pictures: PromptPi
 
 
 def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Token ids and their logprobs, of entries [logprob, token, text]."""
+    """Return token ids and their logprobs, of entries [logprob, token, text]."""
     if not isinstance(entries, list) or not min(1, most) <= len(entries) <= most:
         raise _OfAnotherShape(f"between {min(1, most)} and {most} tokens were asked for")
     logprobs = _logprobs([entry[0] for entry in entries], address)
@@ -187,7 +187,7 @@ def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tup
 
 
 def _logprobs(logprobs: Sequence[Any], address: str) -> tuple[float, ...]:
-    """ServerError: they are not finite."""
+    """Return the logprobs. Raises ServerError if they are not finite."""
     if not all(_is_finite(logprob) for logprob in logprobs):
         raise ServerError(f"{address} computed logprobs that are no numbers: the weights are not finite.")
     if max(logprobs, default=0.0) > ROUNDING:
@@ -198,9 +198,9 @@ def _logprobs(logprobs: Sequence[Any], address: str) -> tuple[float, ...]:
 def _support(
     about: Mapping[str, Any], tokens: Sequence[int], most: int, address: str
 ) -> tuple[tuple[array[int], ...], tuple[float, ...]]:
-    """Of each token which ones it was drawn from, at most so many, and its logprob among them. [completion] both
+    """Return each token's sampling mask, at most `most` token ids, and its logprob within it. [completion] both
 
-    ServerError: the server does not say.
+    Raises ServerError if the server does not report them.
     """
     if about.get("output_token_sampling_mask") is None:
         raise ServerError(
@@ -219,7 +219,7 @@ def _support(
 
 
 def _require_matched(of_logprobs: tuple[int, ...], sampled: Any, address: str) -> None:
-    """ServerError: the tokens that the logprobs are of are not the tokens that were sampled, position by position."""
+    """Raise ServerError if the logprobs belong to other tokens than those that were sampled, position by position."""
     if not isinstance(sampled, list):
         raise _OfAnotherShape(f"{sampled!r} is no list of tokens")
     if list(of_logprobs) != sampled:
@@ -235,7 +235,7 @@ def _require_matched(of_logprobs: tuple[int, ...], sampled: Any, address: str) -
 def digests_of(data: bytes, address: str) -> list[dict[str, str]]:
     """Return the digests of the tensors of each rank of a server, by name, [ranks].
 
-    ServerError: it does not report them, or divides its weights in another way than by tensor parallelism.
+    Raises ServerError if it does not report them, or divides its weights in another way than by tensor parallelism.
     """
     try:
         ranks = json.loads(data)["ranks"]
@@ -253,9 +253,10 @@ def digests_of(data: bytes, address: str) -> list[dict[str, str]]:
 
 
 def without_name(told: Mapping[str, str], adapter: str | None, address: str) -> dict[str, str]:
-    """The digests, with the adapter's name taken off those of its tensors. ServerError: some are of another adapter.
+    """Return the digests, with the adapter's name removed from those of its tensors.
 
-    adapter None: digests of adapters left by an earlier run are dropped, as no request uses them.
+    adapter None: digests of adapters left by an earlier run are dropped, as no request uses them. Raises ServerError if some belong to
+    another adapter.
     """
     if adapter is None:
         return {name: digest for name, digest in told.items() if SEPARATOR not in name}
@@ -270,7 +271,7 @@ def without_name(told: Mapping[str, str], adapter: str | None, address: str) -> 
 
 
 def adapters_of(data: bytes, path: str, address: str) -> set[str]:
-    """The names of the adapters that a server holds after a change. ServerError: it does not tell them."""
+    """Return the names of the adapters that a server holds after a change. Raises ServerError if it does not report them."""
     try:
         return {str(name) for name in dict(json.loads(data)["loaded_adapters"])}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -281,7 +282,7 @@ def adapters_of(data: bytes, path: str, address: str) -> set[str]:
 
 
 def _is_finite(logprob: Any) -> bool:
-    """None stands for NaN, which JSON does not have."""
+    """Return True if a logprob is a finite number. None stands for NaN, which JSON does not have."""
     if logprob is None:
         return False
     if isinstance(logprob, bool) or not isinstance(logprob, int | float):
@@ -296,7 +297,10 @@ def _whole(value: Any) -> int:
 
 
 def message_of(data: bytes) -> str:
-    """What a refusal says, on one line: {"message": ...}, {"error": {"message": ...}}, {"error_message": ...}, or plain text."""
+    """Return the message of a refusal on one line.
+
+    Forms: {"message": ...}, {"error": {"message": ...}}, {"error_message": ...}, or plain text.
+    """
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,7 @@
-"""An event loop in a thread of its own: callers with and without a loop share one set of connections."""
+"""Event loop in a separate thread.
+
+Callers with and without a loop share one set of connections.
+"""
 
 import asyncio
 import threading
@@ -10,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class BackgroundLoop:
-    """Runs coroutines, as a context manager. What is unfinished at its end is cancelled."""
+    """Runner of coroutines, as a context manager. It cancels those that are unfinished at its end."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -24,7 +27,7 @@ class BackgroundLoop:
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, for a caller that waits for it."""
+        """Run `work` and wait for its result."""
         submitted = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return submitted.result()
@@ -32,7 +35,7 @@ class BackgroundLoop:
             submitted.cancel()  # the caller was interrupted; no effect on finished work
 
     def cancel(self) -> None:
-        """Cancel what is unfinished, from any thread: whoever waits for it gets a CancelledError."""
+        """Cancel unfinished coroutines, from any thread: their callers get a CancelledError."""
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -40,7 +43,7 @@ class BackgroundLoop:
             task.cancel()
 
     async def join(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, for a coroutine of another loop."""
+        """Return the result of `work`, for a coroutine of another loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _work(self) -> None:
@@ -53,7 +56,7 @@ class BackgroundLoop:
 
 
 async def all_of(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """All results in order. The first failure ends the others, and is raised as it is when none of them runs any more."""
+    """Return all results in order. The first failure cancels the others, and is raised unchanged once all have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

@@ -1,4 +1,7 @@
-"""Speaks SGLang's HTTP protocol with one server: tokens in, tokens out. Knows nothing of other servers, text or training."""
+"""Client of one SGLang server over HTTP: tokens in, tokens out.
+
+It knows nothing of other servers, text or training.
+"""
 
 import asyncio
 import json
@@ -40,7 +43,7 @@ _Prompt = tuple[tuple[int, ...], tuple[bytes, ...]]  # as it is sent: tokens, an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a server listens, and what opens it."""
+    """Address and key of a server."""
 
     address: str  # such as http://127.0.0.1:30000
     api_key: str | None = None
@@ -49,7 +52,7 @@ class Endpoint:
 
 
 class ServerClient:
-    """One server. Every method raises ServerError when it dies, refuses, or does not answer in time."""
+    """Client of one server. Every method raises ServerError if the server dies, refuses, or does not answer in time."""
 
     def __init__(self, endpoint: Endpoint, timeout: float, most_at_once: int = 256) -> None:
         """`timeout` in seconds for one HTTP request, from its first byte to the answer's last.
@@ -80,9 +83,9 @@ class ServerClient:
     async def generate(
         self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
     ) -> list[Completion]:
-        """One completion per request, in order, by one HTTP request; ServerError also when other weights made them.
+        """Return one completion per request, in order, by one HTTP request. Raises ServerError also if other weights made them.
 
-        With an identifier for each they can be aborted together: RequestsAborted then, whether or not some had finished.
+        With an identifier for each they can be aborted together: raises RequestsAborted then, even if some had finished.
         """
         assert not self._has_left, "a server without weights is asked"
         self._waiting.update(identifiers)
@@ -120,16 +123,19 @@ class ServerClient:
         return completions_of(answer, requests, self.address, version)
 
     async def abort(self, identifiers: Sequence[str]) -> None:
-        """Have the server stop computing these requests, which are then answered at once.
+        """Abort these requests, which the server then answers at once.
 
-        No effect on what the server does not know yet, as a request may still be on its way: whoever waits asks again.
+        A request may still be on its way, and an abort that comes before it has no effect: callers repeat the abort while they wait.
         """
         self._aborted.update(self._waiting.intersection(identifiers))
         for identifier in identifiers:
             await self._post("/abort_request", {"rid": identifier})
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
-        """The logprobs that each asks for, in order, by one HTTP request; ServerError also when other weights gave them."""
+        """Return the logprobs that each request asks for, in order, by one HTTP request.
+
+        Raises ServerError also if they come from other weights.
+        """
         assert not self._has_left, "a server without weights is asked"
         pictures = [files_of(request) for request in requests]
         prompts = [sent_ids(request.token_ids[: request.first], request.pictures) for request in requests]
@@ -138,17 +144,19 @@ class ServerClient:
             "input_ids": [sent_ids(request.token_ids, request.pictures) for request in requests],
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
-            "logprob_start_len": [request.first - 1 for request in requests],  # whose own logprob is not told
+            "logprob_start_len": [
+                request.first - 1 for request in requests
+            ],  # the first token's own logprob is not reported
             **self._named(len(requests)),
         }
         answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_scores(requests))
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
-        """Have the server load a folder's safetensors and empty its cache. If it had left its GPU, it takes its memory again.
+        """Load a folder's safetensors into the server and empty its cache. A server without GPU memory allocates it again.
 
-        Emptied by a request of its own, which waits: a server that has just answered may for a moment take the request for one at
-        work, and would then refuse to empty the cache with the update (SGLang 0.5.23).
+        A separate request empties the cache and waits until the server is idle: a server that has just answered may for a moment count that
+        request as running, and would refuse to empty the cache with the update (SGLang 0.5.23).
         """
         body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": False}
         if self._has_left:
@@ -160,19 +168,19 @@ class ServerClient:
         await self.empty_cache()
 
     async def begin_sync(self) -> None:
-        """Have the server make ready for buckets of weights. If it had left its GPU, it takes the memory of its weights again."""
+        """Prepare the server for buckets of weights. A server without GPU memory allocates that of its weights again."""
         if self._has_left:
             await self._post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
         await self._post("/begin_weight_update", {})
 
     async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
-        """Have the server load one bucket (see tensor_sync.py); with the last of a weight sync, `version` is what it then holds."""
+        """Load one bucket into the server (see tensor_sync.py); with the last of a weight sync, the server holds `version`."""
         named = {} if version is None else {"weight_version": version.sent}
         body = {"serialized_named_tensors": [payload], "load_format": "flattened_bucket", "flush_cache": False}
         await self._post("/update_weights_from_tensor", body | named)
 
     async def end_sync(self) -> None:
-        """Have the server take the weights into use, once it holds all buckets, and empty its cache."""
+        """Switch the server to the new weights, once it holds all buckets, and empty its cache."""
         await self._post("/end_weight_update", {})
         if self._has_left:
             await self._post("/resume_memory_occupation", {"tags": [_CACHE]})
@@ -180,10 +188,10 @@ class ServerClient:
         await self.empty_cache()
 
     async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
-        """Have the server load an adapter, which answers all requests from now on, and forget every other one and its cache.
+        """Load an adapter, which serves all later requests, and remove every other adapter and its cache.
 
-        Its weights stay as they are. ServerError also when it then holds other adapters. For a server that was started with
-        AdapterForm.flags.
+        The server's weights stay unchanged. Raises ServerError also if it then holds other adapters. Requires a server that was started
+        with AdapterForm.flags.
         """
         name = version.sent
         body = {"lora_name": name, "lora_path": str(folder.absolute())}
@@ -208,34 +216,34 @@ class ServerClient:
         await self.empty_cache()
 
     async def _change_adapters(self, path: str, body: dict[str, Any]) -> set[str]:
-        """Load or unload one; the names of those that the server then holds."""
+        """Load or unload an adapter; return the names of the adapters that the server then holds."""
         return adapters_of(await self._post(path, body), path, self.address)
 
     async def release_memory(self) -> None:
-        """Have the server give back the GPU memory of its weights and its cache. Until `load` it can answer nothing.
+        """Release the GPU memory of the server's weights and cache. It cannot answer until `load`.
 
-        For a server that was started with MEMORY_FLAGS. Its weights are lost. It must be idle, or it would end itself
-        (SGLang 0.5.23): the cache is emptied first, which waits until it is.
+        Requires a server that was started with MEMORY_FLAGS. Its weights are lost. It must be idle, or it would exit
+        (SGLang 0.5.23): emptying the cache first waits until it is.
         """
         await self.empty_cache()
         await self._post("/release_memory_occupation", {"tags": [_CACHE, _WEIGHTS]})
         self._has_left = True
 
     async def digests(self) -> list[dict[str, str]]:
-        """Return the digest of each tensor that each rank holds, by its own names (see digests.py), and an adapter's by PEFT's.
+        """Return the digest of each tensor of each rank, by the server's names (see digests.py), and an adapter's by PEFT's.
 
-        Only while no request is running: to report them, a server swaps adapters. ServerError also when it reports digests of another
+        Only while no request is running: to report them, a server swaps adapters. Raises ServerError also if it reports digests of another
         adapter than the one that requests name. Where they name none, those of adapters that an earlier run has left are dropped.
         """
         told = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
         return [without_name(rank, self._adapter, self.address) for rank in told]
 
     async def empty_cache(self) -> None:
-        """Forget all prompts; waits until the server is idle."""
+        """Empty the prefix cache; wait until the server is idle."""
         await self._post(f"/flush_cache?timeout={CONNECT_SECONDS}", {})
 
     async def _read_shared(self, prompts: Iterable[_Prompt]) -> None:
-        """Fill the cache with those that there are more than once: SGLang would compute each of them anew."""
+        """Fill the cache with prompts that appear more than once: SGLang would compute each copy again."""
         shared = [prompt for prompt, count in Counter(prompts).items() if count > 1]
         if shared:
             token_ids, pictures = zip(*shared, strict=True)
@@ -243,7 +251,7 @@ class ServerClient:
             await self._post("/generate", body | sent_pictures(pictures))
 
     def _named(self, count: int) -> dict[str, Any]:
-        """The request-body field that names the adapter for each of `count` prompts; {} without one."""
+        """Return the request-body field that names the adapter for each of `count` prompts; {} without one."""
         return {} if self._adapter is None else {"lora_path": [self._adapter] * count}
 
     async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:
@@ -263,14 +271,14 @@ class ServerClient:
         return answer
 
     async def _sent(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
-        """Once more on a fresh connection, when a server has closed an idle one just as it was to be used again."""
+        """Send a request, again on a new connection if the server has closed an idle one just before its reuse."""
         try:
             return await self._answered(url, content, largest)
         except (httpx.WriteError, httpx.RemoteProtocolError):
             return await self._answered(url, content, largest)
 
     async def _answered(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
-        """Status and body. TimeoutError also for an answer that comes byte by byte; ServerError for one without end."""
+        """Return status and body. Raises TimeoutError also for an answer that arrives too slowly, ServerError for one that is too long."""
         answer = bytearray()
         async with asyncio.timeout(self._timeout), self._http.stream("POST", url, content=content) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -294,7 +302,7 @@ class ServerClient:
 
 
 def sampling_params(request: SamplingRequest) -> dict[str, Any]:
-    """A request's sampling, in SGLang's words; what is left out would come from the checkpoint."""
+    """Return a request's sampling parameters for SGLang; omitted ones would come from the checkpoint."""
     unwanted = request.pictures.tokens.unwritten if request.pictures else ()
     return {
         "temperature": request.temperature,
@@ -307,7 +315,7 @@ def sampling_params(request: SamplingRequest) -> dict[str, Any]:
 
 
 def _cause(error: BaseException) -> str:
-    """httpx wraps what the system said, such as "Connection refused", several times."""
+    """Return the system's message, such as "Connection refused", which httpx wraps several times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return str(error) or type(error).__name__

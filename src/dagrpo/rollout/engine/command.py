@@ -1,4 +1,7 @@
-"""The command line and the environment of an SGLang server. Starts nothing."""
+"""Command line and environment of an SGLang server.
+
+server.py starts it.
+"""
 
 import json
 import os
@@ -52,7 +55,7 @@ COMPUTING = (
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
 MEMORY_FLAGS = ("--enable-memory-saver",)
 OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
-# A server is none of the processes that train together: with these it would wait for the others.
+# A server is no process of a distributed training: with these variables it would wait for the others.
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 # SGLang chooses fa3 or flashinfer for a GPU by its architecture, whatever the type: both take 16 bits alone, triton takes float32 too,
 # and is one of its deterministic backends (DETERMINISTIC_ATTENTION_BACKEND_CHOICES of its server_args.py).
@@ -81,9 +84,9 @@ def server_command(
     pictures: bool = False,
     adapter: AdapterForm | None = None,
 ) -> list[str]:
-    """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine.
+    """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
-    pictures: whether the model takes any. adapter: what it is to serve beside the weights.
+    pictures: whether the model accepts any. adapter: served beside the weights, if given.
     """
     flags = {
         "model-path": str(model.resolve()),
@@ -129,12 +132,12 @@ def _gpu_flags(dtype: str, *, deterministic: bool) -> tuple[str, ...]:
 def server_environment(
     inherited: Mapping[str, str], scratch: Path, *, gpu: bool, leaves: bool = False, threads: int = 1
 ) -> dict[str, str]:
-    """The environment. Temporary files and sockets go to the scratch folder; imports may cache their bytecode.
+    """Return the environment. Temporary files and sockets go to the scratch folder; imports may cache their bytecode.
 
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
-    leaves: whether it can leave its GPU. Settings of torch's allocator are then dropped: with them its memory might not come from
-    where torch-memory-saver looks.
-    threads: with which it computes on a CPU. On a busy machine two of them wait for each other, spinning.
+    leaves: whether it can release its GPU memory. Settings of torch's allocator are then dropped: with them its memory might not come
+    from where torch-memory-saver looks.
+    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
     kept = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
@@ -148,11 +151,11 @@ def server_environment(
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
-    """What a server of a model that takes pictures is told besides.
+    """Return further environment variables for a server of a model that accepts pictures.
 
-    keep: whether it may keep what its vision tower makes of a picture. Nothing ever empties that cache, not new weights
-    either: it is right only where the tower stays as it is. What is in it depends on all that was asked before, so that there is
-    none in deterministic work, which is to go on from the middle with the same bits.
+    keep: whether it may cache its vision tower's outputs. Nothing ever empties that cache, not even new weights: it is right only
+    where the tower does not change. Its content depends on all earlier requests, so it is off in deterministic work, which has to resume
+    with the same bits.
     """
     kept = {} if keep and not deterministic else {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
     # The scheduler begins when the pictures of a whole HTTP request are prepared, not when those of its first prompt are.
@@ -162,10 +165,10 @@ def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
 
 
 def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
-    """Return what a server that divides its model over so many ranks is told besides.
+    """Return further environment variables for a server that divides its model over `ranks` ranks.
 
-    On GPUs SGLang would refuse to start where one has less free memory than another, as beside a policy that has some of them alone.
-    On a CPU it would refuse more ranks than there are NUMA nodes, unless it is told their cores: all may have all.
+    On GPUs SGLang would refuse to start where one has less free memory than another, as beside a policy that uses some of them.
+    On a CPU it would refuse more ranks than there are NUMA nodes, unless it gets their cores: every rank may use all.
     """
     if ranks == 1:
         return {}
@@ -180,9 +183,10 @@ def _is_dropped(name: str) -> bool:
 
 
 def write_settings(scratch: Path, api_key: str) -> Path:
-    """What must not stand on a command line, which every user of the machine can read, and how SGLang logs without it.
+    """Write the API key to a private settings file, and SGLang's logging configuration, which leaves it out.
 
-    Returns the file of the first, for `server_command`; `server_environment` names the other.
+    Every user of the machine can read a command line, so the key stays off it. Returns the settings file, for `server_command`;
+    `server_environment` names the logging configuration.
     """
     _write_private(scratch / LOGGING, _logging_without(api_key))
     settings = scratch / "settings.yaml"
@@ -197,7 +201,7 @@ def _write_private(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _logging_without(api_key: str) -> dict[str, Any]:
-    """As SGLang sets logging up by itself, which writes all settings into the log, but without secrets."""
+    """Return SGLang's default logging configuration without secrets: by default it logs all settings."""
     formatter = {"()": "dagrpo.redaction.RedactingFormatter", "fmt": "[%(asctime)s] %(message)s", "secrets": [api_key]}
     return {
         "version": 1,

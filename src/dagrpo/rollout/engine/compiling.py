@@ -1,4 +1,4 @@
-"""What a starting server compiles, and how long it may take besides."""
+"""Kernels that a starting server compiles, and its time limit."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ MOST_SECONDS_OF_COMPILATION = 3600.0
 
 
 def kernels_being_compiled(server: int) -> list[str] | None:
-    """Return the names of the modules that this user's SGLang servers, `server` (a process id) among them, are compiling; None: none is.
+    """Return the modules that this user's SGLang servers, with `server` (a process id) among them, are compiling; None: none.
 
     Other servers count, as FlashInfer builds under a lock, where a server waits for what another one compiles. The list is empty where
     something is compiled whose name cannot be known.
@@ -33,7 +33,7 @@ def kernels_being_compiled(server: int) -> list[str] | None:
 
 
 def _is_compiler(process: psutil.Process) -> bool:
-    """Return whether it is a compiler of this user's, at work. The cheapest question comes first, as all processes are asked."""
+    """Return True for a running compiler of this user. The cheapest check comes first, as it runs on all processes."""
     is_own = Path(f"/proc/{process.pid}").stat().st_uid == os.getuid()
     return is_own and process.name() in COMPILERS and process.status() != psutil.STATUS_ZOMBIE
 
@@ -45,7 +45,7 @@ def _is_below_a_server(process: psutil.Process, server: int) -> bool:
 def _module_of(command: list[str], folder: Path) -> set[str]:
     """Return the module that a call of ninja builds.
 
-    FlashInfer's ninja is given MODULE/build.ninja, SGLang's works in MODULE/build-KEY/.staging-RANDOM.
+    FlashInfer's ninja gets MODULE/build.ninja, SGLang's works in MODULE/build-KEY/.staging-RANDOM.
     """
     named = next((Path(value) for option, value in itertools.pairwise(command) if option == "-f"), None)
     place = named.parent if named is not None and named.is_absolute() else folder
@@ -55,7 +55,7 @@ def _module_of(command: list[str], folder: Path) -> set[str]:
 
 
 class StartLimit:
-    """The seconds until a server has to be ready, without those in which kernels are compiled."""
+    """Time limit in seconds until a server has to be ready, without time for compiling kernels."""
 
     def __init__(self, seconds: float, now: float) -> None:
         self._seconds = seconds
@@ -71,5 +71,5 @@ class StartLimit:
 
     @property
     def compiles_too_long(self) -> bool:
-        """Whether kernels have been compiled for so long that a compiler must hang."""
+        """Return True if kernels have been compiled for so long that a compiler must hang."""
         return self.compiled > MOST_SECONDS_OF_COMPILATION

@@ -1,7 +1,8 @@
-"""Digests of tensors as SGLang's /weights_checker computes them, so that weights can be compared without moving them.
+"""Digests of tensors, as SGLang's /weights_checker computes them.
 
-SGLang reports a digest of every tensor of its model: of its own tensors, in which some of a checkpoint's lie side by side. A
-tensor that it holds in another form still (quantised, experts joined) has no counterpart here, and is not compared.
+They compare weights without moving them. SGLang reports a digest of every tensor that its model holds, in which some of
+a checkpoint's lie side by side. A tensor that it holds in another form (quantised, experts joined) has no counterpart here,
+and is not compared.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 # What an engine's names begin with in the checkpoints of some vision-language models: Qwen3-VL's, not Qwen2.5-VL's.
 LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
-_VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of so many rows
+_VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of this number of rows
 Division = Literal["whole", "rows", "columns", "vocabulary"]
 # How several ranks divide the tensors of a module of the language model (SGLang's layers/linear.py); norms are in each of them.
 _DIVISIONS: dict[str, Division] = {
@@ -32,7 +33,7 @@ _OF_KEY_VALUE_HEADS = ("k_proj", "v_proj")  # which several ranks have where the
 
 
 def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors, ranks: int = 1) -> dict[str, tuple[str, ...]]:
-    """Return those of the `counterparts` whose form in an engine of so many ranks is known.
+    """Return those of the `counterparts` whose form in an engine of `ranks` ranks is known.
 
     SGLang fills up the MLPs of a vision tower. How several ranks divide a tower, or a tensor of a name not listed here, is not known.
     """
@@ -53,14 +54,14 @@ def _is_filled_up(name: str, weights: Tensors) -> bool:
 
 
 def counterparts(held: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Of each tensor of an engine that is known here: the tensors of the checkpoint that make it up, in order."""
+    """Return for each known tensor of an engine the checkpoint's tensors that it joins, in order."""
     known = set(names)
     found = {name: next(filter(known.issuperset, _candidates(name)), ()) for name in held}
     return {name: parts for name, parts in found.items() if parts}
 
 
 def _candidates(name: str) -> Iterator[tuple[str, ...]]:
-    """What may make up a tensor of an engine."""
+    """Yield the tensors of a checkpoint that a tensor of an engine may join."""
     for before, after in (("", ""), *LONGER):
         if name.startswith(before):
             yield _parts(after + name.removeprefix(before))
@@ -78,11 +79,10 @@ def _parts(name: str) -> tuple[str, ...]:
 def not_held(
     names: Sequence[str], held: Sequence[Mapping[str, str]], known: Mapping[str, Sequence[str]], weights: Tensors
 ) -> list[str]:
-    """Return those of a server's tensors whose digests are not those of the checkpoint's tensors that make them up.
+    """Return those of a server's tensors whose digests differ from those of the checkpoint's tensors that they join.
 
     `held`: [ranks] the digests of each; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a
-    server there are computed there, and the process waits for all of them once; SGLang's other way to make a digest is tried where it
-    differs.
+    server there are computed there, with one wait for all of them; where one differs, SGLang's other form of digest is tried.
     """
     hashes: dict[tuple[str, int], Tensor] = {}  # [forms] of each tensor on a GPU, in each rank
     wrong = []
@@ -106,12 +106,12 @@ def not_held(
 
 
 def _is_digest_of(digest: str, forms: Sequence[Tensor]) -> bool:
-    """Return whether it is one of the two that SGLang may make of one of the forms."""
+    """Return True if it is one of the two digests that SGLang may compute of one of the forms."""
     return any(digest_on_cpu(each) == digest for each in forms) or any(digest_on_gpu(each) == digest for each in forms)
 
 
 def _forms(parts: Mapping[str, Tensor], rank: int, ranks: int) -> list[Tensor]:
-    """Return all that a rank may hold of tensors that it joins: of keys and values, a head may be in one rank or in several."""
+    """Return all forms in which a rank may hold the joined parts: a head of keys and values may be in one rank or in several."""
     if ranks == 1:
         return _with_rows_of_zeros(torch.cat([*parts.values()]) if len(parts) > 1 else next(iter(parts.values())))
     shared = any(name.split(".")[-2] in _OF_KEY_VALUE_HEADS for name in parts)
@@ -120,7 +120,7 @@ def _forms(parts: Mapping[str, Tensor], rank: int, ranks: int) -> list[Tensor]:
 
 
 def _held(parts: Mapping[str, Tensor], rank: int, ranks: int, copies: int) -> list[Tensor] | None:
-    """Return a rank's share of each part where every key-value head is in so many ranks; None: they cannot be divided so."""
+    """Return a rank's share of each part, with every key-value head in `copies` ranks; None: they cannot be divided like that."""
     shares = []
     for name, tensor in parts.items():
         division = _division(name)
@@ -138,7 +138,7 @@ def _held(parts: Mapping[str, Tensor], rank: int, ranks: int, copies: int) -> li
 
 
 def _division(name: str) -> Division | None:
-    """Return how SGLang divides a tensor of a checkpoint over ranks; None: this is not known here."""
+    """Return how SGLang divides a tensor of a checkpoint over ranks; None: unknown."""
     if "visual." in name or "." not in name:
         return None
     module = name.split(".")[-2]
@@ -154,13 +154,13 @@ def _vocabulary_share(tensor: Tensor, rank: int, ranks: int) -> Tensor:
 
 
 def _with_rows_of_zeros(tensor: Tensor) -> list[Tensor]:
-    """Return the tensor itself and, of a matrix, the one with rows of zeros below that an embedding becomes."""
+    """Return the tensor and, for a matrix, also the one with rows of zeros below that an embedding becomes."""
     missing = -len(tensor) % _VOCABULARY if tensor.dim() == 2 else 0
     return [tensor, torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])])] if missing else [tensor]
 
 
 def digest_on_cpu(tensor: Tensor) -> str:
-    """As SGLang computes it of a tensor on a CPU: the first 8 bytes of its sha256."""
+    """Return the digest that SGLang computes of a tensor on a CPU: the first 8 bytes of its sha256."""
     return hashlib.sha256(raw_bytes(tensor)).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What went wrong with a rollout server, in one sentence."""
+"""Errors of rollout servers, and their reasons in a server's log."""
 
 import re
 from collections.abc import Iterable
@@ -16,19 +16,19 @@ _TAKEN_PORT = re.compile(r"address already in use|port \d+.* in use", re.IGNOREC
 
 
 class ServerError(UserError):
-    """The rollout server cannot be used. The message says why, where its log is, and what to do."""
+    """Error of a rollout server that cannot be used. The message says why, where its log is, and what to do."""
 
 
 class ServerLost(ServerError, TransientError):
-    """A server of our own died at work. If it was the last, or all are needed, the stage is started again: a new one may do better."""
+    """Error of this process's own server, dead at work. If it was the last, or all are needed, the stage restarts with a new one."""
 
 
 class ServerGone(ServerError):
-    """One of several servers died. The others go on: what was on its way there can be asked for again."""
+    """Error of one of several servers that died. The others continue: its requests can be sent to them again."""
 
 
 class RequestsAborted(ServerError):
-    """Requests that we have aborted: nothing of what was written for them may be used."""
+    """Error of requests that this process has aborted: no part of their completions may be used."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(f"The requests were aborted after {tokens} tokens, as enough others had finished.")
@@ -36,32 +36,32 @@ class RequestsAborted(ServerError):
 
 
 class ServerUnreachable(ServerError):
-    """A server does not answer at all, and nothing says that it is dead."""
+    """Error of a server that does not answer at all, with no sign that it is dead."""
 
 
 def reason_in(log: Path, start: int = 0) -> str | None:
-    """The last line of a log that names a reason, such as an exception; None when there is none after byte `start`.
+    """Return the last line of a log that names a reason, such as an exception; None if no such line follows byte `start`.
 
-    It is seldom the log's last line: SGLang goes on logging while it shuts down.
+    It is seldom the log's last line: SGLang continues logging while it shuts down.
     """
     lines = _last_lines(log, start)
     return next((line for line in reversed(lines) if _REASON.search(line)), None)
 
 
 def full_disk_among(written: Iterable[Path]) -> str | None:
-    """A disk without room among those that a server writes to: it cannot even write down that it died of that."""
+    """Return a full disk among those that a server writes to: it cannot even log that it died of that."""
     disks = {disk_of(path): path for path in written}
     full = [f"{disk}, which holds {path}" for disk, path in disks.items() if free_on(disk) < NEARLY_FULL]
     return f"no room is left on {full[0]}: make room, then run again" if full else None
 
 
 def names_a_taken_port(log: Path) -> bool:
-    """Whether a server's log ends with the complaint that another process listens on its port."""
+    """Return True if a server's log ends with the complaint that another process listens on its port."""
     return any(_TAKEN_PORT.search(line) for line in _last_lines(log, 0))
 
 
 def last_line_of(log: Path) -> str:
-    """The last line that is not empty, without its time stamp."""
+    """Return the last line that is not empty, without its time stamp."""
     return ([*_last_lines(log, 0)] or ["its log is empty"])[-1]
 
 

@@ -1,4 +1,4 @@
-"""The one way to an engine, whether its servers are our own or run elsewhere."""
+"""Open an engine, with servers of this stage or servers elsewhere."""
 
 import hashlib
 import os
@@ -45,14 +45,14 @@ def open_engine(
     keep_pictures: bool = False,
     adapter: Adapter | None = None,
 ) -> Iterator[ServerPool]:
-    """An engine that holds `weights`, else those of the folder `model`, whatever its servers held before.
+    """Open an engine that holds `weights`, else those of the folder `model`, whatever its servers held before.
 
     `model` is a folder with configuration and tokenizer; without `weights`, also with weights in the Hugging Face layout.
     Without `params.servers`, servers are started for it and stopped at the end; their output goes to `log` and files beside it.
-    Servers that run elsewhere are this process's alone until the end. `weights` is read while the engine is opened, and not afterwards.
-    `version` is what completions call the weights. `keep_pictures`: whether the vision tower stays as it is, so that a server of
-    our own may keep what it makes of a picture. With an `adapter` the weights stay in the servers for good, `version` is that of the
-    adapter, and `load` is given tensors of its form. UserError and ServerError say in one sentence what cannot be used.
+    Servers that run elsewhere are exclusive to this process until the end. `weights` is read while the engine is opened, and not
+    afterwards. `version` is the weights' name in completions. `keep_pictures`: whether the vision tower does not change, so that a server
+    of our own may cache its outputs. With an `adapter` the weights stay in the servers, `version` is that of the adapter, and `load` gets
+    tensors of its form. UserError and ServerError say in one sentence what cannot be used.
     """
     raise_open_files()
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def open_engine(
 
 
 def raise_open_files() -> None:
-    """Let this process and the servers that it starts open as many files as its user may, up to MOST_OPEN_FILES.
+    """Raise the limit of open files of this process and its servers to the user's, up to MOST_OPEN_FILES.
 
     Each running request is a connection at both ends, and systems begin with 1,024 files.
     """
@@ -115,7 +115,7 @@ def _pool_of_servers_elsewhere(
     version: str,
     adapter: Adapter | None,
 ) -> ServerPool:
-    """Servers that run elsewhere, once they hold the weights, and serve the adapter if there is one."""
+    """Return a pool of servers that run elsewhere, once they hold the weights, and serve the adapter if there is one."""
     parent = _weights_folder(params)
     if parent is None:
         raise UserError(
@@ -140,7 +140,7 @@ def _pool_of_servers_elsewhere(
 
 
 def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: str) -> None:
-    """Have servers that hold their weights load an adapter; the files of weights, which nobody reads again, are removed first."""
+    """Load an adapter into servers that hold their weights; the files of the weights, which are not read again, are removed first."""
     folder.remove_weights()
     pool.load(adapter.tensors, version)
 
@@ -152,9 +152,9 @@ def may_sync_tensors(params: Engine) -> bool:
 
 
 def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None:
-    """Return where buckets of weights lie for the servers of these parameters; None: their weights travel in the folder.
+    """Return the device of buckets of weights for the servers of these parameters; None: their weights travel in the folder.
 
-    `loads`: whether they are to be given new weights: for others, null tries nothing on the GPU. UserError: tensors were asked for,
+    `loads`: whether they get new weights: for others, null tries nothing on the GPU. Raises UserError if tensors were asked for,
     which the server could not open.
     """
     gpu = torch.cuda.is_available()
@@ -191,7 +191,7 @@ def _close(loop: BackgroundLoop, client: ServerClient) -> None:
 
 
 def _take_turns(stack: ExitStack, folder: Path, servers: Sequence[str]) -> None:
-    """Wait until no other stage uses one of these servers: they can hold the weights of one of them at a time."""
+    """Wait until no other stage uses one of these servers: they hold the weights of one stage at a time."""
     make_writable(folder)
     # One order in every process, so that no two wait for each other.
     for address in sorted({address.rstrip("/") for address in servers}):

@@ -1,4 +1,7 @@
-"""The servers that a stage starts itself, with the same weights: how many, on which GPUs, and all at the same time."""
+"""Start a stage's own servers in parallel, with the same weights.
+
+Also choose their number and GPUs.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,9 +18,9 @@ Make = Callable[[Path, str | None], SGLangServer]
 
 
 def start_all(stack: ExitStack, engine: Engine, log: Path, make: Make) -> list[SGLangServer]:
-    """The servers, ready, until the stack is closed. The first writes `log`, the others write files beside it.
+    """Return the servers, ready, until the stack is closed. The first writes `log`, the others write files beside it.
 
-    None is waited for before all have begun: each takes a while. Raises what SGLangServer does; UserError: too few GPUs.
+    All are started before the first wait: each takes a while. Raises what SGLangServer does, and UserError if there are too few GPUs.
     """
     servers = [make(log_of(log, number), gpus) for number, gpus in enumerate(gpus_of(engine, visible_devices()))]
     for server in servers:
@@ -27,7 +30,7 @@ def start_all(stack: ExitStack, engine: Engine, log: Path, make: Make) -> list[S
 
 
 def log_of(log: Path, number: int) -> Path:
-    """The file that a server writes, numbered from 0."""
+    """Return the log file of a server, numbered from 0."""
     if number == 0:
         return log
     stem = log.name.removesuffix(SUFFIX)
@@ -38,7 +41,7 @@ def gpus_of(engine: Engine, visible: Sequence[str]) -> list[str | None]:
     """Return the GPUs of each server, with commas, among those that this process sees; None: it sees what this process sees.
 
     Processes that train have the first ones (distributed.py), so that servers with GPUs to themselves have the last.
-    UserError: there are too few.
+    Raises UserError if there are too few.
     """
     each, count = engine.tensor_parallel, engine.gpus
     if not visible or (count == 1 and not engine.own_gpus):

@@ -1,4 +1,4 @@
-"""What an SGLang server that is not ready yet is doing, by its log."""
+"""Phase of a starting SGLang server, by its log."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ PHASES = {  # what the log says when each begins; all small letters
 
 
 def phase_in(log: Path) -> str:
-    """The latest phase that the log tells of, in a few words."""
+    """Return the latest phase in the log, in a few words."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - BYTES_TO_READ))

@@ -1,7 +1,8 @@
-"""How pictures are sent to an SGLang server: one placeholder for each in the tokens, and its file beside them.
+"""Send pictures to an SGLang server.
 
-The server makes each placeholder as many as the picture takes tokens. A prompt with other placeholders than pictures must
-never reach it: SGLang 0.5.23 raises StopIteration in a thread then, and the request never ends.
+Each is one placeholder in the tokens, with its file beside them. The server expands a placeholder to the number of tokens that the
+picture takes. A prompt with another number of placeholders than pictures must never reach it: SGLang 0.5.23 then raises StopIteration
+in a thread, and the request never ends.
 """
 
 from base64 import b64encode
@@ -16,7 +17,7 @@ _JPEG = b"\xff\xd8"
 
 
 def sent_ids(token_ids: tuple[int, ...], pictures: PromptPictures | None) -> tuple[int, ...]:
-    """A prompt as a server takes it. [prompt, with one placeholder per picture]"""
+    """Return a prompt as a server takes it. [prompt, with one placeholder per picture]"""
     if pictures is None:
         return token_ids
     _require_agreement(token_ids, pictures)
@@ -24,12 +25,12 @@ def sent_ids(token_ids: tuple[int, ...], pictures: PromptPictures | None) -> tup
 
 
 def files_of(request: SamplingRequest | ScoringRequest) -> tuple[bytes, ...]:
-    """A prompt's pictures, in order; of a prompt without any, none."""
+    """Return a prompt's pictures, in order; () without any."""
     return request.pictures.files if request.pictures else ()
 
 
 def sent_pictures(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """What the body of a request says of the pictures of some prompts, [prompts][pictures]; nothing where none has any."""
+    """Return the request-body fields for the pictures of prompts, [prompts][pictures]; {} without any."""
     if not any(files):
         return {}
     written = {file: _written(file) for each in files for file in each}
@@ -37,21 +38,21 @@ def sent_pictures(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
 
 
 def pictures_to_be_checked(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """`sent_pictures`, and that the answer is to tell each prompt with as many placeholders as its pictures take tokens."""
+    """Return `sent_pictures`, and the field that asks for each prompt's tokens with its pictures' placeholders expanded."""
     pictures = sent_pictures(files)
     return pictures | {"return_prompt_token_ids": True} if pictures else {}
 
 
 def written_length(token_ids: Sequence[int], request: SamplingRequest) -> int:
-    """How much of a completion counts: what comes before the first token in it that would begin a picture, and begins none.
+    """Return the length of a completion up to its first token that would begin a picture: no picture follows it.
 
-    The mark of a beginning at the end of what is scored would be past the end for SGLang 0.5.23, which refuses the request.
+    The mark of a beginning at the end of a scored sequence would be past the end for SGLang 0.5.23, which refuses the request.
     """
     return before_pictures(token_ids, request.pictures.tokens) if request.pictures else len(token_ids)
 
 
 def _written(file: bytes) -> str:
-    """A picture's file as a data URI: SGLang takes the base64 of a JPEG, which begins with a slash, for a path of its machine.
+    """Return a picture's file as a data URI: SGLang takes the base64 of a JPEG, which begins with a slash, for a path of its machine.
 
     A JPEG gets one byte more behind its end, which Pillow does not read: without it, SGLang on a GPU would decode the picture by
     another library than training does, to other pixels.

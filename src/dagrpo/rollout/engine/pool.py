@@ -1,9 +1,9 @@
-"""Several servers with the same weights as one engine.
+"""Engine of several servers with the same weights.
 
 Lockstep makes a batch repeatable to the bit. Each token depends on its request's seed, its position and the logits alone,
 but logits round differently when a matrix product has other rows. So a lockstep batch goes to an idle server with an empty
-cache, as one HTTP request: SGLang hands the requests of one HTTP request to its scheduler in one piece, and all that the
-scheduler then does follows from them. Nobody else may use the server meanwhile.
+cache, as one HTTP request: SGLang gives the requests of one HTTP request to its scheduler in one piece, and all that the
+scheduler then does follows from them. Nothing else may use the server meanwhile.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _Key = tuple[int, str, bool]  # server, session, whether it can be aborted
 
 @dataclass(slots=True, eq=False)
 class _SharedRequest:
-    """What is asked of a server by one HTTP request, and those who ask: together they wait for its last completion."""
+    """Requests of one HTTP request, and the future that all callers wait for until its last completion."""
 
     server: int
     requests: list[SamplingRequest] = field(default_factory=list)
@@ -48,7 +48,7 @@ class _SharedRequest:
 
 
 class ServerPool:
-    """The engine that `open_engine` opens. ServerError when a server dies, refuses, or does not answer in time."""
+    """Engine that `open_engine` opens. Its methods raise ServerError if a server dies, refuses, or does not answer in time."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class ServerPool:
         adapters: AdapterFolders | None = None,
         sync_device: torch.device | None = None,
     ) -> None:
-        """The servers hold the weights `version`, or are about to be told with `load`.
+        """The servers hold the weights `version`, or get them with `load`.
 
-        `leaves`: whether they can leave their GPUs (`release_memory`). `keeps_all`: whether the death of one is the end, as which
-        server is asked for what depends on how many there are.
-        `adapters`: where versions of an adapter travel, if `load` is given those. It is then called before anything is asked for.
-        `sync_device`: where buckets of weights lie that all servers can open (tensor_sync.py); None: weights travel in the folder.
+        `leaves`: whether they can release their GPU memory (`release_memory`). `keeps_all`: whether the death of one is the end, as the
+        assignment of requests to servers depends on their number.
+        `adapters`: the folders of an adapter's versions, if `load` gets those. It is then called before any request.
+        `sync_device`: the device of buckets of weights that all servers can open (tensor_sync.py); None: weights travel in the folder.
         """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
@@ -92,7 +92,7 @@ class ServerPool:
         places: Sequence[int] | None = None,
         first_wave: bool = True,
     ) -> list[Completion]:
-        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs.
+        """Return one completion per request, in order. In lockstep, the same requests give the same tokens and logprobs.
 
         See RolloutEngine for `places` and `first_wave`: a batch of several turns keeps its cache between the waves.
         """
@@ -104,7 +104,7 @@ class ServerPool:
         return self._loop.run(self._asked(ask, parts, empty_cache=lockstep and first_wave))
 
     def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
-        """The logprobs that each request asks for, in order; see RolloutEngine."""
+        """Return the logprobs that each request asks for, in order; see RolloutEngine."""
         parts = split(range(len(requests)), [*self._servers], lockstep=lockstep)
 
         async def ask(server: ServerClient, part: Sequence[int]) -> list[tuple[float, ...]]:
@@ -113,11 +113,11 @@ class ServerPool:
         return self._loop.run(self._asked(ask, parts, empty_cache=lockstep))
 
     async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
-        """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
+        """Return one completion. Requests of one session go to one server, which has their shared tokens in its cache.
 
-        Those of a session that come at the same moment, such as the first turns of a group, are one HTTP request, up to SLICE of
+        Requests of a session at the same moment, such as the first turns of a group, are one HTTP request, up to SLICE of
         them: one for each costs several times as much, and one for several sessions would wait for the slowest of all.
-        `abortable`: whether they can be aborted. ServerGone when that server died and others are left.
+        `abortable`: whether they can be aborted. Raises ServerGone if that server died and others are left.
         """
         # Two HTTP requests with pictures at the same time end a server that samples deterministically (see picture_environment), so
         # that the pictures of all sessions that ask at the same moment share one.
@@ -133,12 +133,12 @@ class ServerPool:
         return (await asyncio.shield(shared.answers))[place]
 
     async def abort(self, sessions: Collection[str]) -> int:
-        """Have the servers stop computing what was asked for in these sessions, apart from others; how many tokens that was."""
+        """Abort the abortable requests of these sessions; return the number of tokens that were written for them."""
         shared_requests = [shared for shared, session in self._abortable.items() if session in sessions]
         return sum(await all_of(map(self._aborted, shared_requests)))
 
     async def _aborted(self, shared: _SharedRequest) -> int:
-        """The tokens that a request had written when it was over. What it broke with is of no interest, unless no server is left."""
+        """Abort a request until it is over; return the number of tokens written. Its error matters only if no server is left."""
         while not shared.answers.done():
             if shared.server in self._servers:
                 await self._abort_at(shared.server, shared.identifiers)
@@ -194,19 +194,19 @@ class ServerPool:
             )
 
     def _give_up(self, server: int, error: ServerLost | ServerUnreachable) -> None:
-        """Go on without a server. The error itself when it was the last one, or all are needed."""
+        """Continue without a server. Raises its error if it was the last one, or all are needed."""
         if self._keeps_all or [*self._servers] == [server]:
             raise error
         if self._servers.pop(server, None) is not None:
             say(f"{str(error).removesuffix('.')}. Its work is done again by the other {len(self._servers)}.")
 
     def interrupt(self) -> None:
-        """Make what another thread waits for end in an error there, and ask the servers for nothing afterwards."""
+        """Make calls that another thread waits for raise an error, and send no further requests."""
         self._interrupted = True
         self._loop.cancel()
 
     def load(self, weights: Tensors, version: str) -> None:
-        """Have every server load these weights, or this adapter, and expect them in all answers from now on."""
+        """Load these weights, or this adapter, into every server, and check that all later answers come from them."""
         self._version = new_version(version)
         if self._sync_device is not None and self._adapters is None:
             self._sync_tensors(weights, self._sync_device)
@@ -217,7 +217,7 @@ class ServerPool:
         self._loop.run(self._load_everywhere(folder))
 
     def _sync_tensors(self, weights: Tensors, device: torch.device) -> None:
-        """Have every server load these weights bucket by bucket. After an error no server counts as having the new version."""
+        """Load these weights into every server, bucket by bucket. After an error no server counts as having the new version."""
         if self._leaves:
             torch.cuda.empty_cache()
         self._everywhere(lambda server: server.begin_sync())
@@ -236,7 +236,7 @@ class ServerPool:
             self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
 
     def _everywhere(self, ask: Callable[[ServerClient], Awaitable[None]]) -> None:
-        """Ask every server at the same time; those that die are given up."""
+        """Call every server at the same time; continue without those that die."""
 
         async def ask_one(number: int) -> None:
             try:
@@ -250,7 +250,7 @@ class ServerPool:
         self._loop.run(ask_all())
 
     def release_memory(self) -> None:
-        """Have every server leave its GPU until `load`, which comes next. No effect on servers that cannot."""
+        """Release the GPU memory of every server until `load`, which comes next. No effect on servers that cannot."""
         if self._leaves:
             self._loop.run(self._release_everywhere())
 
@@ -258,7 +258,7 @@ class ServerPool:
         await all_of(server.release_memory() for server in self._servers.values())
 
     def digests(self) -> list[Sequence[Mapping[str, str]]]:
-        """Return what each server says that it holds, [servers][ranks]: its name of each tensor, and that tensor's digest."""
+        """Return the digests that each server reports, [servers][ranks]: its name of each tensor, and that tensor's digest."""
         return self._loop.run(self._digests())
 
     async def _digests(self) -> list[Sequence[Mapping[str, str]]]:
@@ -277,7 +277,7 @@ class ServerPool:
             self._give_up(server, error)
 
     async def _asked(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
-        """An answer to each request, in order; `parts` says which server is asked which of them."""
+        """Return an answer to each request, in order; `parts` assigns the requests to servers."""
         self._require_going_on()
         if empty_cache and not self._cache_is_empty:
             await all_of(server.empty_cache() for server in self._servers.values())
@@ -295,9 +295,9 @@ class ServerPool:
 
 
 def split(places: Sequence[int], servers: Sequence[int], *, lockstep: bool) -> list[tuple[int, Sequence[int]]]:
-    """Which server gets which requests, by their index: one part each in lockstep, else slices in turn.
+    """Return the servers and the indices of their requests: one part each in lockstep, else slices in turn.
 
-    In lockstep an attempt stays with its server, whichever others are still going on.
+    In lockstep an attempt stays with its server, whichever others are still running.
     """
     if lockstep:
         parts = {

@@ -1,6 +1,6 @@
-"""A process that cannot outlive its parent, nor leave children or files behind.
+"""Process that cannot outlive its parent, nor leave children or files behind.
 
-The process leads a process group of its own, with a watcher in it that waits on a pipe from the parent. When the parent
+The process leads a separate process group, with a watcher in it that waits on a pipe from the parent. When the parent
 ends, however it ends, the kernel closes the pipe, and the watcher kills the group. Unlike prctl(PR_SET_PDEATHSIG) this
 covers grandchildren from their first moment, and does not mistake the end of a thread for the end of the parent.
 """
@@ -39,7 +39,7 @@ SECONDS_TO_DIE = 10.0
 
 
 class WatchedProcess:
-    """A running command, its log, and a scratch folder that is removed with it, and with what is noted there of shared memory."""
+    """Running command, its log, and a scratch folder. The folder and the shared memory noted in it are removed at its end."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, scratch: Path) -> None:
         """Start it. stdout and stderr go to the log, which only the user may read."""
@@ -68,19 +68,19 @@ class WatchedProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, and of its group."""
+        """Return the id of the process, and of its group."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Return None while it runs, else its exit code; negative: the signal that ended it."""
         return self._process.poll()
 
     def note_shared_memory(self) -> None:
-        """What the group has there now is removed with it, whatever of the group has ended by then."""
+        """Note the group's current shared memory, to be removed even if its owner has ended by then."""
         note(self.scratch, self.pid)
 
     def kill_group(self) -> None:
-        """Kill the process and all that it started, and wait for nothing."""
+        """Kill the process and all that it started, without waiting."""
         with suppress(ProcessLookupError):  # nothing of the group is left
             os.killpg(self.pid, signal.SIGKILL)
 

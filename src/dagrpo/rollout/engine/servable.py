@@ -1,4 +1,4 @@
-"""Whether a model folder has what SGLang needs, asked before a slow start."""
+"""Check that SGLang can serve a model folder, before a slow start."""
 
 import math
 from pathlib import Path
@@ -13,8 +13,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def require_servable(model: Path, ranks: int = 1) -> None:
-    """Refuse, before a slow start, a folder that SGLang could not serve; UserError says what is missing, or wrong with its index, or
-    why so many ranks cannot divide the model.
+    """Raise UserError, before a slow start, if SGLang could not serve a folder.
+
+    The message says which file is missing, what is wrong with its index, or why `ranks` ranks cannot divide the model.
     """
     missing = _missing_from(model)
     if missing is not None:

@@ -1,7 +1,7 @@
-"""Starts an SGLang server for a model folder, watches it, and stops it.
+"""Start, watch and stop an SGLang server for a model folder.
 
 The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
-device; several of them are started by own_servers.py, or run elsewhere (runtime.engine.servers).
+device; own_servers.py starts several, and runtime.engine.servers names those that run elsewhere.
 """
 
 import errno
@@ -56,9 +56,9 @@ PORTS_TO_TRY = 3  # two servers that start together may be given one port
 
 
 class SGLangServer:
-    """A server on loopback, as a context manager: ready inside the block, gone after it, with all its processes.
+    """Server on loopback, as a context manager: ready inside the block, stopped after it, with all its processes.
 
-    Should one of its processes die in between, the rest are killed, so that whoever waits for an answer knows at once.
+    If one of its processes dies in between, the rest are killed, so that callers that wait for an answer get an error at once.
     """
 
     def __init__(
@@ -76,11 +76,12 @@ class SGLangServer:
         only_gpus: str | None = None,
         adapter: AdapterForm | None = None,
     ) -> None:
-        """Nothing is started yet. `deterministic` matters on a GPU, and to models that take pictures. `port` None: any free one.
+        """Store the settings; `begin` starts the server.
 
-        `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`. `only_gpus`:
-        those that it sees, by index or UUID, with commas; None: all that this process sees, of which it takes the first ones.
-        `adapter`: what it is to serve beside the weights.
+        `deterministic` matters on a GPU, and to models that accept pictures. `port` None: any free one. `version` is
+        the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`: those that it sees,
+        by index or UUID, with commas; None: all that this process sees, of which it takes the first ones. `adapter`: served beside
+        the weights, if given.
         """
         self._model = model
         self._engine = engine
@@ -104,17 +105,17 @@ class SGLangServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, once started."""
+        """Return its address, once started."""
         return f"http://{HOST}:{self._port}"
 
     @property
     def endpoint(self) -> Endpoint:
-        """What a client needs, once started."""
+        """Return its address and key for a client, once started."""
         return Endpoint(address=self.address, api_key=self.api_key, diagnose=self.diagnose)
 
     @property
     def process(self) -> WatchedProcess:
-        """Its main process, which leads the group of all of its processes."""
+        """Return its main process, which leads the group of all of its processes."""
         assert self._process is not None, "not started"
         return self._process
 
@@ -129,7 +130,7 @@ class SGLangServer:
         for _ in range(PORTS_TO_TRY - 1):
             try:
                 return self._started()
-            except ServerError:  # the port was free a moment ago, and then somebody else's
+            except ServerError:  # the port was free a moment ago, and another process has taken it
                 if self._wanted_port or not names_a_taken_port(self._log):
                     raise
         return self._started()
@@ -165,7 +166,7 @@ class SGLangServer:
         self._held.close()
 
     def diagnose(self) -> str | None:
-        """Why it does not answer, in one sentence, if it is dead; None if it is alive."""
+        """Return why it does not answer, in one sentence, if it is dead; None if it is alive."""
         code = self.process.exit_code()
         if code is None:
             return None
@@ -240,14 +241,14 @@ class SGLangServer:
             http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
 
     def _is_ready(self, http: httpx.Client) -> bool:
-        """Whether it answers, and not another server that has taken its port: only ours knows the api key."""
+        """Return True if it answers, and not another server that has taken its port: only ours knows the api key."""
         try:
             return http.get("/health").status_code == 200 and http.get("/model_info").status_code == 200
         except httpx.HTTPError:
             return False
 
     def _watch(self, workers: Mapping[psutil.Process, str]) -> None:
-        """SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
+        """Watch the server's workers: SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
         while not self._stopping.wait(SECONDS_BETWEEN_CHECKS):
             dead = [name for worker, name in workers.items() if not _is_alive(worker)]
             if dead:
@@ -268,7 +269,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def free_port(wanted: int | None) -> int:
-    """A port of loopback that nothing listens on; ServerError when there is none, or the wanted one is taken."""
+    """Return a free port of loopback. Raises ServerError if all are taken, or the wanted one is."""
     with socket.socket() as probe:
         try:
             probe.bind((HOST, wanted or 0))

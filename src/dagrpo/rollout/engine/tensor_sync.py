@@ -1,7 +1,7 @@
-"""Weight sync without files: buckets of tensors in memory that a server opens.
+"""Weight sync by buckets of tensors in memory, without files.
 
-A server on the trainer's GPU gets CUDA IPC handles, one on a CPU names of shared memory: HTTP carries a pickle of about 1 KB, of our
-own making, for a server that this process has started. SGLang reads it with an unpickler that knows a closed list of classes.
+A server on the trainer's GPU gets CUDA IPC handles, one on a CPU names of shared memory: HTTP carries a pickle of about 1 KB, which
+we write, for a server that this process has started. SGLang reads it with an unpickler that knows a closed list of classes.
 """
 
 import base64
@@ -31,16 +31,16 @@ _DEVICE = 6  # place of the device among the arguments of reductions.rebuild_cud
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Tensors side by side in one piece of memory, which is written once and never reused."""
+    """Bucket of tensors side by side in one piece of memory, which is written once and never reused."""
 
     flat: Tensor  # [bytes], uint8
     parts: tuple[SimpleNamespace, ...]  # what SGLang's FlattenedTensorMetadata holds, of each tensor
     is_last: bool
 
     def payload(self) -> str:
-        """Return what one server opens the bucket with, in base64; each call is good for one server and one opening.
+        """Return the bucket's handle for one server, in base64; each call is good for one server and one opening.
 
-        torch counts who has a bucket of a GPU open, and frees its memory when the server has finished its copies.
+        torch counts the openings of a bucket on a GPU, and frees its memory when the server has finished its copies.
         """
         if self.flat.is_cuda:
             torch.cuda.synchronize(self.flat.device)
@@ -52,7 +52,7 @@ class Bucket:
 
 def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> Iterator[Bucket]:
     """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes (None: 512 MiB), or of one
-    larger tensor. UserError: shared memory has no room for one.
+    larger tensor. Raises UserError if shared memory has no room for one.
     """
     lots = _lots(weights.specs, BUCKET_BYTES if most is None else most)
     for number, names in enumerate(lots):
@@ -67,7 +67,7 @@ def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> 
 
 
 def sync_device(gpu: bool) -> torch.device:
-    """Return where buckets lie for servers that share this process's GPU, or its CPU."""
+    """Return the device of buckets for servers that share this process's GPU, or its CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
 
 
@@ -92,7 +92,7 @@ def obstacle_to_sharing(device: torch.device) -> str | None:
 
 
 class _Reduced:
-    """A tensor that is pickled as a call which opens it."""
+    """Tensor that is pickled as a call which opens it."""
 
     def __init__(self, rebuild: Callable[..., Tensor], arguments: tuple[Any, ...]) -> None:
         self._call = (rebuild, arguments)
@@ -120,7 +120,7 @@ def _by_name(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
 
 
 def _empty(size: int, device: torch.device) -> Tensor:
-    """Return new memory; on a CPU it is shared from the start, so that sharing it copies nothing. UserError: there is no room."""
+    """Return new memory; on a CPU it is shared from the start, so that sharing it copies nothing. Raises UserError if there is no room."""
     if device.type != "cpu":
         return torch.empty(size, dtype=torch.uint8, device=device)
     free = shutil.disk_usage(MEMORY).free  # what is mapped beyond it ends the process with SIGBUS

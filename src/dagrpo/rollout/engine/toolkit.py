@@ -1,4 +1,4 @@
-"""A CUDA toolkit of links to the compiler in the installed wheels."""
+"""CUDA toolkit of links to the compiler in the installed wheels."""
 
 import hashlib
 import os
@@ -25,16 +25,16 @@ WHOLE = ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart.so")
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of what is compiled once: DAGRPO_CACHE, else dagrpo in XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder of compiled kernels: DAGRPO_CACHE, else dagrpo in XDG_CACHE_HOME or ~/.cache."""
     if named := environment.get("DAGRPO_CACHE"):
         return Path(named).expanduser().absolute()
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dagrpo"
 
 
 def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that put all compiled kernels below DAGRPO_CACHE, in a folder that is made; none where it is not set.
+    """Return the variables that put all compiled kernels below DAGRPO_CACHE, in a folder that is created; {} if it is not set.
 
-    UserError: somebody else may write there.
+    Raises UserError if another user may write there.
     """
     if not environment.get("DAGRPO_CACHE"):
         return {}
@@ -50,10 +50,10 @@ def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def torch_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that put what Inductor and Triton compile below the cache folder, in a folder that is made.
+    """Return the variables that put kernels of Inductor and Triton below the cache folder, in a folder that is created.
 
-    Inductor's own folder is below the one for temporary files, which is lost, and where another user may make it first. UserError:
-    somebody else may write to the cache folder.
+    Inductor's own folder is below the one for temporary files, which is lost, and where another user may create it first. Raises
+    UserError if another user may write to the cache folder.
     """
     kernels = _kernels(environment)
     folders = {"TRITON_CACHE_DIR": kernels / "triton", "TORCHINDUCTOR_CACHE_DIR": kernels / "inductor"}
@@ -65,8 +65,9 @@ def _kernels(environment: Mapping[str, str]) -> Path:
 
 
 def _own_folder(folder: Path) -> Path:
-    """Return the folder, which is made for this user alone if it is missing. UserError: what is in it would be run, and another
-    user may have put it there.
+    """Return the folder, which is created for this user alone if it is missing.
+
+    Raises UserError if another user may have put files there, as they would be run.
     """
     with suppress(FileExistsError):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,9 +85,9 @@ def compiler_environment(
 ) -> dict[str, str]:
     """Return the variables with which SGLang, FlashInfer and Triton find nvcc of CUDA 13.0, ninja and their caches.
 
-    The machine's own toolkit is used where it is whole and of that version, else one of links to the wheels, which is
-    written into the cache folder. CUDA_HOME is left out where the wheels lack nvcc, as in the set for a CPU. UserError: somebody else
-    may write to the cache folder.
+    The machine's own toolkit is used if it is complete and of that version, else one of links to the wheels, which is
+    written into the cache folder. CUDA_HOME is left out where the wheels lack nvcc, as in the set for a CPU. Raises UserError if another
+    user may write to the cache folder.
     """
     installed = site_packages or Path(sysconfig.get_path("purelib"))
     home = _own_toolkit(inherited, usual)
@@ -105,12 +106,12 @@ def _with_scripts(path: str) -> str:
 
 
 def _jobs() -> int:
-    """Return how many files are compiled at a time: as many as cores and memory allow."""
+    """Return the number of files to compile at a time: as many as cores and memory allow."""
     return max(1, min(len(os.sched_getaffinity(0)), int(psutil.virtual_memory().available) // BYTES_OF_A_COMPILER))
 
 
 def _own_toolkit(environment: Mapping[str, str], usual: Path) -> Path | None:
-    """Return the machine's whole toolkit of CUDA 13.0 in the order in which SGLang looks; None where there is none."""
+    """Return the machine's complete toolkit of CUDA 13.0 in the order in which SGLang looks; None if missing."""
     nvcc = shutil.which("nvcc", path=environment.get("PATH", os.defpath))
     named = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     places = [Path(named)] if named else []
@@ -119,7 +120,7 @@ def _own_toolkit(environment: Mapping[str, str], usual: Path) -> Path | None:
 
 
 def _is_whole(home: Path) -> bool:
-    """Return whether nvcc is of the version, and what it compiles finds its headers and is linked."""
+    """Return True if nvcc is of the version, and its outputs find their headers and libraries."""
     if not all((home / name).is_file() for name in WHOLE):
         return False
     try:
@@ -130,7 +131,7 @@ def _is_whole(home: Path) -> bool:
 
 
 def driver_library() -> Path | None:
-    """Return the driver's libcuda.so.1, which FlashInfer links its kernels against; None where no driver is installed."""
+    """Return the driver's libcuda.so.1, which FlashInfer links its kernels against; None if no driver is installed."""
     ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
     listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout if ldconfig else ""
     found = [Path(line.rpartition("=> ")[2]) for line in listed.splitlines() if line.strip().startswith(f"{DRIVER} ")]
@@ -139,10 +140,10 @@ def driver_library() -> Path | None:
 
 
 def linked_toolkit(wheels: Path, cache: Path, driver: Path | None) -> Path:
-    """Return a CUDA_HOME of links to `wheels`, which is written into `cache` whole or not at all unless it is there.
+    """Return a CUDA_HOME of links to `wheels`, which is written into `cache` atomically unless it is there.
 
-    Its name has the digest of its links, so that none is changed while another environment compiles with its own. UserError: somebody
-    else may write there.
+    Its name has the digest of its links, so that none is changed while another environment compiles with its own. Raises UserError if
+    another user may write there.
     """
     links = _links(wheels.resolve(), driver)
     text = "\n".join(f"{name} {target}" for name, target in sorted(links.items()))

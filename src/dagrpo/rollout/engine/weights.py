@@ -1,7 +1,7 @@
-"""How weights reach a server: safetensors in a folder that this process writes and the server reads.
+"""Weight sync by safetensors in a folder that a server reads.
 
 For a server of our own that is a folder in memory. A server that runs elsewhere sees another /dev/shm, so for that one the
-folder is made in `runtime.engine.weights_folder`, which both must see under the same path.
+folder is in `runtime.engine.weights_folder`, which both must see under the same path.
 """
 
 import os
@@ -26,10 +26,10 @@ HEADROOM = 1 << 24  # bytes beside the tensors: the header, and a tokenizer
 
 
 class WeightsFolder:
-    """A Hugging Face folder that holds the newest weights, as a context manager. It is made when it is first written to.
+    """Hugging Face folder of the newest weights, as a context manager. It is created when it is first written to.
 
-    Its lock says that it is in use. Folders of processes that were killed hold a model's worth of memory each: whoever
-    makes the next one removes them.
+    Its lock says that it is in use. Folders of processes that were killed hold a model's worth of memory each: creating
+    the next one removes them.
     """
 
     def __init__(self, like: Path, parent: Path | None) -> None:
@@ -49,7 +49,7 @@ class WeightsFolder:
         self._held.close()
 
     def write(self, weights: Tensors) -> Path:
-        """Replace the weights; the folder that now holds them. UserError, before anything is written: there is no room.
+        """Replace the weights; return the folder that now holds them. Raises UserError, before anything is written, if there is no room.
 
         The old ones are removed first, so that there is never more than one copy: a server has read them when it answers.
         """
@@ -63,7 +63,7 @@ class WeightsFolder:
         return temporary.replace(target).parent
 
     def new_folder(self, name: str, tensors: Tensors) -> Path:
-        """An empty folder in this one, with room for these tensors beside what is here. UserError: there is no room."""
+        """Return a new folder in this one, with room for these tensors beside its files. Raises UserError if there is no room."""
         needed = total_bytes(tensors) + HEADROOM
         if self._path is None:
             self._path = self._make(needed)
@@ -77,7 +77,7 @@ class WeightsFolder:
         return folder
 
     def remove_weights(self) -> None:
-        """Once every server has read them, and they are not handed over again."""
+        """Remove the weights, once every server has read them and no further sync needs them."""
         if self._path is not None:
             (self._path / WEIGHTS).unlink(missing_ok=True)
 
@@ -108,7 +108,7 @@ def _memory_or_disk(needed: int) -> Path:
 
 
 def make_writable(folder: Path) -> None:
-    """Make the folder if it is missing; UserError: it cannot be made, or not be written to."""
+    """Create the folder if it is missing. Raises UserError if it cannot be created or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""OpenAI's protocol in front of a session: any program that takes a base_url can make attempts, and every token is recorded.
+"""Gateway: OpenAI's protocol in front of a session, which records every token.
 
-It runs in the process and the event loop that roll out, and listens on 127.0.0.1. Not here: which program asks (agents/),
-and what its tokens are (session.py).
+Any program that accepts a base_url can make attempts. The gateway runs in the process and the event loop of the rollout, and
+listens on 127.0.0.1. agents/ has the programs, session.py the tokens.
 """

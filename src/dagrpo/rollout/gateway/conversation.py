@@ -1,4 +1,4 @@
-"""A session as a program sees it: each request is a whole conversation, of which most was said before."""
+"""Match a program's requests, whole conversations, with the turns of a session."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ OVER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """A turn, and how to recognise the conversation that it ends."""
+    """Turn, with the identities of the messages that lead to it."""
 
     reply: Reply
     messages: tuple[tuple[Any, ...], ...]  # identities, that of the answer at the end
@@ -33,16 +33,16 @@ class _Said:
 
 
 class Conversation:
-    """Finds what a request has in common with earlier turns, and asks the session for the rest. One request at a time."""
+    """Conversation that finds the earlier turns in a request, and asks the session for the rest. One request at a time."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.over: StopReason | None = None  # why there will be no further turn, once a program was told so
+        self.over: StopReason | None = None  # why there will be no further turn, once a program got that answer
         self._said: list[_Said] = []
         self._one_at_a_time = asyncio.Lock()
 
     async def answer(self, request: ChatRequest) -> Reply:
-        """The policy's turn. Refused: the attempt is over, or the chat template takes no such messages."""
+        """Return the policy's turn. Raises Refused if the attempt is over, or the chat template refuses these messages."""
         async with self._one_at_a_time:
             messages, tools = tuple(map(_identity, request.messages)), json.dumps(request.tools, sort_keys=True)
             if request.again and (lost := self._same(messages, tools)):
@@ -65,7 +65,7 @@ class Conversation:
             raise Refused(f"messages: {error}") from None
 
     def _longest_beginning(self, messages: tuple[Any, ...], tools: str) -> _Said | None:
-        """The turn whose conversation is the longest beginning of this one; the newest of several."""
+        """Return the turn whose conversation is the longest beginning of this one; the newest of several."""
         beginnings = [
             said
             for said in reversed(self._said)
@@ -76,12 +76,12 @@ class Conversation:
         return max(beginnings, key=lambda said: len(said.messages), default=None)
 
     def _same(self, messages: tuple[Any, ...], tools: str) -> _Said | None:
-        """The newest answer to the same conversation."""
+        """Return the newest turn that answered the same conversation."""
         answers = (said for said in reversed(self._said) if said.tools == tools and said.messages[:-1] == messages)
         return next(answers, None)
 
     def calls(self) -> list[ToolCall]:
-        """Every call of the policy, with the result that the program gave it."""
+        """Return every call of the policy, with the result that the program gave it."""
         results: dict[str, str] = {}
         for turn in self.session.turns:
             for message in turn.messages:
@@ -96,7 +96,7 @@ def _calls_of(turn: Turn, results: Mapping[str, str]) -> list[ToolCall]:
 
 
 def _record(turn: Turn, call: ParsedCall, result: str | None) -> ToolCall:
-    """A call without a result was not carried out, as far as anybody knows."""
+    """Return the record of a call. Without a result it counts as not run."""
     status = "not_run" if call.status == "ok" and result is None else call.status
     return ToolCall(
         turn=turn.number, name=call.name, arguments=call.recorded_arguments, status=status, result=result or ""
@@ -104,7 +104,7 @@ def _record(turn: Turn, call: ParsedCall, result: str | None) -> ToolCall:
 
 
 def _identity(message: Message) -> tuple[Any, ...]:
-    """What tells a message from others when a client sends it back: not the thinking, nor what clients write anew."""
+    """Return what identifies a message when a client sends it back, without thinking and other keys that clients rewrite."""
     calls = tuple(
         (call["id"], call["function"]["name"], _canonical(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
@@ -113,7 +113,7 @@ def _identity(message: Message) -> tuple[Any, ...]:
 
 
 def _canonical(arguments: Any) -> str:
-    """One text for arguments that mean the same, as an object or as JSON; what is no JSON is itself."""
+    """Return one text for arguments of the same meaning, as an object or as JSON; invalid JSON stays unchanged."""
     if isinstance(arguments, str):
         try:
             arguments = read_json(arguments)

@@ -1,10 +1,10 @@
-"""What a program is told when its request is not answered: OpenAI's form of an error."""
+"""Errors of the gateway in OpenAI's form."""
 
 from typing import Any
 
 
 class Refused(Exception):
-    """The request is not answered. The message is for whoever wrote the program."""
+    """Error of a request that is not answered. Its message is for the program's author."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request") -> None:
         super().__init__(message)
@@ -13,6 +13,6 @@ class Refused(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """As OpenAI's clients read it."""
+        """Return the error as OpenAI's clients read it."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}

@@ -1,6 +1,6 @@
-"""A turn of the policy in the form of OpenAI's chat completions: at once, or as a stream of events.
+"""Turns as OpenAI chat completions, at once or as events.
 
-Beside OpenAI's own keys it has the tokens, as vLLM gives them: prompt_token_ids, the choice's token_ids, and logprobs of
+Beside OpenAI's own keys they have the tokens, as vLLM gives them: prompt_token_ids, the choice's token_ids, and logprobs of
 "token_id:<id>".
 """
 
@@ -17,14 +17,14 @@ from dagrpo.rollout.session import Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A turn, as a program sees it."""
+    """Turn in the form for a program."""
 
     turn: Turn
     message: Mapping[str, Any]
 
 
 def reply_of(turn: Turn) -> Reply:
-    """The assistant's message, for the program and for recognising it when it comes back."""
+    """Return the assistant's message, for the program and for recognising it when it comes back."""
     answer = turn.answer
     message: dict[str, Any] = {"role": "assistant", "content": _content(answer)}
     if answer.thinking:
@@ -36,12 +36,12 @@ def reply_of(turn: Turn) -> Reply:
 
 
 def readable_calls(turn: Turn) -> list[tuple[str, ParsedCall]]:
-    """The calls that a program can carry out or refuse, with their ids."""
+    """Return the calls that a program can carry out or refuse, with their ids."""
     return [(f"call_{turn.number}_{place}", call) for place, call in enumerate(turn.answer.calls) if call.is_readable]
 
 
 def _content(answer: ParsedAnswer) -> str:
-    """The text, and with it the calls that cannot be read, so that none is lost."""
+    """Return the text, with the calls that cannot be parsed, so that none is lost."""
     unreadable = [call.raw for call in answer.calls if not call.is_readable]
     return "\n".join(filter(None, [answer.content, *unreadable]))
 
@@ -52,7 +52,7 @@ def _call(call_id: str, call: ParsedCall) -> dict[str, Any]:
 
 
 def completion(reply: Reply, request: ChatRequest) -> dict[str, Any]:
-    """The whole answer."""
+    """Return the whole chat completion."""
     choice = {
         "index": 0,
         "message": reply.message,
@@ -69,13 +69,13 @@ def completion(reply: Reply, request: ChatRequest) -> dict[str, Any]:
 
 
 def events(reply: Reply, request: ChatRequest) -> bytes:
-    """The answer as a stream of events."""
+    """Return the chat completion as a stream of events."""
     lines = [json.dumps(chunk) for chunk in _chunks(reply, request)]
     return "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode()
 
 
 def _chunks(reply: Reply, request: ChatRequest) -> Iterator[dict[str, Any]]:
-    """What was said and its tokens; why it ended; how much it was."""
+    """Yield the content and its tokens, the finish reason, and the usage."""
     head = _head(reply, request, "chat.completion.chunk")
     delta = dict(reply.message)
     if calls := delta.get("tool_calls"):

@@ -1,7 +1,7 @@
-"""A request for a chat completion, in OpenAI's protocol: checked, and brought into the one form that the session takes.
+"""Parse and check chat completion requests in OpenAI's protocol.
 
-Temperature, top_p and seed are ignored: section rollout says how to sample. What would change the answer and cannot be done
-here (several answers, stop texts, enforced formats, images) is refused, and not left out in silence.
+Temperature, top_p and seed are ignored: section rollout has the sampling parameters. Options that would change the answer and are
+not supported (several answers, stop texts, enforced formats, images) are refused instead of ignored.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ROLES = {"developer": "system"}  # the newer name of a role that chat templates 
 
 
 class _Received(BaseModel):
-    """Part of a request. Keys that we do not know are ignored, as OpenAI's servers do with those of other makers."""
+    """Part of a request. Unknown keys are ignored, as OpenAI's servers ignore those of other vendors."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -83,7 +83,7 @@ class _Body(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What a program asks for."""
+    """Parsed request of a program."""
 
     messages: tuple[Message, ...]  # text alone; the arguments of calls as objects, in which chat templates take them
     tools: tuple[ToolSchema, ...]
@@ -97,7 +97,7 @@ class ChatRequest:
 
 
 def read_request(data: bytes, *, again: bool = False) -> ChatRequest:
-    """The request that a body holds. Refused: it holds none that can be answered."""
+    """Parse the request in a body. Raises Refused if it cannot be answered."""
     try:
         received = read_json(data)
         body = _Body.model_validate(received)
@@ -139,7 +139,7 @@ def _require_possible(body: _Body) -> None:
 
 
 def _plain(message: _Message, place: int) -> Message:
-    """The message with the keys that chat templates read, and none that is empty."""
+    """Return the message with the keys that chat templates read, without empty ones."""
     plain: dict[str, Any] = {"role": ROLES.get(message.role, message.role), "content": _text(message.content, place)}
     if message.tool_calls:
         plain["tool_calls"] = [_call(call) for call in message.tool_calls]
@@ -163,7 +163,7 @@ def _call(call: _Call) -> dict[str, Any]:
 
 
 def _object(call: _Call) -> Any:
-    """The arguments as an object, in which templates take them; as they are where they are none."""
+    """Return the arguments as an object, as templates take them; unchanged if they are no object."""
     try:
         arguments = read_json(call.function.arguments)
     except ValueError:

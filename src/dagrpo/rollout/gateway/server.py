@@ -1,4 +1,4 @@
-"""The gateway's HTTP side: who may ask, for which session, and what a program is told when something goes wrong."""
+"""HTTP server of the gateway: authentication, sessions and error replies."""
 
 import asyncio
 import secrets
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Access:
-    """An open session: what a program needs in order to ask for its turns. Nobody else is told `key`."""
+    """Open session, with the address and the key that a program needs to ask for turns. `key` stays secret from other programs."""
 
     def __init__(self, session: Session, address: str, identifier: str, key: str) -> None:
         self.identifier = identifier
@@ -37,7 +37,7 @@ class Access:
         self._asked_seconds = 0.0
 
     async def answer(self, request: ChatRequest) -> Reply:
-        """The policy's turn, which goes on where the program stops listening. Refused: there is none."""
+        """Return the policy's turn, which is completed even if the program stops listening. Raises Refused if there is no turn."""
         if not self._asking:
             self._asked_since = time.monotonic()
         task = asyncio.create_task(self.conversation.answer(request))
@@ -57,7 +57,7 @@ class Access:
             self._asked_seconds += time.monotonic() - self._asked_since
 
     def own_seconds(self) -> float:
-        """How long the program has been at work. Time in which the policy is asked is not its own: others are waited for."""
+        """Return the program's working seconds, without time in which the policy is asked: the engine also serves others."""
         until = self._asked_since if self._asking else time.monotonic()
         return until - self._started - self._asked_seconds
 
@@ -70,7 +70,7 @@ class Access:
             self._broken.set_exception(error)
 
     async def unless_broken(self, work: Coroutine[Any, Any, Result], seconds: float) -> Result:
-        """What the program's side comes to; TimeoutError after so many own seconds; the engine's failure at once."""
+        """Return the result of `work`. Raises TimeoutError after `seconds` own seconds, and the engine's error at once."""
         task, timer = asyncio.create_task(work), asyncio.create_task(self._out_of_time(seconds))
         either: list[asyncio.Future[Any]] = [task, timer, self._broken]
         try:
@@ -86,7 +86,7 @@ class Access:
             await asyncio.wait([task, timer])
 
     async def close(self) -> None:
-        """Nothing that is still asked for is waited for."""
+        """Cancel pending requests."""
         for task in self._asking:
             task.cancel()
         if self._asking:
@@ -95,7 +95,7 @@ class Access:
 
 
 class Gateway:
-    """The sessions that are open, by identifier."""
+    """Open sessions by identifier."""
 
     def __init__(self) -> None:
         self.address = ""  # http://127.0.0.1:<port>, once it listens
@@ -106,9 +106,9 @@ class Gateway:
     async def admit(
         self, session: Session, *, identifier: str | None = None, key: str | None = None
     ) -> AsyncIterator[Access]:
-        """The session is open to whoever has its identifier and its key, both secrets made here.
+        """Open the session to programs with its identifier and its key, which are secrets created here.
 
-        A program that cannot be told them brings its own: an identifier of its choice, and a key for all its sessions.
+        A program that cannot receive them brings its own: an identifier of its choice, and a key for all its sessions.
         """
         access = Access(
             session, self.address, identifier or secrets.token_urlsafe(24), key or f"dagrpo-{secrets.token_urlsafe(32)}"
@@ -122,7 +122,7 @@ class Gateway:
             await access.close()
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Return the application with its routes."""
         application = web.Application(client_max_size=MOST_BYTES, middlewares=[_errors_as_json])
         for prefix in ("/sessions/{identifier}/v1", "/v1"):
             application.router.add_post(f"{prefix}/chat/completions", self._chat)
@@ -148,7 +148,7 @@ class Gateway:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "dagrpo"}]})
 
     def _access(self, http: web.Request) -> Access:
-        """The session of a request. Refused alike whether there is none or it is somebody else's."""
+        """Return the session of a request. An unknown session and a wrong key are refused alike."""
         key = _key(http)
         identifier = http.match_info.get("identifier") or http.headers.get("X-Session-ID") or ""
         access = self._open.get(identifier)
@@ -193,7 +193,7 @@ async def _errors_as_json(
 
 @asynccontextmanager
 async def open_gateway() -> AsyncIterator[Gateway]:
-    """A gateway that listens on a free port of 127.0.0.1."""
+    """Open a gateway that listens on a free port of 127.0.0.1."""
     gateway = Gateway()
     runner = web.AppRunner(gateway.application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()

@@ -1,7 +1,7 @@
-"""Simulated users, one small file each: who answers the policy's turns until there is nothing more to say.
+"""Simulated users, one small file each.
 
-A task names its user. A user knows the problem and the policy's answers, and keeps nothing: the same dialogue gives the
-same reply.
+A user answers the policy's turns until it has no reply. A task names its user. A user knows the row and the policy's answers, and
+keeps no state: the same dialogue gives the same reply.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from dagrpo.records import Example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interaction:
-    """A simulated user."""
+    """Simulated user."""
 
     # The problem and the policy's answers so far, the newest last -> what the user says; None: the dialogue is over.
     reply: Callable[[Example, Sequence[str]], str | None]

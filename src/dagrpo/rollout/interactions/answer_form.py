@@ -1,4 +1,7 @@
-"""answer_form: a user who asks once for the answer in the form that the task asked for, and knows no answer."""
+"""answer_form: a user who asks once for the required form.
+
+The user does not know the ground truth.
+"""
 
 from collections.abc import Sequence
 
@@ -10,7 +13,7 @@ ASK = "I cannot find your final answer. Please give it in the form that was aske
 
 
 def reply(example: Example, answers: Sequence[str]) -> str | None:
-    """The question after a first answer without the form of its verifier; None after any other."""
+    """Return the question after a first answer without the form of its verifier; None after any other."""
     formatted = get_verifier(example.verifier).formatted
     return ASK if len(answers) == 1 and not formatted(answers[0]) else None
 

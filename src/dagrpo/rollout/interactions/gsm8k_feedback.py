@@ -1,6 +1,7 @@
-"""gsm8k_feedback: a user who says whether the answer is wrong, until it is right. An oracle: it knows the ground truth.
+"""gsm8k_feedback: a user who rejects wrong answers. An oracle.
 
-verl's Gsm8kInteraction: the last answer is read strictly, after `####`, and a right one ends the dialogue.
+It knows the ground truth. verl's Gsm8kInteraction: the last answer is parsed strictly, after `####`, and a right one ends the
+dialogue.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ WRONG = "Your answer is wrong. Go over your reasoning again, and give your new a
 
 
 def reply(example: Example, answers: Sequence[str]) -> str | None:
-    """None for a right answer; otherwise that it is wrong, also when there is none."""
+    """Return None for a right answer; otherwise a text that says it is wrong, also when it is missing."""
     answer = extract(answers[-1], "strict")
     return None if answer is not None and equal(answer, example.ground_truth) else WRONG
 

@@ -1,11 +1,11 @@
-"""Other people's programs: how one is started, watched and ended, what it is told of a problem, and what it may report.
+"""External programs that make attempts: start, watch, end, input and report.
 
-Not here: how it talks to the policy (gateway/), and which programs there are (agents/).
+gateway/ connects them to the policy; agents/ has the programs.
 """
 
 from pathlib import Path
 
 
 def verifiers_worker_path() -> Path:
-    """The worker is run, never imported: its packages are in another environment."""
+    """Return the worker's path. It is run, never imported: its packages are in another environment."""
     return Path(__file__).with_name("verifiers_worker.py")

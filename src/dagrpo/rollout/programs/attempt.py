@@ -1,4 +1,4 @@
-"""What a program is told of a problem, and what came of its attempt."""
+"""Attempts by programs: a program's input, and its trajectory."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 def told(problem: Problem, sample_index: int) -> dict[str, Any]:
-    """The problem without its answer: only what the policy may know."""
+    """Return the row without its ground truth: only what the policy may know."""
     return {
         "task": problem.example.task,
         "index": problem.index,
@@ -33,7 +33,7 @@ async def attempt(
     seconds: float,
     wants_report: bool = False,
 ) -> Trajectory:
-    """One attempt: `run` has a program make it, and says what that reports. The engine's failure.
+    """Make one attempt with a program that `run` starts; `run` returns its report. Raises the engine's error.
 
     wants_report: a program that reports nothing has failed.
     """
@@ -52,7 +52,7 @@ async def attempt(
 
 
 def _came_to(access: Access, sample_index: int, *, fault: str, reported: Mapping[str, float]) -> Trajectory:
-    """The trajectory. Where a limit of ours ended the session, what the program makes of that is no failure of its own."""
+    """Return the trajectory. If a limit of ours ended the session, the program's later failure does not count."""
     conversation = access.conversation
     session = conversation.session
     if not session.turns and not fault:

@@ -1,6 +1,6 @@
-"""Whether a program's command can be started here: asked when params.yaml is read, so that no work is lost to a slip of the pen.
+"""Check that a program's command can be started here.
 
-Not here: what happens once it runs (process.py).
+The check runs when params.yaml is read, so that no work is lost to a typo. process.py runs the command.
 """
 
 import os
@@ -23,9 +23,9 @@ SCRIPT = re.compile(r"[^\s=]+\.(py|sh)")
 
 
 def require_command(command: Sequence[str]) -> None:
-    """UserError when there is no such program, or it is an interpreter and there is no such script.
+    """Raise UserError if there is no such program, or it is an interpreter and there is no such script.
 
-    Of other programs the arguments are their own: a path may be one in a container, or of a file to be written.
+    Arguments of other programs are not checked: a path may be one in a container, or of a file to be written.
     """
     if shutil.which(command[0]) is None:
         raise UserError(
@@ -41,7 +41,7 @@ def require_command(command: Sequence[str]) -> None:
 
 
 def _script(command: Sequence[str]) -> str | None:
-    """The script that an interpreter is to run; None where it is no interpreter, or no word is clearly a path."""
+    """Return the script that an interpreter is to run; None for other programs, or if no word is clearly a path."""
     if not INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
     for before, argument in pairwise(command):
@@ -55,13 +55,13 @@ def _script(command: Sequence[str]) -> str | None:
 
 
 def _nearest(name: str) -> str:
-    """Advice on a program of nearly that name; "" where there is none."""
+    """Return advice on a program of a similar name; "" without one."""
     near = nearest_of(name[:LONGEST], _programs(name[:1]), cutoff=0.7)
     return f"the nearest one is `{near}`; correct it, " if near else ""
 
 
 def _programs(first: str) -> set[str]:
-    """What can be started by its name alone and begins with that letter."""
+    """Return the programs on PATH that begin with that letter."""
     names = set()
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         with suppress(OSError):  # PATH may name folders that are not there

@@ -1,4 +1,7 @@
-"""A Python environment of its own for a package that cannot live in ours: made when first needed, from a lock file."""
+"""Separate Python environment for a package that conflicts with ours.
+
+It is created when first needed, from a lock file.
+"""
 
 import fcntl
 import hashlib
@@ -14,7 +17,7 @@ STAMP = "dagrpo.lock.sha256"  # in the environment's folder: what it was made fr
 
 
 def python_of(folder: Path, lock: Path) -> Path:
-    """The environment's interpreter. It is made anew when the lock file has changed. UserError: it cannot be made."""
+    """Return the environment's interpreter. A changed lock file recreates it. Raises UserError if it cannot be created."""
     if not lock.exists():
         raise UserError(f"{lock} is missing: start dagrpo in the project's folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -28,12 +31,12 @@ def python_of(folder: Path, lock: Path) -> Path:
 
 
 def digest(lock: Path) -> str:
-    """Of the lock file: what tells one environment from another."""
+    """Return the digest of the lock file, which identifies an environment."""
     return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
 def uv() -> str:
-    """The path of uv, which is installed with dagrpo."""
+    """Return the path of uv, which is installed with dagrpo."""
     found = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
     if found is None:
         raise UserError("uv is needed to make an environment: pip install uv.")

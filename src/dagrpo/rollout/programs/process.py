@@ -1,4 +1,7 @@
-"""A program's process: in a group of its own that cannot outlive us, with an input, a bounded output, and a bounded log."""
+"""Run a program with bounded output and a bounded log.
+
+Its process gets a file as its input, and leads a separate group that cannot outlive us.
+"""
 
 import asyncio
 import os
@@ -27,7 +30,7 @@ SECONDS_FOR_THE_REST = 1.0  # of an output whose program has ended
 
 
 class Program:
-    """A program that runs."""
+    """Running program."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -36,7 +39,7 @@ class Program:
         self.output = process.stdout
 
     async def exit_code(self) -> int:
-        """Once it has ended; negative: the signal that ended it. Children that hold its output open are not waited for."""
+        """Wait for its end and return its exit code; negative: the signal that ended it. Its children may still hold its output open."""
         waiting = asyncio.create_task(self._process.wait())
         try:
             while self._process.returncode is None:
@@ -51,7 +54,7 @@ class Program:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def keep_log(self, log: IO[bytes]) -> None:
-        """Write what it complains about to its log, up to LOG_BYTES in all; what is beyond is read, and dropped."""
+        """Write its stderr to its log, up to LOG_BYTES in all; drop the rest."""
         assert self._process.stderr is not None
         while piece := await self._process.stderr.read(PIECE):
             self._complaints = (self._complaints + piece)[-LAST_COMPLAINTS:]
@@ -59,7 +62,7 @@ class Program:
             log.flush()
 
     def last_complaint(self) -> str:
-        """The last line of what it has complained about."""
+        """Return the last line of its stderr."""
         lines = self._complaints.decode(errors="replace").split("\n")
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it has written no error")
 
@@ -68,9 +71,9 @@ class Program:
 async def running(
     command: Sequence[str], *, variables: Mapping[str, str], input_file: Path, log: Path
 ) -> AsyncIterator[Program]:
-    """Start a program with a file as its input; whatever is left of it at the end is killed.
+    """Start a program with a file as its input; kill its remaining processes at the end.
 
-    UserError: it cannot be started.
+    Raises UserError if it cannot be started.
     """
     with open_private_log(log) as kept:
         async with _started(command, variables, input_file) as program:
@@ -108,7 +111,7 @@ async def _started(command: Sequence[str], variables: Mapping[str, str], input_f
 
 
 async def read_output(program: Program, most: int, tail: int) -> tuple[bytes | None, int]:
-    """The last `tail` bytes of its output once it has ended, and its exit code; None where it wrote more than `most`."""
+    """Return the last `tail` bytes of its output and its exit code, once it has ended; None as output if it wrote more than `most`."""
     output = _Tail(most, tail)
     reading = asyncio.create_task(output.read(program))
     try:
@@ -121,7 +124,7 @@ async def read_output(program: Program, most: int, tail: int) -> tuple[bytes | N
 
 
 class _Tail:
-    """The last bytes of an output."""
+    """Buffer of the last bytes of an output."""
 
     def __init__(self, most: int, tail: int) -> None:
         self.kept: bytes | None = b""
@@ -129,7 +132,7 @@ class _Tail:
         self._tail = tail
 
     async def read(self, program: Program) -> None:
-        """To its end. A child that has left the program's group may keep it open for ever."""
+        """Read to the end. A child that has left the program's group may keep the output open for ever."""
         kept, total = b"", 0
         while piece := await program.output.read(PIECE):
             self.kept = kept = (kept + piece)[-self._tail :]

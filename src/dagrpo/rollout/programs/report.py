@@ -1,4 +1,4 @@
-"""What a program says that its attempt was worth: JSON with `reward`, `rewards` by name, or both."""
+"""Parse a program's reported rewards: JSON with `reward`, `rewards`, or both."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +12,11 @@ LONGEST_NAME = 80
 
 
 class ProgramFailure(Exception):
-    """The program has not done its part. The message says what went wrong, in a sentence."""
+    """Failure of a program to do its part. The message is a sentence that names the fault."""
 
 
 def reported_rewards(report: Mapping[str, Any]) -> dict[str, float]:
-    """The rewards by name; `reward` is one more, of that name. ProgramFailure: one of them is no number."""
+    """Return the rewards by name; `reward` is one more, of that name. Raises ProgramFailure if one of them is no number."""
     rewards = report.get("rewards") or {}
     if not isinstance(rewards, dict) or len(rewards) > MOST_REWARDS:
         raise ProgramFailure(
@@ -28,7 +28,7 @@ def reported_rewards(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def report_in(output: bytes) -> dict[str, float]:
-    """The rewards in the last line of a program's output; none where that is something else."""
+    """Return the rewards in the last line of a program's output; {} if the line is something else."""
     last = output.rstrip().rpartition(b"\n")[2]
     try:
         report = read_json(last, constants=True)

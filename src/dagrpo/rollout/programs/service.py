@@ -1,8 +1,8 @@
-"""A program that makes many attempts: one JSON line per problem in, one JSON line per attempt out, in any order.
+"""Program that makes many attempts, with JSON lines in and out.
 
-In: {"id", "problem", "base_url", "api_key"}, and {"cancel": id} when an attempt is given up. Out: {"id"} and what the attempt
-was worth (see report.py), or {"id", "error"}. Answers may share a line: threads that `print` do not keep theirs apart.
-A program that has died is started again with the next attempt.
+In, one line per row: {"id", "problem", "base_url", "api_key"}, and {"cancel": id} when an attempt is given up. Out, one line per
+attempt in any order: {"id"} and its reward (see report.py), or {"id", "error"}. Answers may share a line: threads that `print` do not
+keep theirs apart. A program that has died is started again with the next attempt.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LONGEST_LINE = 1 << 20
 
 
 class Service:
-    """A program that answers requests, each with an id."""
+    """Program that answers requests, each with an id."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], folder: Path) -> None:
         self._command = command
@@ -35,7 +35,7 @@ class Service:
         self._reading: set[asyncio.Task[None]] = set()  # of one program, and of those before that are cleared away
 
     async def request(self, identifier: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What it answers. ProgramFailure: it says what went wrong, or it has died."""
+        """Return its answer. Raises ProgramFailure if it reports an error, or has died."""
         async with self._starting:
             if self._program is None:
                 await self._start()
@@ -69,19 +69,19 @@ class Service:
             reading.add_done_callback(self._reading.discard)
 
     async def _read(self, program: Program, resources: AsyncExitStack) -> None:
-        """Hand out answers until the program ends, or writes a line too long to be one."""
+        """Pass on answers until the program ends, or writes a line too long to be one."""
         over = asyncio.create_task(_end_with_its_children(program))
         fault = await self._hand_out_all(program) or f"The program has ended: {program.last_complaint()}"
         over.cancel()
         self._program = self._input = None
-        unanswered, self._waiting = self._waiting, {}  # whoever asks from now on asks the next program
+        unanswered, self._waiting = self._waiting, {}  # later requests go to the next program
         await resources.aclose()
         for answer in unanswered.values():
             if not answer.done():
                 answer.set_exception(ProgramFailure(fault))
 
     async def _hand_out_all(self, program: Program) -> str:
-        """Why there will be no more answers; "" where the program has ended."""
+        """Pass on all answers; return why no more can follow, "" if the program has ended."""
         rest = b""
         while piece := await program.output.read(PIECE):
             *lines, rest = (rest + piece).split(b"\n")
@@ -92,7 +92,7 @@ class Service:
         return ""
 
     def _hand_out(self, line: bytes) -> None:
-        """Pass each answer on a line to whoever waits for it. Any other line is ignored."""
+        """Pass each answer on a line to the request that waits for it. Any other line is ignored."""
         try:
             values = read_json_values(line, constants=True)
         except ValueError:
@@ -104,20 +104,20 @@ class Service:
                 answer.set_result(value)
 
     async def stop(self) -> None:
-        """End it. What is waited for will not come."""
+        """End it. Pending requests get no answer."""
         if self._program is not None:
             self._program.kill()
         await asyncio.gather(*self._reading)
 
 
 async def _end_with_its_children(program: Program) -> None:
-    """What it leaves behind would keep its output open."""
+    """Wait for a program's end and kill its children, which would keep its output open."""
     await program.exit_code()
     program.kill()
 
 
 async def _writer(fifo: Path, stack: AsyncExitStack) -> asyncio.WriteTransport:
-    """A way into a named pipe that a program can read from as soon as it runs."""
+    """Return a transport into a named pipe that a program can read from as soon as it runs."""
     os.mkfifo(fifo, mode=0o600)
     stack.callback(os.close, os.open(fifo, os.O_RDWR))  # neither end waits for the other, and it stays open
     file = stack.enter_context(os.fdopen(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0))
@@ -128,7 +128,7 @@ async def _writer(fifo: Path, stack: AsyncExitStack) -> asyncio.WriteTransport:
 
 @asynccontextmanager
 async def service(command: Sequence[str], variables: Mapping[str, str], folder: Path) -> AsyncIterator[Service]:
-    """A service that is started when it is first asked, and ends with the context."""
+    """Open a service that is started by its first request, and ends with the context."""
     opened = Service(command, variables, folder)
     try:
         yield opened

@@ -1,6 +1,8 @@
-"""Runs tasks of a `verifiers` taskset, in that package's own environment: a program of agents/verifiers.py.
+"""Run tasks of a `verifiers` taskset, in that package's own environment.
 
-    python -P verifiers_worker.py '{"taskset": "my_taskset", "harness": "null", "max_turns": 8}'
+A program of agents/verifiers.py:
+
+python -P verifiers_worker.py '{"taskset": "my_taskset", "harness": "null", "max_turns": 8}'
 
 A JSON line per attempt on each side, as service.py has it. It imports nothing of dagrpo, which is not installed here.
 """
@@ -40,7 +42,7 @@ async def main(config: dict[str, Any]) -> None:
 
 
 def list_tasks(taskset: Any, output: Any) -> None:
-    """A line per task: its key, the hash of its data, and the conversation that it begins with."""
+    """Write a line per task: its key, the hash of its data, and the conversation that it begins with."""
     for task in taskset:
         prompt = task.data.prompt
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _messages(prompt)
@@ -54,7 +56,7 @@ def _messages(prompt: Any) -> list[dict[str, str]]:
 
 
 async def answer(request: dict[str, Any], config: dict[str, Any], tasks: Any, shared: Any, output: Any) -> None:
-    """One attempt, and what it was worth."""
+    """Make one attempt, and write its reward."""
     try:
         report = await attempt(request, config, tasks, shared)
     except Exception as error:  # noqa: BLE001  the border to the taskset's code: whatever it raises is the answer
@@ -63,7 +65,7 @@ async def answer(request: dict[str, Any], config: dict[str, Any], tasks: Any, sh
 
 
 async def attempt(request: dict[str, Any], config: dict[str, Any], tasks: Any, shared: Any) -> dict[str, Any]:
-    """The rewards of one attempt by name, and their weighted sum."""
+    """Return the rewards of one attempt by name, and their weighted sum."""
     task = tasks.get(request["problem"]["key"])
     if task is None:
         return {"error": f"the taskset has no task {request['problem']['key']}"}
@@ -75,7 +77,7 @@ async def attempt(request: dict[str, Any], config: dict[str, Any], tasks: Any, s
                 model=request["problem"]["model"],
                 client=vf.EvalClientConfig(base_url=request["base_url"], api_key_var=variable),
                 harness=harness_config_type(config["harness"])(id=config["harness"]),
-                runtime=vf.SubprocessConfig(),  # its default is a sandbox that somebody else is paid for
+                runtime=vf.SubprocessConfig(),  # its default is a sandbox of a paid service
                 max_turns=config["max_turns"],
             )
         )
@@ -88,7 +90,7 @@ async def attempt(request: dict[str, Any], config: dict[str, Any], tasks: Any, s
 
 @contextmanager
 def key_in_environment(request: dict[str, Any]) -> Iterator[str]:
-    """The variable in which `verifiers` is to look for the session's key."""
+    """Set, and yield, the variable in which `verifiers` looks for the session's key."""
     variable = f"DAGRPO_SESSION_{abs(hash(request['id']))}"
     os.environ[variable] = request["api_key"]
     try:

@@ -1,1 +1,1 @@
-"""What calls tools, and what several of them are made of. Not here: the tools themselves (rollout/tools/)."""
+"""Tool calls: their execution, and shared parts of tools (see rollout/tools/)."""

@@ -1,7 +1,8 @@
-"""A Python function as the policy is told of it: name, docstring, and a JSON schema of its signature.
+"""Describe a Python function to the policy.
 
-The docstring is in Google's style; what its section `Args:` says of an argument becomes that argument's description. Types
-are those that pydantic can describe: int, float, str, bool, list, dict, Optional, Literal and what is made of them.
+The description is its name, its docstring, and a JSON schema of its signature. The docstring is in Google's style; its section
+`Args:` has the description of each argument. Types are those that pydantic can describe: int, float, str, bool, list, dict, Optional,
+Literal and combinations of them.
 """
 
 import inspect
@@ -18,7 +19,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def described(function: Callable[..., Any]) -> ToolFunction:
-    """The function's description. UserError names the function and what it lacks."""
+    """Return the function's description. Raises UserError, with the function and what it lacks."""
     name = function.__name__
     summary, meanings = _docstring(function, name)
     hints = _hints(function, name)
@@ -38,7 +39,7 @@ def described(function: Callable[..., Any]) -> ToolFunction:
 
 
 def _docstring(function: Callable[..., Any], name: str) -> tuple[str, dict[str, str]]:
-    """The summary, and what the docstring says of each argument."""
+    """Return the summary, and the docstring's description of each argument."""
     from transformers.utils.chat_template_utils import parse_google_format_docstring
 
     summary, meanings, _ = parse_google_format_docstring(inspect.getdoc(function) or "")

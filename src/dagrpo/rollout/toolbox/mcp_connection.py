@@ -1,7 +1,7 @@
-"""One connection to an MCP server, made again when the server dies. The protocol is the official package's.
+"""Connection to an MCP server, made again when the server dies.
 
-A program is started once and shared by all attempts. What it writes to stderr goes to a file. Not here: sampling,
-resources and prompts, which a server may also offer; and a limit on the time of a call, which is the agent's.
+The protocol is the official package's. A program is started once and shared by all attempts; its stderr goes to a file. Sampling,
+resources and prompts, which a server may also offer, are not used; the agent limits the time of a call.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a server is: a program with its arguments, or a URL."""
+    """Address of a server: a program with its arguments, or a URL."""
 
     command: tuple[str, ...]
     environment: tuple[str, ...]  # names of variables that the program gets beside the usual ones
@@ -39,7 +39,7 @@ class Address:
 
 
 class Connection:
-    """A client in a task of its own, since whoever opened one has to close it."""
+    """Client in a separate task, as the task that opens one has to close it."""
 
     def __init__(self, address: Address, log: Path) -> None:
         self._address = address
@@ -59,7 +59,7 @@ class Connection:
         await self._close()
 
     async def functions(self) -> list[ToolFunction]:
-        """What the server offers. InfrastructureFailure: it does not say."""
+        """Return the server's tools. Raises InfrastructureFailure if it does not list them."""
         client = await self._connected()
         try:
             async with asyncio.timeout(self._address.seconds):
@@ -72,7 +72,7 @@ class Connection:
         ]
 
     async def call(self, function: str, arguments: Mapping[str, Any]) -> str:
-        """The result of a call. ToolFailure: what the tool says was wrong. InfrastructureFailure: the server is gone."""
+        """Return the result of a call. Raises ToolFailure with the tool's error, InfrastructureFailure if the server is gone."""
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -97,7 +97,7 @@ class Connection:
             return self._client
 
     async def _lose(self, client: "Client") -> None:
-        """The next call connects anew, unless another has done so."""
+        """Close the connection, so that the next call connects again, unless another has done so."""
         async with self._lock:
             if self._client is client:
                 await self._close()
@@ -134,7 +134,7 @@ class Connection:
                     if not ready.done():
                         ready.set_result(client)
                     await closing.wait()
-        except Exception as error:  # noqa: BLE001 - whoever waits raises it; later it is told by the call that fails
+        except Exception as error:  # noqa: BLE001 - its caller raises it; later calls report it as they fail
             if not ready.done():
                 ready.set_exception(error)
 
@@ -146,7 +146,7 @@ class Connection:
                 await asyncio.wait([keeper])
 
     def _said(self) -> str:
-        """The end of what a program wrote to stderr."""
+        """Return the end of what a program wrote to stderr."""
         from dagrpo.files import MOST_JSON_BYTES, read_regular
 
         try:
@@ -166,7 +166,7 @@ def _text(result: "CallToolResult") -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, without the groups that anyio wraps it in."""
+    """Return the innermost error, without the groups that anyio wraps it in."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -174,9 +174,9 @@ def _reason(error: BaseException) -> str:
 
 @lru_cache
 def offered(address: Address) -> tuple[ToolFunction, ...]:
-    """What a server offers, asked once. UserError: it cannot be asked.
+    """Return the tools that a server offers, asked once. Raises UserError if it cannot be asked.
 
-    In a thread with a loop of its own, since whoever asks may be in a loop.
+    In a thread with a separate loop, since the caller may be in a loop.
     """
 
     async def ask() -> list[ToolFunction]:

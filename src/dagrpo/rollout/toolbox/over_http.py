@@ -1,6 +1,6 @@
-"""Requests to the servers behind tools. Whatever a server does, an answer or a failure comes in bounded time and memory.
+"""HTTP requests to tool servers, bounded in time and memory.
 
-Not here: what an answer means.
+A server's answer or failure arrives within these bounds, whatever the server does.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ QUOTED = 200  # bytes of an answer that a sentence quotes
 
 
 async def posted(session: "ClientSession", url: str, body: Mapping[str, Any], *, seconds: float) -> bytes:
-    """What a server answers to a request in JSON. InfrastructureFailure names the server and what it did."""
+    """Return a server's answer to a request in JSON. Raises InfrastructureFailure, with the server and its fault."""
     from aiohttp import ClientError, ClientTimeout
 
     try:
@@ -41,5 +41,5 @@ async def _bounded(response: "ClientResponse", url: str) -> bytes:
 
 
 def beginning(answer: bytes | bytearray) -> str:
-    """The first bytes of an answer, to be quoted."""
+    """Return the first bytes of an answer, to be quoted."""
     return answer[:QUOTED].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""Python code of the user's own: imported by its path, and called where the policy calls it.
+"""Import and call the user's own Python code.
 
-It runs in this process with all its rights. Not here: how the policy is told of it (described.py).
+It runs in this process with all its rights. described.py describes it to the policy.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, as_text
 
 
 def imported(path: str, key: str) -> Any:
-    """What an import path such as my_lab.tools:add names. UserError: it cannot be imported.
+    """Return the object at an import path such as my_lab.tools:add. Raises UserError if it cannot be imported.
 
     key: of params.yaml, where the path stands.
     """
@@ -31,14 +31,14 @@ def imported(path: str, key: str) -> Any:
 
 
 async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What a function returns: one that is asynchronous is awaited, any other runs in a thread of its own."""
+    """Return a function's result: an asynchronous one is awaited, any other runs in a separate thread."""
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         return await function(**arguments)
     return await in_thread(function, arguments)
 
 
 async def trusted_result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What a function returns that the policy has no part in. InfrastructureFailure: what it raised."""
+    """Return the result of a function that the policy does not call. Raises InfrastructureFailure if it raises."""
     try:
         return await result_of(function, arguments)
     except (InfrastructureFailure, Terminated):
@@ -49,7 +49,7 @@ async def trusted_result_of(function: Callable[..., Any], arguments: Mapping[str
 
 
 async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
-    """The result as the policy is told of it. ToolFailure: what the function raised. InfrastructureFailure: its own."""
+    """Return the result as text for the policy. Raises ToolFailure if the function raises, or its own InfrastructureFailure."""
     try:
         return as_text(await result_of(function, arguments))
     except (ToolFailure, InfrastructureFailure, Terminated):

@@ -1,10 +1,11 @@
-"""Recorded results of a tool that would not give them again, such as a live search: written down, and replayed after a kill.
+"""Record and replay results of unrepeatable tools, such as live search.
 
-One line of JSON per result. A result belongs to an attempt, a function, its arguments, and to the number of such calls that the
-attempt made before: so calls that run at the same time, or are made again after a failure, find their own. A tool that keeps
-something between calls has lost it by a kill: before its first new call it is called as it was before.
+A killed run resumes with the recorded results. One line of JSON per result. A result belongs to an attempt, a function, its arguments,
+and to the number of such calls that the attempt made before: so calls that run at the same time, or are made again after a failure,
+find their own. A tool that keeps something between calls has lost it by a kill: before its first new call the replayed calls are made
+again.
 
-A line that is damaged is passed over, told of, and its call made again.
+A damaged line is skipped and reported, and its call made again.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of an attempt until it is forgotten."""
+    """State of an attempt until it is forgotten."""
 
     taken: set[str] = field(default_factory=set)  # digests of its calls
     missed: list[tuple[str, Mapping[str, Any], CallContext]] = field(default_factory=list)  # replayed, not made
@@ -37,10 +38,10 @@ class _Attempt:
 
 
 class RecordedTool:
-    """A tool whose results are kept in a file. A result is in the file before anybody hears of it."""
+    """Tool whose results are kept in a file. A result is in the file before its caller gets it."""
 
     def __init__(self, tool: OpenTool, path: Path, *, stateless: bool) -> None:
-        """stateless: the tool keeps nothing between calls, so what is replayed need not be done to it again."""
+        """stateless: the tool keeps nothing between calls, so replayed calls need not be made again."""
         self._tool = tool
         self._path = path
         self._stateless = stateless
@@ -48,7 +49,7 @@ class RecordedTool:
         self._attempts: defaultdict[str, _Attempt] = defaultdict(_Attempt)
 
     def __enter__(self) -> Self:
-        """Opens the file, and tells of lines that are damaged. A line that was cut off at the end is removed."""
+        """Open the file and report damaged lines. A line that was cut off at the end is removed."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = self._path.open("a+b")
         self._file.truncate(_whole_lines(self._file))
@@ -61,9 +62,9 @@ class RecordedTool:
         self._file.close()
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """The recorded result of this call, else the tool's. ToolFailure is recorded too, InfrastructureFailure is not.
+        """Return the recorded result of this call, else the tool's. ToolFailure is recorded too, InfrastructureFailure is not.
 
-        UserError: it cannot be recorded.
+        Raises UserError if it cannot be recorded.
         """
         attempt = self._attempts[context.trajectory]
         call = _take(attempt.taken, function, arguments, context.trajectory)
@@ -84,7 +85,7 @@ class RecordedTool:
         return _told(record)
 
     async def _catch_up(self, attempt: _Attempt) -> None:
-        """The calls that were replayed, so that the tool has what it kept of them. Their results are known."""
+        """Repeat the replayed calls, so that the tool has its state again. Their results are known."""
         async with attempt.catching_up:
             while attempt.missed:
                 with suppress(ToolFailure):
@@ -105,12 +106,12 @@ class RecordedTool:
         self._places[record["call"]] = start
 
     async def forget(self, trajectory: str) -> None:
-        """The attempt is over; another of that name would be told the same."""
+        """Forget the attempt, which is over; another of that name would get the same results."""
         self._attempts.pop(trajectory, None)
         await self._tool.forget(trajectory)
 
     def _recorded(self, call: str) -> Mapping[str, Any] | None:
-        """The record of a call; None where there is none, or it was damaged since the file was opened."""
+        """Return the record of a call; None if it is missing, or was damaged since the file was opened."""
         if call not in self._places:
             return None
         self._file.seek(self._places[call])
@@ -129,7 +130,7 @@ class RecordedTool:
 
 
 def _record(line: bytes) -> Mapping[str, Any] | None:
-    """What a line records; None where it is damaged."""
+    """Return the record in a line; None if it is damaged."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -141,7 +142,7 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _take(taken: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
-    """The digest of a call, and of how many of its kind the attempt has made before. Nothing is awaited on the way."""
+    """Return the digest of a call and of the number of earlier calls like it in the attempt. Nothing is awaited on the way."""
     number = 0
     while (call := _digest(trajectory, function, dict(arguments), number)) in taken:
         number += 1
@@ -150,7 +151,7 @@ def _take(taken: set[str], function: str, arguments: Mapping[str, Any], trajecto
 
 
 def _digest(*call: Any) -> str:
-    """Escaped JSON, as a policy may write half of a surrogate pair, which is no UTF-8."""
+    """Return the digest of escaped JSON, as a policy may write half of a surrogate pair, which is no UTF-8."""
     return hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()
 
 
@@ -164,7 +165,7 @@ def _told(record: Mapping[str, Any]) -> str:
 
 
 def _whole_lines(file: IO[bytes]) -> int:
-    """The end of the last whole line: what follows was cut off by a kill."""
+    """Return the end of the last whole line: a kill cut off what follows."""
     end = 0
     for start, line in _lines(file):
         end = start + len(line) if line.endswith(b"\n") else end

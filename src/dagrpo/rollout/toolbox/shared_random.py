@@ -1,7 +1,8 @@
-"""Random numbers that all attempts of a process share: which attempt gets which depends on who draws first.
+"""Warn about shared random numbers in user code.
 
-Code of the user's own that draws from them makes two runs differ that are otherwise the same, so it is said, once. Not here:
-any other source of chance, such as a clock or a generator that the code seeds from the system.
+All attempts of a process share the global generators, so that the order of their calls decides which attempt gets which number, and
+two otherwise equal runs differ. The warning appears once. Other sources of chance, such as a clock or a generator that the code seeds
+from the system, are not detected.
 """
 
 import logging
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class SharedRandom:
-    """Watches the module functions of `random` and `numpy.random` while some code runs."""
+    """Watcher of the module functions of `random` and `numpy.random` while some code runs."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -25,7 +26,7 @@ class SharedRandom:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """What runs within is the owner's code, at times beside other attempts of the same."""
+        """Warn if the block, which runs user code, changes a shared generator. Other attempts may run the same code meanwhile."""
         if self._has_warned:
             yield
             return

@@ -1,6 +1,7 @@
-"""Other people's functions in threads of their own: one that never ends holds up neither other calls nor the process's end.
+"""Run external functions in separate daemon threads.
 
-The threads of asyncio.to_thread are a few, and the interpreter waits for them when it ends.
+One that never ends delays neither other calls nor the process's end. asyncio.to_thread has few threads, and the interpreter waits for
+them when it ends.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Any
 
 
 async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What the function returns or raises. Where nobody waits any more, it goes on unheard."""
+    """Return the function's result, or raise its error. If the caller is cancelled, the function runs on, and its result is dropped."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
@@ -23,7 +24,7 @@ async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) 
         result, raised = None, None
         try:
             result = function(**arguments)
-        except BaseException as error:  # noqa: BLE001  whoever waits raises it
+        except BaseException as error:  # noqa: BLE001  the caller raises it
             raised = error
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(tell, result, raised)

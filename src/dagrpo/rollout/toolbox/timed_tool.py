@@ -1,4 +1,7 @@
-"""A tool whose calls end in time. It stands below whatever records results, so that being late is recorded like any result."""
+"""Tool wrapper with a timeout.
+
+RecordedTool wraps it, so that timeouts are recorded like any result.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,14 +11,14 @@ from dagrpo.rollout.tools import CallContext, InfrastructureFailure, OpenTool, T
 
 
 class TimedTool:
-    """Gives up a call after so many seconds."""
+    """Tool wrapper that gives up a call after `seconds` seconds."""
 
     def __init__(self, tool: OpenTool, seconds: float) -> None:
         self._tool = tool
         self._seconds = seconds
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What the tool says. ToolTimeout: nothing in time. InfrastructureFailure: a deadline of the tool's own has passed."""
+        """Return the tool's result. Raises ToolTimeout if it is late, InfrastructureFailure if the tool's own deadline has passed."""
         try:
             async with asyncio.timeout(self._seconds) as deadline:
                 return await self._tool.call(function, arguments, context)

@@ -1,7 +1,7 @@
-"""The tools of one task, ready to be called: which function is whose, deadlines, retries, and what is cut off.
+"""Toolbox of one task: dispatch, deadlines, retries and length limits.
 
-A call that the policy got wrong is answered with what is wrong about it. A call that fails through no fault of the policy is
-made again, and in the end raises. Not here: when calls are answered (agents/).
+A wrong call is answered with an explanation. A call that fails through no fault of the policy is made again, and in the end raises.
+Agents decide when calls are answered (agents/).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Toolbox:
     def __init__(
         self, functions: Mapping[str, OpenTool], limits: Limits, slots: Mapping[str, asyncio.Semaphore] = NO_SLOTS
     ) -> None:
-        """slots: how many calls of a function may run at the same time, where there is a limit."""
+        """slots: the number of calls of a function that may run at the same time, if limited."""
         self._functions = functions
         self._limits = limits
         self._slots = slots
 
     async def answer(self, turn: Turn, session: Session) -> list[ToolCall]:
-        """Every call of a turn with its result, in their order. InfrastructureFailure when one fails again and again."""
+        """Return every call of a turn with its result, in order. Raises InfrastructureFailure if one fails again and again."""
         slots = asyncio.Semaphore(self._limits.parallel_calls)
 
         async def one(index: int, call: ParsedCall) -> ToolCall:
@@ -94,13 +94,13 @@ class Toolbox:
         raise AssertionError("the last attempt returns or raises")
 
     async def forget(self, trajectory: str) -> None:
-        """The attempt is over."""
+        """Tell every tool that the attempt is over."""
         for tool in {id(tool): tool for tool in self._functions.values()}.values():
             await tool.forget(trajectory)
 
 
 async def _result(tool: OpenTool, call: ParsedCall, context: CallContext) -> str:
-    """What the tool says. UserError: it says no text. InfrastructureFailure: it was cancelled, and not by us."""
+    """Return the tool's result. Raises UserError if it is no text, InfrastructureFailure if the call was cancelled, but not by us."""
     try:
         result: object = await tool.call(call.name, call.arguments, context)
     except asyncio.CancelledError as error:  # libraries with cancel scopes let one through when their connection ends
@@ -125,12 +125,12 @@ def _recorded(turn: Turn, call: ParsedCall, status: CallStatus) -> ToolCall:
 
 
 def not_run(turn: Turn) -> list[ToolCall]:
-    """The calls of a turn after which the attempt was over."""
+    """Return the records of a turn's calls after which the attempt was over."""
     return [_recorded(turn, call, "not_run") for call in turn.answer.calls]
 
 
 def result_messages(turn: Turn, calls: Sequence[ToolCall]) -> list[Message]:
-    """The chat messages that tell the policy what its calls gave, in their order."""
+    """Return the chat messages with the results of the calls, in their order."""
     asked = turn.messages[-1].get("tool_calls") or ()
     identities = [call.get("id", f"call_{index}") for index, call in enumerate(asked)]
     identities += [f"call_{index}" for index in range(len(identities), len(calls))]
@@ -141,7 +141,7 @@ def result_messages(turn: Turn, calls: Sequence[ToolCall]) -> list[Message]:
 
 
 def shortened(text: str, limits: Limits) -> str:
-    """A result within max_result_characters, with a note where something was left out."""
+    """Return a result within max_result_characters, with a note where something was left out."""
     most = limits.max_result_characters
     if len(text) <= most:
         return text
@@ -152,7 +152,7 @@ def shortened(text: str, limits: Limits) -> str:
 
 @asynccontextmanager
 async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[Toolbox]:
-    """The tools of an agent's context, running. UserError: one cannot run here, or two offer the same function."""
+    """Open the tools of an agent's context. Raises UserError if one cannot run here, or two offer the same function."""
     place = ToolPlace(folder=context.folder, passages=context.passages)
     functions: dict[str, OpenTool] = {}
     slots: dict[str, asyncio.Semaphore] = {}

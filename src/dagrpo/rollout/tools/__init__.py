@@ -1,7 +1,7 @@
-"""What the policy may call, one small file each: its Config, what it does, and both as TOOL.
+"""Tools that the policy may call, one small file each.
 
-A task names the tools that it offers; rollout.tools gives their parameters. Not here: how a call is written (chat/), and
-when it is answered (agents/).
+A file has its Config, its code, and both as TOOL. A task names the tools that it offers; rollout.tools gives their parameters. chat/
+has the syntax of calls, and agents/ decides when they are answered.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dagrpo.records import Example
 
 
 class ToolFailure(Exception):
-    """The call could not be carried out, and the policy is to know: the message is its answer."""
+    """Failure of a call that the policy learns about: the message is its result."""
 
 
 class ToolTimeout(ToolFailure):
-    """The call took too long."""
+    """Timeout of a call."""
 
 
 class InfrastructureFailure(Exception):
-    """Something broke that the policy has no part in: the call is made again, and at last its trajectory excluded."""
+    """Failure that is not the policy's: the call is made again, and at last its trajectory excluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFunction:
-    """One function, as the policy is told of it."""
+    """Description of one function for the policy."""
 
     name: str
     description: str
@@ -41,26 +41,26 @@ class ToolFunction:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The OpenAI function schema, in which chat templates take it."""
+        """Return the OpenAI function schema, as chat templates take it."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
 
 def function_of_text(name: str, description: str, argument: str, meaning: str) -> ToolFunction:
-    """A function of one argument, a text that has to be given."""
+    """Return a function of one required argument, a text."""
     properties = {argument: {"type": "string", "description": meaning}}
     parameters = {"type": "object", "properties": properties, "required": [argument]}
     return ToolFunction(name=name, description=description, parameters=parameters)
 
 
 def as_text(result: Any) -> str:
-    """A result as the policy sees it: a text as it is, anything else as JSON."""
+    """Return a result as text for the policy: text unchanged, anything else as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """Who calls."""
+    """Context of a call."""
 
     example: Example  # the problem; only an oracle may look at its ground truth
     trajectory: str  # tells one attempt from another: what a tool keeps between calls belongs to one of them
@@ -68,34 +68,34 @@ class CallContext:
 
 
 class OpenTool(Protocol):
-    """A tool that is ready to be called, by many attempts at the same time."""
+    """Open tool that many attempts may call at the same time."""
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """The result, a text. Arguments fit the schema. ToolFailure, InfrastructureFailure."""
+        """Return the result as text. Arguments fit the schema. Raises ToolFailure or InfrastructureFailure."""
         ...
 
     async def forget(self, trajectory: str) -> None:
-        """The attempt is over: what was kept for it is not needed any more. Also for one that never called."""
+        """Forget the attempt, which is over: its state is not needed any more. Also called for one without calls."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlace:
-    """The files of the stage that opens a tool."""
+    """Files of the stage that opens a tool."""
 
     folder: Path  # for what it writes, such as logs
     passages: Path | None  # passages.parquet of the task (columns title, text); None where the stage has none
 
 
 class StatelessTool:
-    """A tool that keeps nothing between calls."""
+    """Base of tools that keep nothing between calls."""
 
     async def forget(self, trajectory: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
 
 class ToolSection(Section):
-    """Parameters of one tool. Its Config adds keys of its own."""
+    """Parameters of one tool. Its Config adds others."""
 
 
 ConfigType = TypeVar("ConfigType", bound=ToolSection)
@@ -115,7 +115,7 @@ def _nothing_to_check(config: ToolSection) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[ConfigType]):
-    """One tool, before anything of it runs."""
+    """Tool before it runs."""
 
     config: type[ConfigType]  # its keys in rollout.tools.<name>
     functions: Callable[[ConfigType], Sequence[ToolFunction]]  # what it offers; UserError: it cannot be asked
@@ -144,15 +144,15 @@ TOOLS: Plugins[Tool[Any]] = Plugins(
 
 
 def config_for(name: str, given: Mapping[str, Section]) -> Section:
-    """The parameters of a tool: those of rollout.tools, or its defaults."""
+    """Return the parameters of a tool: those of rollout.tools, or its defaults."""
     return given.get(name) or TOOLS.get(name).config()
 
 
 def functions_of(names: Sequence[str], given: Mapping[str, Section]) -> dict[str, tuple[ToolFunction, ...]]:
-    """What each of these tools offers. UserError: unknown, or it cannot be asked."""
+    """Return the functions of each of these tools. Raises UserError if one is unknown, or cannot be asked."""
     return {name: tuple(TOOLS.get(name).functions(config_for(name, given))) for name in names}
 
 
 def function_schemas(names: Sequence[str], given: Mapping[str, Section]) -> tuple[dict[str, Any], ...]:
-    """What chat templates are told of these tools: a schema for each function. UserError as with functions_of."""
+    """Return a schema for each function of these tools, for chat templates. Raises UserError as functions_of does."""
     return tuple(function.schema for offered in functions_of(names, given).values() for function in offered)

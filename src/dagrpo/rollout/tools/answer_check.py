@@ -1,6 +1,6 @@
-"""answer_check: tells whether an answer is right, by the problem's own verifier. An oracle: it knows the ground truth.
+"""answer_check: checks an answer by the row's own verifier. An oracle.
 
-verl offers the same under the names calc_gsm8k_reward and calc_geo3k_reward.
+It knows the ground truth. verl offers the same under the names calc_gsm8k_reward and calc_geo3k_reward.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class Config(ToolSection):
 
 
 class AnswerCheck(StatelessTool):
-    """Judges answers in a thread, as comparing may take seconds."""
+    """Checker of answers in a thread, as comparing may take seconds."""
 
     def __init__(self, grader: Grader) -> None:
         self._grader = grader
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """`right` or `wrong`. ToolFailure where the answer cannot be read, or takes too long to compare."""
+        """Return `right` or `wrong`. Raises ToolFailure if the answer cannot be parsed, or takes too long to compare."""
         example, extract = context.example, get_verifier(context.example.verifier).extract
         texts = (form.format(arguments["answer"]) for form in FORMS)
         text = next((text for text in texts if extract(text, "strict") is not None), None)

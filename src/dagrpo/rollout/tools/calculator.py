@@ -1,6 +1,7 @@
-"""calculator: exact arithmetic. It reads + - * / ^ and parentheses over whole numbers and decimals, and nothing is evaluated.
+"""calculator: exact arithmetic over whole numbers and decimals.
 
-A whole result is its digits, a finite decimal is written in full, and what is left is a fraction such as 22/7.
+It parses + - * / ^ and parentheses, and evaluates no code. An integer result is its digits, a finite decimal is written in full,
+and any other result is a fraction such as 22/7.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ class Config(ToolSection):
 
 
 def calculate(expression: str, decimals: int | None = None) -> str:
-    """The value of an expression. ToolFailure says what cannot be read, and what cannot be computed."""
+    """Return the value of an expression. Raises ToolFailure, which says what cannot be parsed or computed."""
     parsed = parse_calculation(expression)
     if parsed is None:
         raise ToolFailure(
@@ -50,13 +51,13 @@ def calculate(expression: str, decimals: int | None = None) -> str:
 
 
 class Calculator(StatelessTool):
-    """Computes at once: it takes less time than handing the work to a thread."""
+    """Calculator without a thread: computing takes less time than passing it to one."""
 
     def __init__(self, config: Config) -> None:
         self._decimals = config.decimals
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """The value of arguments["expression"]."""
+        """Return the value of arguments["expression"]."""
         return calculate(arguments["expression"], self._decimals)
 
 

@@ -1,4 +1,4 @@
-"""code_interpreter: runs a Python program in a sandbox, by itself or in a session that keeps variables."""
+"""code_interpreter: runs Python in a sandbox, optionally in a session with variables."""
 
 import os
 from collections.abc import AsyncIterator

@@ -1,4 +1,7 @@
-"""mcp: the tools of any MCP server, a program on this machine or a URL, by the official package."""
+"""mcp: tools of any MCP server, by the official package.
+
+The server is a program on this machine or a URL.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -34,13 +37,13 @@ class Config(ToolSection):
 
 
 class McpTool(StatelessTool):
-    """Hands calls to the server."""
+    """Tool that forwards calls to the server."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What the server answers. ToolFailure: the tool failed. InfrastructureFailure: the server is gone."""
+        """Return the server's answer. Raises ToolFailure if the tool failed, InfrastructureFailure if the server is gone."""
         return await self._connection.call(function, arguments)
 
 

@@ -1,6 +1,7 @@
-"""python_functions: plain Python functions as tools, each described by its signature and docstring.
+"""python_functions: plain Python functions as tools.
 
-They run in this process with all its rights. Not here: code that the policy writes (code_interpreter).
+Each is described by its signature and docstring. They run in this process with all its rights; code_interpreter runs code that the
+policy writes.
 """
 
 import inspect
@@ -28,18 +29,21 @@ class Config(ToolSection):
 
 
 class PythonFunctions(StatelessTool):
-    """Awaits functions that are asynchronous, and runs the others in threads."""
+    """Tool that awaits asynchronous functions, and runs others in threads."""
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
         self._functions = {name: validate_call(function) for name, function in functions.items()}
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What the function returns, a text as it is and anything else as JSON. ToolFailure: what it raised."""
+        """Return the function's result: text unchanged, anything else as JSON. Raises ToolFailure if the function raises."""
         return await answer_of(self._functions[function], arguments)
 
 
 def functions_at(paths: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """Functions by their names, from import paths. UserError: there is none, one is no function, or two have one name."""
+    """Return functions by their names, from import paths.
+
+    Raises UserError if one is missing or no function, or two have the same name.
+    """
     functions = [_function_at(path) for path in paths]
     named = {function.__name__: function for function in functions}
     if not functions or len(named) < len(functions):

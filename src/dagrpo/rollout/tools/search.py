@@ -1,4 +1,7 @@
-"""search: passages about a query, from the task's own passages, from a corpus, or from a server in Search-R1's protocol."""
+"""search: passages about a query.
+
+They come from the task's own passages, from a corpus, or from a server in Search-R1's protocol.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

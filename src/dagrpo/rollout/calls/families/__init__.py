@@ -1,4 +1,4 @@
-"""How families of models write tool calls: one small file each, known by its name in rollout.chat.calls."""
+"""Tool call syntax of model families, one file each, named in rollout.chat.calls."""
 
 from dagrpo.plugins import Plugins
 from dagrpo.rollout.calls import CallSyntax

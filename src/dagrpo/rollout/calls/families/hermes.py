@@ -1,4 +1,7 @@
-"""hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, of Qwen2.5, Qwen3, SmolLM2 and the models that dagrpo makes."""
+"""hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+Qwen2.5, Qwen3, SmolLM2 and the models that dagrpo creates write it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,12 +14,12 @@ OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
 
 def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
-    """One attempt per <tool_call>."""
+    """Yield one attempt per <tool_call>."""
     return marked_calls(text, OPENING, CLOSING, json_call)
 
 
 def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """As Qwen's template writes them."""
+    """Write calls as Qwen's template does."""
     return "\n".join(
         f"{OPENING}\n{spelled_json({'name': name, 'arguments': arguments})}\n{CLOSING}" for name, arguments in calls
     )

@@ -1,4 +1,7 @@
-"""llama3: `{"name": ..., "parameters": {...}}`, after <|python_tag|> or as the whole answer; several are parted by `;`."""
+"""llama3: `{"name": ..., "parameters": {...}}` after <|python_tag|>, or alone.
+
+Without the marker a call is the whole answer. Several calls are separated by `;`.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +17,7 @@ _LISTING = Listing(opening=OPENING, between=re.compile(r"\s*;\s*(?=\{)"))
 
 
 def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
-    """The calls after each <|python_tag|>, and those that the text begins with."""
+    """Yield the calls after each <|python_tag|>, and those that the text begins with."""
     bare, end = _BARE.match(text), 0
     if bare is not None:
         for attempt in listed_calls(text, bare.end(), bare.end(), _LISTING):
@@ -24,7 +27,7 @@ def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
 
 
 def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Without the marker, as Llama 3's template writes a call."""
+    """Write calls without the marker, as Llama 3's template does."""
     return ";".join(spelled_json({"name": name, "parameters": arguments}) for name, arguments in calls)
 
 

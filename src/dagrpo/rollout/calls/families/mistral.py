@@ -1,4 +1,7 @@
-"""mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, or since 2025 `[TOOL_CALLS]name[ARGS]{...}` for each call."""
+"""mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}`.
+
+The second form dates from 2025 and has one marker per call.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +20,12 @@ _CLOSE = re.compile(r"\s*\]")
 
 
 def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
-    """The calls after each [TOOL_CALLS]."""
+    """Yield the calls after each [TOOL_CALLS]."""
     return opened_calls(text, OPENING, 0, _calls)
 
 
 def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """As one list."""
+    """Write calls as one list."""
     if not calls:
         return ""
     listed = ", ".join(spelled_json({"name": name, "arguments": arguments}) for name, arguments in calls)
@@ -43,7 +46,7 @@ def _calls(text: str, start: int) -> list[Attempt]:
 
 
 def _closed(text: str, last: Attempt) -> Attempt:
-    """The last call of a list, with the bracket that closes the list."""
+    """Return the last call of a list, extended to the bracket that closes the list."""
     if close := _CLOSE.match(text, last.end):
         return replace(last, end=close.end())
     if last.status != "ok":

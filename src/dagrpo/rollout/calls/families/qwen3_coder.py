@@ -1,6 +1,6 @@
-"""qwen3_coder: calls in tags, `<tool_call><function=f><parameter=x>...</parameter></function></tool_call>`, of Qwen3-Coder and Qwen3.5.
+"""qwen3_coder: calls in tags, `<tool_call><function=f><parameter=x>...</parameter></function></tool_call>`.
 
-A parameter's value is text. It becomes JSON where the tool's schema asks for something else than a text.
+Qwen3-Coder and Qwen3.5 write it. A parameter's value is text; it is parsed as JSON where the tool's schema asks for another type.
 """
 
 import re
@@ -20,12 +20,12 @@ _FUNCTION_END = re.compile(r"\s*</function>")
 
 
 def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
-    """One attempt per <tool_call>."""
+    """Yield one attempt per <tool_call>."""
     return marked_calls(text, OPENING, CLOSING, partial(_body, schemas=schemas))
 
 
 def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """As Qwen3-Coder's template writes them."""
+    """Write calls as Qwen3-Coder's template does."""
     return "\n".join(_spelled(name, arguments) for name, arguments in calls)
 
 
@@ -62,7 +62,10 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
 
 
 def _typed(value: str, schema: Mapping[str, Any]) -> Any:
-    """A text where the schema takes a text and where the value is no JSON; the schema then says what is wrong with it."""
+    """Return the value parsed as JSON, or as text where the schema takes text or the value is invalid JSON.
+
+    The schema check then reports what is wrong with that text.
+    """
     if not schema or schema.get("type") == "string" or "enum" in schema:
         return value
     try:
