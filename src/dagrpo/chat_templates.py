@@ -29,14 +29,14 @@ _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class TemplateRefusal(Exception):
-    """A template raises an error over these messages, writes no text, or is no template. The message is one line."""
+    """Error of a template that raises over these messages, writes no text, or is invalid. The message is one line."""
 
 
 def render_template(template: Any, variables: Mapping[str, Any], name: str, longest: int = LONGEST_TEXT) -> str:
-    """Return what a template writes; `name` is the model's, for error messages. May be called by many threads.
+    """Return the text that a template writes; `name` is the model's, for error messages. May be called by many threads.
 
-    TemplateRefusal: the template raises an error, or writes half of a surrogate pair. UserError: it is no text, writes more
-    than `longest` characters, or needs more memory than there is.
+    Raises TemplateRefusal if the template raises an error, or writes half of a surrogate pair. Raises UserError if it is no text, writes
+    more than `longest` characters, or needs more memory than there is.
     """
     if not isinstance(template, str) or len(template) > LONGEST_TEMPLATE:
         raise UserError(
@@ -78,7 +78,7 @@ def _text(template: Template, variables: Mapping[str, Any], longest: int) -> str
 
 
 class _Generation(Extension):
-    """{% generation %}, which marks what the policy wrote: here it is text like any other."""
+    """Jinja extension for {% generation %}, which marks the policy's text: here it is text like any other."""
 
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 

@@ -1,4 +1,7 @@
-"""Chat messages to prompt tokens, and completion tokens to text, the same way in training and in evaluation."""
+"""Render chat messages to prompt tokens, and decode completions.
+
+Training and evaluation share these functions.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +17,9 @@ def render(
     messages: Sequence[Mapping[str, str]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, tuple[int, ...]]:
-    """The prompt as the tokenizer's chat template writes it, and its tokens; UserError without a template.
+    """Return the prompt as the tokenizer's chat template writes it, and its tokens. Raises UserError without a template.
 
-    tools: OpenAI function schemas; a template that knows none of tools leaves them out.
+    tools: OpenAI function schemas; a template without support for tools leaves them out.
     """
     text = prompt_text(tokenizer, messages, tools)
     return text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -27,7 +30,7 @@ def prompt_text(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The prompt as text, ready to be tokenized as it stands. UserError, TemplateRefusal: as in dagrpo.chat_templates."""
+    """Return the prompt as text, ready to be tokenized unchanged. Raises UserError and TemplateRefusal as in dagrpo.chat_templates."""
     return template_text(tokenizer, messages, tools, add_generation_prompt=True)
 
 
@@ -53,7 +56,7 @@ def template_text(
 
 
 def chosen_template(tokenizer: PreTrainedTokenizerBase, tools: Any = None) -> str:
-    """The template, of a tokenizer with several the one that it has for conversations with or without tools."""
+    """Return the template; of a tokenizer with several, the one for conversations with or without tools."""
     try:
         template: str = tokenizer.get_chat_template(tools=tools)
     except (ValueError, TypeError, AttributeError):  # several, and none of them the default
@@ -66,7 +69,7 @@ def chosen_template(tokenizer: PreTrainedTokenizerBase, tools: Any = None) -> st
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
-    """What the policy wrote, without special tokens; nothing is cleaned up."""
+    """Return the completion's text without special tokens; nothing is cleaned up."""
     text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text

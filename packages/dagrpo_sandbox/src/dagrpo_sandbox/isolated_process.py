@@ -1,7 +1,7 @@
-"""The process of bubblewrap and its pipes, for asyncio, without asyncio's own subprocesses.
+"""Process of bubblewrap and its pipes, for asyncio.
 
-Those can be cancelled while they start, and then wait for pipes that a half-started bubblewrap keeps open. Here a process is started at
-once or not at all, and killed with all of its group.
+asyncio's own subprocesses can be cancelled while they start, and then wait for pipes that a half-started bubblewrap keeps open. Here a
+process is started at once or not at all, and killed with all of its group.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ CHUNK = 65536
 
 
 class IsolatedProcess:
-    """Started in a session of its own; its pipes do not block."""
+    """Process in a separate session, with pipes that do not block."""
 
     def __init__(self, command: Sequence[str], pass_fds: Sequence[int]) -> None:
-        """OSError when the command cannot be started."""
+        """Start the command. Raises OSError if it cannot be started."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=pass_fds, env={}, start_new_session=True, bufsize=0
@@ -35,7 +35,7 @@ class IsolatedProcess:
         self._ended = False
 
     async def write(self, data: bytes) -> None:
-        """All of it. ConnectionError when nobody reads any more."""
+        """Write all of the data. Raises ConnectionError if the process reads no more."""
         rest = memoryview(data)
         while rest:
             try:
@@ -44,7 +44,7 @@ class IsolatedProcess:
                 await _writable(self._stdin)
 
     async def read_exactly(self, size: int) -> bytes:
-        """EOFError when the process ends before."""
+        """Read `size` bytes. Raises EOFError if the process ends before."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -58,25 +58,25 @@ class IsolatedProcess:
         return bytes(data)
 
     def has_ended(self) -> bool:
-        """Whether it is gone, or about to be."""
+        """Return True if it has ended, or is about to."""
         ended = select.poll()
         ended.register(self._handle, select.POLLIN)
         return bool(ended.poll(0))
 
     def complaint(self) -> str:
-        """What it has written to stderr."""
+        """Return its output on stderr."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self._stderr, 4096).decode(errors="replace")
         return ""
 
     def kill(self) -> None:
-        """The whole group: bubblewrap's child is not bound to it from the first moment on, but is in its group until it is."""
+        """Kill the whole group: bubblewrap's child is not bound to it from the first moment on, but is in its group until it is."""
         if not self._ended:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Killed, reaped, and its pipes closed, also where this is cancelled."""
+        """Kill and reap it, and close its pipes, also if this is cancelled."""
         if self._ended:
             return
         self.kill()

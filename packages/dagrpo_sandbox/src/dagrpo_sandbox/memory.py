@@ -1,4 +1,7 @@
-"""How much memory all processes of one sandbox hold together, seen from outside. No limit of the kernel says that without cgroups."""
+"""Memory of all processes of one sandbox, measured from outside.
+
+Without cgroups the kernel has no limit for their sum.
+"""
 
 import os
 from pathlib import Path
@@ -9,7 +12,7 @@ WRITABLE = ("tmp", "dev/shm")
 
 
 def held_bytes(first: int, at_most: int) -> int:
-    """By the processes in the namespace of its first one, and by the files in its tmpfs; 0 when it has ended.
+    """Return the bytes of the processes in the namespace of its first one, and of the files in its tmpfs; 0 once it has ended.
 
     Resident sizes, which count shared pages several times; where they exceed `at_most`, proportional ones, which cost more.
     """
@@ -24,7 +27,7 @@ def held_bytes(first: int, at_most: int) -> int:
 
 
 def _file_bytes(folder: Path) -> int:
-    """A million empty files take no block, but a gigabyte of the kernel's memory."""
+    """Return the bytes of blocks and inodes: a million empty files take no block, but a gigabyte of the kernel's memory."""
     state = os.statvfs(folder)
     return (state.f_blocks - state.f_bfree) * state.f_frsize + (state.f_files - state.f_ffree) * INODE_BYTES
 

@@ -1,4 +1,4 @@
-"""Sandboxes that wait for programs, so that a program need not wait for an interpreter to start."""
+"""Pool of started sandboxes, which save programs an interpreter's start."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ TRIES = 3  # whatever killed one sandbox may have killed those that wait, too
 
 
 async def run_cold(program: str, limits: Limits | None = None, *, python: Path | None = None) -> Result:
-    """What comes of a program in a sandbox of its own. SandboxUnavailable when there can be none."""
+    """Run a program in a separate, cold sandbox. Raises SandboxUnavailable if it cannot start."""
     sandbox = await Sandbox.start(find_installation(python), limits or Limits(), warm=False)
     try:
         return await sandbox.run(program)
@@ -22,7 +22,7 @@ async def run_cold(program: str, limits: Limits | None = None, *, python: Path |
 
 
 class SandboxPool:
-    """`size` programs run at a time, the others wait their turn; each begins in an interpreter that has just been forked.
+    """Pool that runs `size` programs at a time, each in an interpreter that has just been forked; the others wait their turn.
 
     async with SandboxPool(Limits(seconds=5.0), size=4) as pool:
         result = await pool.run("print(6 * 7)")
@@ -41,7 +41,7 @@ class SandboxPool:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "SandboxPool":
-        """SandboxUnavailable when no program can be isolated here."""
+        """Start the sandboxes. Raises SandboxUnavailable if no program can be isolated here."""
         self._installation = find_installation(self._python)
         for _ in range(self._size):
             self._start()
@@ -58,9 +58,9 @@ class SandboxPool:
         await self._close()
 
     async def run(self, program: str) -> Result:
-        """What comes of a program. SandboxUnavailable when no sandbox starts any more, SandboxClosed when the pool is.
+        """Run a program. Raises SandboxUnavailable if no sandbox starts any more, SandboxClosed if the pool is closed.
 
-        Again where its sandbox broke, which is no program's fault: the one before left no trace.
+        It runs again if its sandbox broke, which is no program's fault: the one before left no trace.
         """
         async with self._turns:
             for _ in range(TRIES):
@@ -70,7 +70,7 @@ class SandboxPool:
             return result
 
     async def _run(self, program: str) -> tuple[Result, bool]:
-        """(what comes of it, whether the sandbox broke)"""
+        """Return the result, and whether the sandbox broke."""
         sandbox = await self.take()
         self._running.add(sandbox)
         try:
@@ -84,13 +84,13 @@ class SandboxPool:
                 self._start()
 
     def session(self) -> "Session":
-        """For programs that share their variables; to be closed."""
+        """Return a session for programs that share their variables; to be closed."""
         session = Session(self, self._turns)
         self._sessions.add(session)
         return session
 
     async def take(self) -> Sandbox:
-        """One that is nobody else's, and has run nothing of anybody's that left a trace. SandboxUnavailable, SandboxClosed."""
+        """Take an exclusive sandbox in which no earlier program has left a trace. Raises SandboxUnavailable or SandboxClosed."""
         if not self._open:
             raise SandboxClosed("the pool is closed, and runs no more programs")
         while (sandbox := await self._next()).has_ended:  # killed while it waited
@@ -107,24 +107,24 @@ class SandboxPool:
             raise
 
     def _keep(self, starting: "asyncio.Task[Sandbox]") -> None:
-        """The caller did not wait for it, or it did not start."""
+        """Keep a sandbox that the caller did not wait for; start another one if it did not start."""
         if starting.done() and (starting.cancelled() or starting.exception()):
             self._start()
         else:
             self._waiting.append(starting)
 
     def replace(self) -> None:
-        """A session has one for itself: another one for programs."""
+        """Start another sandbox for programs, as a session keeps one for itself."""
         self._start()
 
     def end(self, sandbox: Sandbox) -> None:
-        """In the background."""
+        """Close a sandbox in the background."""
         ending = asyncio.create_task(sandbox.close())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     def forget(self, session: "Session") -> None:
-        """It is closed."""
+        """Forget a closed session."""
         self._sessions.discard(session)
 
     def _start(self) -> None:
@@ -134,7 +134,7 @@ class SandboxPool:
             self._waiting.append(asyncio.create_task(start))
 
     async def _close(self) -> None:
-        """Nothing is left of any sandbox."""
+        """Close all sandboxes, so that nothing is left of them."""
         for session in list(self._sessions):
             await session.close()
         self._open = False
@@ -148,7 +148,7 @@ class SandboxPool:
 
 
 class Session:
-    """Programs of one conversation, one after the other, in one interpreter: what one has defined, the next one knows.
+    """Programs of one conversation, one after the other, in one interpreter: each knows the definitions of those before it.
 
     Files in /tmp are kept too. A program that ends with neither `ok` nor `error` takes all of that with it.
     """
@@ -162,10 +162,10 @@ class Session:
         self._open = True
 
     async def run(self, program: str) -> Result:
-        """What comes of the next program. SandboxUnavailable when no sandbox starts any more, SandboxClosed after `close`.
+        """Run the next program. Raises SandboxUnavailable if no sandbox starts any more, SandboxClosed after `close`.
 
-        Again where the sandbox broke with nothing in it. One that broke with variables in it took them away through no
-        fault of a program: SandboxUnavailable, then and for ever.
+        It runs again if the sandbox broke with nothing in it. One that broke with variables in it took them away through no
+        fault of a program: every later call then raises SandboxUnavailable.
         """
         async with self._order, self._turns:
             for _ in range(TRIES):
@@ -181,7 +181,7 @@ class Session:
             return result
 
     async def _run(self, program: str) -> tuple[Result, bool]:
-        """(what comes of it, whether the sandbox broke)"""
+        """Return the result, and whether the sandbox broke."""
         if self._sandbox is None:
             self._sandbox = await self._pool.take()
             self._pool.replace()
@@ -193,7 +193,7 @@ class Session:
                 self._drop()
 
     async def close(self) -> None:
-        """Its variables and processes are gone."""
+        """Close it, with its variables and processes."""
         self._open = False
         self._pool.forget(self)
         self._drop()

@@ -1,4 +1,4 @@
-"""What a program may take, and how it went."""
+"""Limits of a program, and its result."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,16 +15,16 @@ MEBIBYTE = 1 << 20
 
 
 class SandboxUnavailable(Exception):
-    """No program can be run here in isolation: the message says why, and what to do about it. Nothing was run."""
+    """Error where no program can be isolated. Its message says why, and what to do about it. Nothing was run."""
 
 
 class SandboxClosed(SandboxUnavailable):
-    """The session or the pool was closed before the program was run to its end."""
+    """Error of a session or pool that was closed before the program had run to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one call may take at most."""
+    """Limits of one call."""
 
     seconds: float = 10.0  # of the clock
     memory_mb: int = 512  # MiB: of address space in one process, and resident in all together
@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a program."""
+    """Result of a program."""
 
     stdout: str  # and stderr, in the order in which they were written; undecodable bytes replaced
     status: Status

@@ -1,7 +1,7 @@
-"""One bubblewrap with an interpreter inside, as seen from outside: starts it, hands it programs, watches, ends it.
+"""Run one bubblewrap with an interpreter inside, from outside.
 
-Deadline and output are limited inside, by a process that programs can neither reach nor kill; memory is watched from here,
-and a sandbox that does not answer in time is killed from here.
+It starts it, sends programs, watches and ends it. Deadline and output are limited inside, by a process that programs can neither reach
+nor kill; memory is watched from here, and a sandbox that does not answer in time is killed from here.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ ENDINGS: dict[bytes, Status] = {
 
 
 class Sandbox:
-    """Runs programs one after the other. `usable` says whether it takes another one.
+    """Sandbox that runs programs one after the other. `usable`: it accepts another one.
 
-    `broken` says that it ended by itself: no program inside can make it do so, but the system can that is short of memory.
+    `broken`: it ended by itself. No program inside can cause that, but a system that is short of memory can.
     """
 
     def __init__(self, process: IsolatedProcess, first: int, limits: Limits) -> None:
@@ -44,7 +44,7 @@ class Sandbox:
 
     @classmethod
     async def start(cls, installation: Installation, limits: Limits, *, warm: bool) -> "Sandbox":
-        """Ready for its first program. SandboxUnavailable when it does not start."""
+        """Start a sandbox and wait until it is ready. Raises SandboxUnavailable if it does not start."""
         program, status = _filter(), os.pipe()
         try:
             line = command(installation, limits, warm=warm, seccomp=program, status=status[1])
@@ -66,11 +66,11 @@ class Sandbox:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process is gone."""
+        """Return True if its process has ended."""
         return self._process.has_ended()
 
     async def run(self, program: str, *, keep: bool = False) -> Result:
-        """What comes of a program; with `keep`, its variables are there for the next one. Cancelled, it ends the sandbox."""
+        """Run a program; with `keep`, the next one has its variables. If cancelled, it ends the sandbox."""
         assert self.usable, "the sandbox takes no further program"
         self.usable = False
         started = time.monotonic()
@@ -91,14 +91,14 @@ class Sandbox:
                 self.kill()
 
     async def close(self) -> None:
-        """Nothing of it is left. A program that runs is killed, and whoever waits for it is told so first."""
+        """End it without remains. A running program is killed, and its caller gets that result first."""
         self.usable = False
         self.kill()
         async with self._at_work:  # it reads from pipes that are about to be closed
             await self._process.end()
 
     def kill(self) -> None:
-        """With bubblewrap the kernel ends every process inside."""
+        """Kill bubblewrap, with which the kernel ends every process inside."""
         self._process.kill()
 
     async def _exchange(self, program: bytes, keep: bool) -> tuple[Result, bool]:
@@ -108,7 +108,7 @@ class Sandbox:
         return Result(stdout=output, status=ENDINGS[ending], seconds=seconds), usable
 
     async def _watch(self) -> None:
-        """Ends the sandbox when its processes hold more than they may."""
+        """End the sandbox once its processes hold more memory than allowed."""
         most = self._limits.memory_mb * MEBIBYTE
         while not self._over_memory:
             await asyncio.sleep(WATCH_SECONDS)
@@ -117,7 +117,7 @@ class Sandbox:
 
 
 def _filter() -> int:
-    """A descriptor from which the system call filter can be read."""
+    """Return a descriptor from which the system call filter can be read."""
     program, writing = os.pipe()
     os.write(writing, seccomp.bpf())  # fits into a pipe
     os.close(writing)
@@ -125,7 +125,7 @@ def _filter() -> int:
 
 
 async def _first_process(process: IsolatedProcess, status: int) -> int:
-    """The pid of the first process inside, once it says that it is ready. SandboxUnavailable when it does not."""
+    """Return the pid of the first process inside, once it reports that it is ready. Raises SandboxUnavailable if it does not."""
     try:
         async with asyncio.timeout(START_SECONDS):
             await process.read_exactly(len(inside.READY))

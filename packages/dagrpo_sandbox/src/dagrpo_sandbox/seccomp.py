@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox is refused, as a BPF program for `bwrap --seccomp`. No library is needed.
+"""Filter of system calls, as a BPF program for `bwrap --seccomp`.
 
-A deny list: programs may use whatever Python's standard library uses for files, processes and threads. Refused is what
-reaches outside (sockets, namespaces, modules, keys), what reaches into another process (ptrace, other people's limits),
-what keeps memory that no limit counts (memfd, System V, message queues), and what has had many holes (bpf, io_uring, perf).
+It needs no library. A deny list: programs may use whatever Python's standard library uses for files, processes and threads. It refuses
+calls that reach outside (sockets, namespaces, modules, keys), that reach into another process (ptrace, other people's limits),
+that keep memory which no limit counts (memfd, System V, message queues), and those that have had many holes (bpf, io_uring, perf).
 """
 
 import errno
@@ -91,7 +91,7 @@ PRLIMIT = (302, 261)
 
 
 def bpf(machine: str = "") -> bytes:
-    """The filter for a machine ("": this one). KeyError for a machine that is neither x86_64 nor aarch64."""
+    """Return the filter for a machine ("": this one). Raises KeyError for a machine that is neither x86_64 nor aarch64."""
     name = machine or platform.machine()
     if name not in MACHINES:
         raise KeyError(name)
@@ -104,7 +104,7 @@ def bpf(machine: str = "") -> bytes:
 
 
 def _other_abis_are_killed(name: str) -> bytes:
-    """The same numbers mean other calls there."""
+    """Return instructions that kill callers of other ABIs, where the same numbers mean other calls."""
     kill = _instruction(RETURN, KILL_PROCESS)
     program = _instruction(LOAD, ARCHITECTURE) + _instruction(JUMP_EQUAL, AUDIT_ARCHITECTURES[name], 1, 0) + kill
     return program + _instruction(LOAD, NUMBER) + _instruction(JUMP_GREATER_OR_EQUAL, X32, 0, 1) + kill
@@ -117,17 +117,17 @@ def _refuse(number: int | None, error: int) -> bytes:
 
 
 def _refuse_namespaces(clone: int) -> bytes:
-    """A clone that would open one."""
+    """Refuse a clone that would open a namespace."""
     return _judge_first_argument(clone, _instruction(JUMP_SET, NEW_NAMESPACES, 0, 1))
 
 
 def _refuse_other_processes(prlimit: int) -> bytes:
-    """A call whose first argument is a process: 0 is the caller itself."""
+    """Refuse a call whose first argument is another process: 0 is the caller itself."""
     return _judge_first_argument(prlimit, _instruction(JUMP_EQUAL, 0, 1, 0))
 
 
 def _judge_first_argument(number: int, jump: bytes) -> bytes:
-    """The jump goes to the next instruction for a refusal, over it otherwise."""
+    """Return instructions that judge a call's first argument: the jump goes to the next instruction to refuse it, over it otherwise."""
     return (
         _instruction(JUMP_EQUAL, number, 0, 4)
         + _instruction(LOAD, FIRST_ARGUMENT)
@@ -138,5 +138,5 @@ def _judge_first_argument(number: int, jump: bytes) -> bytes:
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """struct sock_filter: 8 bytes."""
+    """Return a struct sock_filter: 8 bytes."""
     return struct.pack("<HBBI", code, if_true, if_false, value)

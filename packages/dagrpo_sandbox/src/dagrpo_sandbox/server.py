@@ -1,7 +1,7 @@
-"""Sandbox Fusion's HTTP protocol over our own sandboxes, on loopback: `python -m dagrpo_sandbox.server --port 8080`.
+"""Server of Sandbox Fusion's HTTP protocol over our own sandboxes, on loopback.
 
-Of the protocol (github.com/bytedance/SandboxFusion, sandbox/server/sandbox_api.py) it has POST /run_code for Python: no other
-languages, no files, no notebooks. Needs aiohttp.
+`python -m dagrpo_sandbox.server --port 8080`. Of the protocol (github.com/bytedance/SandboxFusion, sandbox/server/sandbox_api.py) it
+has POST /run_code for Python, without other languages, files and notebooks. Needs aiohttp.
 """
 
 import argparse
@@ -20,7 +20,7 @@ REQUEST_BYTES = 4 << 20
 
 
 async def run_code(request: web.Request) -> web.Response:
-    """Runs `code`; limits below the server's own are kept, higher ones are not given."""
+    """Run `code`; limits below the server's own are kept, higher ones are lowered to it."""
     try:
         body = await request.json()
         code, language = body["code"], body["language"]
@@ -35,7 +35,7 @@ async def run_code(request: web.Request) -> web.Response:
 
 
 def answer(result: Result) -> dict[str, Any]:
-    """A result in the protocol's words, which has none for memory and output: there the program has failed."""
+    """Return a result in the protocol's words. It has no status for memory and output limits: these are failed programs."""
     fine = result.status == "ok"
     timed_out = result.status == "timed_out"
     run_result = {
@@ -62,7 +62,7 @@ def _limits(own: Limits, body: Any) -> Limits:
 
 
 def application(limits: Limits, size: int) -> web.Application:
-    """The server, with a pool of its own. SandboxUnavailable when it starts where nothing can be isolated."""
+    """Return the server, with a separate pool. At its start, raises SandboxUnavailable if nothing can be isolated."""
 
     async def pool(app: web.Application) -> AsyncIterator[None]:
         async with SandboxPool(limits, size=size) as app[POOL]:
@@ -76,7 +76,7 @@ def application(limits: Limits, size: int) -> web.Application:
 
 
 def main() -> None:
-    """Listens on 127.0.0.1 and nowhere else."""
+    """Listen on 127.0.0.1 and no other address."""
     parser = argparse.ArgumentParser(description="Sandbox Fusion's protocol, on loopback.")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--sandboxes", type=int, default=4, help="programs that run at the same time")

@@ -1,4 +1,4 @@
-"""Digests of served LoRA adapters, beside those of the weights that SGLang's /weights_checker reports.
+"""Digests of served LoRA adapters, added to SGLang's /weights_checker.
 
 Without them a client could not verify which adapter answers it. They are of the memory that a forward pass reads, not of what was
 loaded from a file: an adapter that is not there yet is put there first. Nothing here depends on the device.
@@ -14,7 +14,7 @@ _LIMIT = ":"  # between an adapter's name and a tensor's
 
 
 def register() -> None:
-    """Entry point of group sglang.srt.plugins, which SGLang calls in each of its processes."""
+    """Register the hooks, as the entry point of group sglang.srt.plugins, which SGLang calls in each of its processes."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     digests = AdapterDigests()
@@ -26,7 +26,7 @@ def register() -> None:
 
 
 class AdapterDigests:
-    """Hooks after SGLang has made its LoRA manager, and after it has computed digests.
+    """Hooks that follow the creation of SGLang's LoRA manager, and its computing of digests.
 
     Call only while no request is running: adapters are swapped through the pool.
     """
@@ -35,11 +35,11 @@ class AdapterDigests:
         self._manager: Any = None
 
     def remember(self, result: object, runner: Any) -> None:
-        """After ModelRunner.init_lora_manager."""
+        """Remember the LoRA manager after ModelRunner.init_lora_manager."""
         self._manager = runner.lora_manager
 
     def add(self, told: dict[str, Any], checker: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """After WeightChecker._compute_checksum: "<adapter>:<tensor>" for each tensor of each adapter that is loaded."""
+        """Add "<adapter>:<tensor>" for each tensor of each loaded adapter, after WeightChecker._compute_checksum."""
         from sglang.srt.utils.weight_checker import _hash_tensor
 
         if self._manager is None:
@@ -49,7 +49,7 @@ class AdapterDigests:
 
 
 def _tensors(manager: Any) -> Iterator[tuple[str, Tensor]]:
-    """One adapter after the other, as there may be fewer places than adapters."""
+    """Yield the tensors of one adapter after the other, as there may be fewer slots than adapters."""
     for identifier, reference in manager.lora_refs.items():
         manager.fetch_new_loras({identifier})
         place, rank = manager.memory_pool.get_buffer_id(identifier), manager.loras[identifier].config.r
@@ -60,7 +60,7 @@ def _tensors(manager: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _places(manager: Any, place: int, rank: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Each layer with A, [rank of each part, inputs], and B, [outputs, rank]; joined layers have their parts stacked."""
+    """Yield each layer with A, [rank of each part, inputs], and B, [outputs, rank]; joined layers have their parts stacked."""
     from sglang.srt.lora.utils import LoRAType, get_stacked_multiply, get_target_module_name
 
     pool = manager.memory_pool

@@ -1,4 +1,4 @@
-"""What the unmodified SGLang 0.5.23 lacks on a CPU: two stub modules and one plugin.
+"""CPU support for an unmodified SGLang 0.5.23: stubs and a plugin.
 
 Inert unless SGLANG_USE_CPU_ENGINE=1 is set, SGLang's own switch, and the machine has no GPU. It replaces no file of SGLang
 and hides no installed package that SGLang uses.

@@ -1,4 +1,4 @@
-"""Attention over many requests at once, in place of SGLang's loop over them.
+"""Attention over many requests at once, instead of SGLang's loop.
 
 SGLang's torch_native backend calls torch once per request and layer; with a small model those calls take most of the
 time. Here requests of similar length share one call. Lengths are padded to a multiple of BLOCK, so with one
@@ -22,7 +22,7 @@ MAX_SCORES = 1 << 24  # attention scores held at a time: 64 MiB in float32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Requests that share one call, padded to q new and l tokens in all."""
+    """Requests that share one call, padded to q new tokens and l tokens in all."""
 
     requests: int
     queries: torch.Tensor  # [b * q]: rows of the batch's new tokens; padding repeats row 0
@@ -66,7 +66,7 @@ def group_requests(
 
 
 def _of_similar_length(new: list[int], total: list[int], heads: int) -> Iterator[tuple[torch.Tensor, int, int]]:
-    """Members, padded number of new tokens, padded number of all tokens; the scores of each fit into MAX_SCORES."""
+    """Yield members, padded number of new tokens, padded number of all tokens; the scores of each fit into MAX_SCORES."""
     similar: dict[tuple[int, int], list[int]] = defaultdict(list)
     for member, lengths in enumerate(zip(new, total, strict=True)):
         similar[1 if lengths[0] == 1 else _padded(lengths[0]), _padded(lengths[1])].append(member)
@@ -92,7 +92,7 @@ def attend(
     v_cache: torch.Tensor,  # [slots, g, d]
     scale: float | None,
 ) -> torch.Tensor:
-    """Causal attention of each request's new tokens over all of its tokens.
+    """Compute causal attention of each request's new tokens over all of its tokens.
 
     The query heads that share a key-value head are treated as further queries of it: nothing is copied per head.
     """
@@ -130,9 +130,9 @@ def _of_several(
 def _of_one(
     group: Group, unseen: torch.Tensor, query: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float
 ) -> torch.Tensor:  # [b, h, d]
-    """Where every request has one new token: by two products of matrices, each of which torch does for all requests at once.
+    """Compute attention where every request has one new token, by two matrix products over all requests at once.
 
-    As in scaled_dot_product_attention scores and softmax are float32, and what values are weighted with is of their type.
+    As in scaled_dot_product_attention, scores and softmax are float32, and the weights of the values have their type.
     """
     _, heads, size = query.shape
     weighed = (
@@ -152,13 +152,13 @@ def _gathered(cache: torch.Tensor, group: Group) -> torch.Tensor:  # [b * g * l,
 
 
 class BatchedAttention:
-    """Hooks around the two loops of TorchNativeAttnBackend; the rarer kinds of attention are left to the loops."""
+    """Hooks around the two loops of TorchNativeAttnBackend, which still run rarer kinds of attention."""
 
     def __init__(self) -> None:
         self._groups: list[Group] | None = None  # of the forward pass under way
 
     def forget(self, *args: Any, **kwargs: Any) -> None:
-        """Before init_forward_metadata: another forward pass begins."""
+        """Forget the groups before init_forward_metadata: another forward pass begins."""
         self._groups = None
 
     def extend(
@@ -177,7 +177,7 @@ class BatchedAttention:
         encoder_lens: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """Around _run_sdpa_forward_extend: prompts."""
+        """Compute prompts in place of _run_sdpa_forward_extend."""
         positional = (query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens)
         if encoder_lens is not None or not options["causal"] or options["sliding_window_size"] is not None:
             return loop(backend, *positional, extend_prefix_lens, extend_seq_lens, encoder_lens, **options)
@@ -197,7 +197,7 @@ class BatchedAttention:
         encoder_lens: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """Around _run_sdpa_forward_decode: one new token per request."""
+        """Compute one new token per request in place of _run_sdpa_forward_decode."""
         positional = (query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens)
         if encoder_lens is not None or options["sliding_window_size"] is not None:
             return loop(backend, *positional, encoder_lens, **options)

@@ -1,4 +1,4 @@
-"""Offers the stubs `sgl_kernel` and `torchvision` to the import system of an SGLang server process.
+"""Import finder for the stubs `sgl_kernel` and `torchvision` in SGLang server processes.
 
 Runs at the start of every Python process whose environment has SGLANG_USE_CPU_ENGINE=1, before anything is imported, and
 therefore imports next to nothing itself. It stands last on sys.meta_path: an installed package always wins.
@@ -30,7 +30,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # to ask torch would mean to impor
 
 
 class StubLoader(Loader):
-    """Fills a module with what dagrpo_sglang_cpu.stubs.<package> defines for it."""
+    """Loader that fills a module with the names of dagrpo_sglang_cpu.stubs.<package>."""
 
     def exec_module(self, module: ModuleType) -> None:
         root = module.__name__.partition(".")[0]
@@ -38,7 +38,7 @@ class StubLoader(Loader):
 
 
 class StubFinder(MetaPathFinder):
-    """Finds the stubbed modules where nothing else does."""
+    """Finder of stubbed modules that no other finder has."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -53,7 +53,7 @@ class StubFinder(MetaPathFinder):
 
 
 def is_stub(module: ModuleType) -> bool:
-    """Whether this module was filled by a stub."""
+    """Return True if a stub filled this module."""
     return module.__spec__ is not None and isinstance(module.__spec__.loader, StubLoader)
 
 

@@ -1,7 +1,7 @@
-"""MurmurHash3 (x86, 32 bit) of (seed, position, token), the noise behind SGLang's seeded sampling.
+"""MurmurHash3 (x86, 32 bit) of (seed, position, token), for seeded sampling.
 
 Same numbers as the Triton kernel in sglang.kernels.ops.sampling.murmur_hash, which needs a GPU. In NumPy, which has logical shifts
-of unsigned numbers and writes into memory that is there: measured, a third of the time that the same takes in torch.
+of unsigned numbers and writes into existing memory: measured, a third of torch's time.
 Source: Austin Appleby, MurmurHash3_x86_32, https://github.com/aappleby/smhasher (public domain).
 """
 
@@ -27,7 +27,7 @@ def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, col_indices: torc
 
 
 def hash_rows(seed: torch.Tensor, positions: torch.Tensor) -> Words:  # [rows]
-    """What is the same for all tokens: the state after seed and position."""
+    """Return the state after seed and position, which all tokens share."""
     seed = seed.view(torch.int64)
     state = np.zeros(len(seed), np.uint32)
     for block in (seed, seed >> 32, positions):
@@ -36,7 +36,7 @@ def hash_rows(seed: torch.Tensor, positions: torch.Tensor) -> Words:  # [rows]
 
 
 def hash_vocabulary(rows: Words, vocabulary: int) -> Words:  # [rows, vocabulary]
-    """The hashes of all tokens from 0, by the states of `hash_rows`."""
+    """Return the hashes of all tokens from 0, by the states of `hash_rows`."""
     return _hashed(rows, _scrambled_vocabulary(vocabulary))
 
 
@@ -57,7 +57,7 @@ def _hashed(rows: Words, blocks: Words) -> Words:
 
 
 def _low_bits(values: torch.Tensor) -> Words:
-    """The low 32 bits."""
+    """Return the low 32 bits."""
     return values.to(torch.int64).numpy().astype(np.uint32)
 
 

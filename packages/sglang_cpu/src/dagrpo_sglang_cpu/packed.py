@@ -1,9 +1,9 @@
-"""Matrix products with weights as oneDNN wants them, which take 0.6 of the time where few rows meet all weights.
+"""Matrix products with weights in oneDNN's packed layout.
 
-A packed copy is made of a weight when a product first needs it. A copy of old weights would give wrong answers, and no digest of the
-weights would show it. So no copy may outlive a hand-over, however the weights come. This does not rest on a list of all the ways:
-between two forward passes a scheduler changes only by the requests that it is sent, and all copies are dropped when it gets any
-other than those named in HARMLESS, before that is handled and after.
+They take 0.6 of the time where few rows meet all weights. A product packs a copy of its weight when first needed. A copy of old
+weights would give wrong answers, and no digest of the weights would show it. So no copy may outlive a weight sync, however the weights
+come. This does not rest on a list of all the ways: between two forward passes only requests change a scheduler, and all copies are
+dropped before and after it handles any request other than those named in HARMLESS.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 
 
 class PackedWeights:
-    """Hooks around SGLang's products with weights, and around what a scheduler does with its requests."""
+    """Hooks around SGLang's products with weights, and around a scheduler's handling of requests."""
 
     def __init__(self) -> None:
         self._copies: dict[tuple[Tensor, torch.dtype], Tensor] = {}
@@ -32,14 +32,14 @@ class PackedWeights:
             self._dtypes.add(BFLOAT16)
 
     def count(self, result: object, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """After ModelRunner.load_model."""
+        """Count the bytes of the matrices after ModelRunner.load_model."""
         matrices = (weight for weight in runner.model.parameters() if weight.dim() == 2)
         self._bytes += sum(weight.numel() * weight.itemsize for weight in matrices)
 
     def drop_around_requests(
         self, original: Callable[..., None], scheduler: Any, requests: Iterable[object], **kwargs: Any
     ) -> None:
-        """Around Scheduler.process_input_requests."""
+        """Drop all copies around Scheduler.process_input_requests, unless all requests are harmless."""
         requests = list(requests)
         if all(type(request).__name__ in HARMLESS for request in requests):
             original(scheduler, requests, **kwargs)
@@ -51,13 +51,13 @@ class PackedWeights:
             self.drop()
 
     def drop(self) -> None:
-        """Forget all copies."""
+        """Drop all copies."""
         self._copies.clear()
 
     def apply(
         self, original: Callable[..., Tensor], method: Any, layer: Any, x: Tensor, bias: Tensor | None = None
     ) -> Tensor:
-        """Around UnquantizedLinearMethod.apply."""
+        """Compute UnquantizedLinearMethod.apply with packed weights."""
         if x.dtype != layer.weight.dtype or getattr(layer, "use_intel_amx_backend", False):
             return original(method, layer, x, bias)
         product = self._product(x, layer.weight, bias)
@@ -72,7 +72,7 @@ class PackedWeights:
         embedding_bias: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Around LogitsProcessor._compute_lm_head, whose weight may be the embedding's, too: that one stays as it is."""
+        """Compute LogitsProcessor._compute_lm_head with a packed weight; the weight itself, which may be the embedding's, is unchanged."""
         if is_plain_head(processor, head):
             dtype = FLOAT32 if processor.use_fp32_lm_head else head.weight.dtype
             product = self._product(hidden_states.to(dtype), head.weight, None)
@@ -81,7 +81,7 @@ class PackedWeights:
         return original(processor, hidden_states, head, embedding_bias, **kwargs)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """In the type of x. None: this weight is not packed."""
+        """Return the product in the type of x; None if this weight is not packed."""
         if x.dtype not in self._dtypes or not x.numel() or self._bytes > MOST_BYTES:
             return None
         if weight.dim() != 2 or weight.device.type != "cpu":
@@ -95,7 +95,7 @@ class PackedWeights:
 
 
 def is_plain_head(processor: Any, head: Any) -> bool:
-    """Whether SGLang would multiply hidden states with a head's weight, and do nothing else."""
+    """Return True if SGLang would multiply hidden states with a head's weight, and do nothing else."""
     from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
 
     return (

@@ -1,7 +1,7 @@
-"""A vision tower's attention, each picture by itself.
+"""Attention of a vision tower within each picture.
 
 SGLang puts the patches of all pictures of a batch in one row, and keeps them apart by a mask of all against all: so a batch takes
-the square of its patches in time, and in memory for as many masks as it has seen. What is computed is the same but for rounding.
+time by the square of its patches, and memory for as many masks as it has seen. The result here is the same but for rounding.
 """
 
 import itertools
@@ -23,9 +23,9 @@ def attend_within_pictures(
     attention_mask: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """In place of VisionSdpaAttention.forward. q, k, v and what is returned: [patches, heads, width].
+    """Compute attention in place of VisionSdpaAttention.forward. q, k, v and the result: [patches, heads, width].
 
-    cu_seqlens: [parts + 1], where each picture, or each window of one, begins and ends.
+    cu_seqlens: [parts + 1], the bounds of each picture, or of each window of one.
     """
     in_one_row = layer.flatten_batch and cu_seqlens is not None and attention_mask is None
     if not in_one_row or layer.softmax_in_single_precision:
@@ -40,7 +40,7 @@ def attend_within_pictures(
 
 
 def _runs(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Neighbours of one length together: where they begin and end, and how many they are."""
+    """Yield runs of neighbours of one length: begin, end and count."""
     start = 0
     for length, run in itertools.groupby(length for length in lengths if length):
         parts = len(list(run))

@@ -1,11 +1,13 @@
-"""SGLang's plugin for the CPU, loaded in each of its processes; does nothing where there is a GPU.
+"""SGLang plugin for the CPU, inert if there is a GPU.
+
+SGLang loads it in each of its processes.
 
 1. Seeded sampling needs --enable-deterministic-inference, which knows no attention backend for a CPU and switches on
-   kernels that need a GPU. On a CPU the native kernels are deterministic as they are, for one composition of the batch.
+   kernels that need a GPU. On a CPU the native kernels are deterministic already, for one composition of the batch.
 2. LoRA code pins host memory unconditionally, which torch refuses without an accelerator.
 3. Attention, seeded sampling and products with weights, as SGLang does them on a CPU, take most of the time of a small model.
-4. A vision tower compares the patches of all pictures of a batch with each other, to leave most of it out.
-5. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
+4. A vision tower compares the patches of all pictures of a batch with each other, only to mask most of the result.
+5. SGLang's processes are forked from the one that has imported everything, instead of starting to import it three times.
 """
 
 import gc
@@ -21,7 +23,7 @@ CONSTRUCTORS = ("tensor", "empty", "zeros", "ones", "arange", "full")
 
 
 def register() -> None:
-    """Entry point of group sglang.srt.plugins."""
+    """Register the hooks, as the entry point of group sglang.srt.plugins."""
     import torch
 
     if torch.cuda.is_available():
@@ -62,11 +64,11 @@ def register() -> None:
 
 
 def no_batch_invariant_mode(runner: Any) -> None:
-    """Stand-in for the switch to Triton kernels, which need a GPU."""
+    """Replace the switch to Triton kernels, which need a GPU, and do nothing."""
 
 
 def fork_processes(result: Any, *args: Any, **kwargs: Any) -> None:
-    """After SGLang has chosen `spawn`, which only CUDA needs: choose `fork`, with everything imported so far shared."""
+    """Choose `fork`, which shares all imports so far, after SGLang has chosen `spawn`, which only CUDA needs."""
     gc.freeze()  # else the first collection of each process would copy all that it shares
     if _threads() == 1:  # a lock that another thread holds would stay locked in the child
         multiprocessing.set_start_method("fork", force=True)
@@ -77,7 +79,7 @@ def _threads() -> int:
 
 
 class UnpinnedTorch(ModuleType):
-    """`torch` as the LoRA modules see it: constructors that ignore pin_memory."""
+    """`torch` for the LoRA modules, with constructors that ignore pin_memory."""
 
     def __getattr__(self, name: str) -> Any:
         import torch

@@ -2,7 +2,7 @@
 
 A program of agents/verifiers.py:
 
-python -P verifiers_worker.py '{"taskset": "my_taskset", "harness": "null", "max_turns": 8}'
+    python -P verifiers_worker.py '{"taskset": "my_taskset", "harness": "null", "max_turns": 8}'
 
 A JSON line per attempt on each side, as service.py has it. It imports nothing of dagrpo, which is not installed here.
 """

@@ -1,5 +1,5 @@
-"""The architectures an SGLang process imports at its start on a CPU, when SGLANG_EXTERNAL_MODEL_PACKAGE names this package.
+"""Architectures that an SGLang process imports at its start on a CPU.
 
-Without it SGLang imports all of its two hundred model files. Any other architecture is still found: SGLang then searches
-its own as usual.
+SGLANG_EXTERNAL_MODEL_PACKAGE names this package. Without it SGLang imports all of its two hundred model files. Any other
+architecture is still found: SGLang then searches its own as usual.
 """

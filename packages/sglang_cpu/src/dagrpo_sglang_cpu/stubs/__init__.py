@@ -1,1 +1,1 @@
-"""What each stubbed package looks like: one module per package, with `fill(module)`."""
+"""Stubs: one module per package, with `fill(module)`."""

@@ -1,4 +1,4 @@
-"""SGLang's kernel package, which PyPI has for GPUs alone.
+"""Stub of SGLang's kernel package, which PyPI has for GPUs alone.
 
 Its kernels for a CPU with AMX are to be built from source; nothing here needs them.
 

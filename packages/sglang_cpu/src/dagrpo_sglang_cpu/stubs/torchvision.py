@@ -1,7 +1,7 @@
-"""torchvision, whose PyPI build does not load beside a CPU build of torch.
+"""Stub of torchvision for a CPU build of torch.
 
-SGLang imports a few names of it for models that see pictures. The stub lets text models run, and with
---image-processor-backend pil those that see pictures, too. A real one, when installed, wins.
+PyPI's torchvision does not load beside that build. SGLang imports a few names of it for models that accept pictures. The stub lets
+text models run, and with --image-processor-backend pil those that accept pictures, too. A real one, when installed, wins.
 """
 
 import importlib
