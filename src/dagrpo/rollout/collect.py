@@ -90,4 +90,4 @@ def _attempt(trajectory: Trajectory) -> Attempt:
 
 
 def _ignore(trajectories: Sequence[Trajectory]) -> None:
-    """Default callback: do nothing."""
+    """Do nothing, as the default callback."""

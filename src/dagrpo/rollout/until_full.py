@@ -135,7 +135,7 @@ class _Race:
                 self._made_again += len(group)
 
     async def _cut_off(self, groups: dict["asyncio.Task[None]", int]) -> int:
-        """Cancel these groups, here and at the engine; return the tokens that the engine had written but not returned.
+        """Cancel these groups, here and at the engine; return how many tokens the engine had written but not returned.
 
         Errors of an agent while it is cut off are ignored.
         """

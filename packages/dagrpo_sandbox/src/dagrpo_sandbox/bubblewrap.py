@@ -115,7 +115,7 @@ def _interpreter() -> tuple[Path, Path]:
 
 
 def _usable(path: Path) -> bool:
-    """Return True if bubblewrap's user can run a file. Root starts it as uid NOBODY, for which the others' bits count."""
+    """Return True if bubblewrap's user can run a file. Root starts it as an unprivileged user, so that the others' bits count."""
     if os.geteuid() != 0:
         return os.access(path, os.X_OK)
     real = path.resolve()

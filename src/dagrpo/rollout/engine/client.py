@@ -55,7 +55,7 @@ class ServerClient:
     """Client of one server. Every method raises ServerError if the server dies, refuses, or does not answer in time."""
 
     def __init__(self, endpoint: Endpoint, timeout: float, most_at_once: int = 256) -> None:
-        """`timeout` in seconds for one HTTP request, from its first byte to the answer's last.
+        """Open the client. `timeout`: seconds for one HTTP request, from its first byte to the answer's last.
 
         `most_at_once`: requests for completions that are sent at a time; more wait here. As many as the server decodes at a time
         keep it busy, while each open connection costs a socket, and httpcore looks through all of them for every request.

@@ -62,7 +62,7 @@ class ServerPool:
         adapters: AdapterFolders | None = None,
         sync_device: torch.device | None = None,
     ) -> None:
-        """The servers hold the weights `version`, or get them with `load`.
+        """Pool servers that hold the weights `version`, or get them with `load`.
 
         `leaves`: whether they can release their GPU memory (`release_memory`). `keeps_all`: whether the death of one is the end, as the
         assignment of requests to servers depends on their number.

@@ -33,7 +33,7 @@ class WeightsFolder:
     """
 
     def __init__(self, like: Path, parent: Path | None) -> None:
-        """Configuration and tokenizer are those of the model folder `like`.
+        """Prepare a folder with configuration and tokenizer of the model folder `like`.
 
         `parent` None: memory if it has room, else the folder for temporary files.
         """

@@ -41,7 +41,7 @@ class RecordedTool:
     """Tool whose results are kept in a file. A result is in the file before its caller gets it."""
 
     def __init__(self, tool: OpenTool, path: Path, *, stateless: bool) -> None:
-        """stateless: the tool keeps nothing between calls, so replayed calls need not be made again."""
+        """Wrap a tool. stateless: it keeps nothing between calls, so replayed calls need not be made again."""
         self._tool = tool
         self._path = path
         self._stateless = stateless

@@ -52,7 +52,7 @@ class Toolbox:
     def __init__(
         self, functions: Mapping[str, OpenTool], limits: Limits, slots: Mapping[str, asyncio.Semaphore] = NO_SLOTS
     ) -> None:
-        """slots: the number of calls of a function that may run at the same time, if limited."""
+        """Collect open tools. slots: the number of calls of a function that may run at the same time, if limited."""
         self._functions = functions
         self._limits = limits
         self._slots = slots
