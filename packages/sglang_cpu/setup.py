@@ -1,6 +1,6 @@
-"""Puts the .pth file beside the package, at the top of site-packages, where the interpreter looks for it.
+"""Put the .pth file beside the package, at the top of site-packages.
 
-pyproject.toml cannot say this: a package's data can only lie inside the package.
+The interpreter looks for it there. pyproject.toml cannot do this: a package's data can only lie inside the package.
 """
 
 from pathlib import Path
