@@ -41,7 +41,7 @@ class World:
     rank: int
     size: int
     device: torch.device
-    patient: dist.ProcessGroup | None = None  # of gloo, for whatever may wait for rank 0; None with one process
+    patient: dist.ProcessGroup | None = None  # of gloo, for collectives that may wait for rank 0; None with one process
 
     @property
     def is_rank_zero(self) -> bool:
@@ -129,7 +129,7 @@ def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
     patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)
-    dist.destroy_process_group()  # not after an error: the others may never come, and the launcher ends them
+    dist.destroy_process_group()  # only on success: after an error the others may never come, and the launcher ends them
 
 
 def expand_segments() -> None:
@@ -158,7 +158,7 @@ def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     wanted, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if wanted > devices:  # in every rank, so that rank 0 says it
+    if wanted > devices:  # in every rank, so that rank 0 reports it
         raise UserError(
             f"runtime.training.processes is {wanted}, but this machine has {devices} GPUs, one for each: set it to {devices}."
         )

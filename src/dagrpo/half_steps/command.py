@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`"
 PARAMS = Path("params.yaml")
-Figures = Iterator[tuple[int, dict[str, float]]]  # (step, from 1; what is shown of it)
+Figures = Iterator[tuple[int, dict[str, float]]]  # (step, from 1; its figures to print)
 
 
 def train(

@@ -48,7 +48,7 @@ class RolloutHalf(Trainer):
         retired no prompt.
         """
         weights = EngineWeights(self._policy.model, self._run, self._world)
-        update = self._policy_update(0)  # its coefficients have no say in rollouts
+        update = self._policy_update(0)  # its coefficients do not affect rollouts
         with self._rank_zero(weights, self._start) as rank_zero:
             assert rank_zero is not None, "one process samples"
             drawn = self._start

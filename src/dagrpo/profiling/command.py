@@ -53,7 +53,7 @@ def profile(
             f"runtime.training.processes is {params.runtime.training.processes}, and a profile is of one process, which may need other "
             "memory: set it to 1 in params.yaml for the profile."
         )
-    gpus = own_devices(STAGE.needs(params.runtime).gpus)  # none that a run holds
+    gpus = own_devices(STAGE.needs(params.runtime).gpus)  # GPUs that no run holds
     with TemporaryDirectory(prefix="dagrpo-profile-") as scratch, gpus:
         run = training_run(params, seed, Path(scratch))
         threads = threads_of(STAGE, run.runtime)

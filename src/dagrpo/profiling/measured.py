@@ -30,7 +30,7 @@ class Operator:
 
     name: str
     calls: int
-    seconds: float  # its own, without those of operators that it calls
+    seconds: float  # self time, without the operators that it calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class StepProfile:
     steps: int
     parts: Mapping[str, float]  # seconds of a step's parts, mean over the measured steps
     backward: float  # seconds of a step's backward passes; on a GPU those of its kernels
-    optimizer: float  # the same, of the optimizer
+    optimizer: float  # seconds of a step's optimizer, measured likewise
     operators: tuple[Operator, ...]  # those with the most seconds first
     launches: int  # kernels that were launched in all measured steps; 0 on a CPU
     peak_bytes: int | None  # of the GPU's memory; None on a CPU

@@ -33,13 +33,13 @@ class RecordedRun:
     algorithm: Algorithm
     training: Training
     initial: Path  # folder of the checkpoint that it started from
-    train_split: Path  # of the problems; their pictures are there alone
-    state: Path  # folder of its saved states; need not be there
+    train_split: Path  # of the problems; the only source of their pictures
+    state: Path  # folder of its saved states; may be missing
     rollouts: Path  # folder with a table per step
-    steps: int  # that are on record, from the first on
+    steps: int  # recorded steps, from the first on
     digests: Mapping[int, StepDigests]  # by step, from 1
     grad_norms: Mapping[int, float]  # by step
-    environment: Mapping[str, str] | None  # in which it was computed; None where nothing says so
+    environment: Mapping[str, str] | None  # in which it was computed; None if not recorded
 
     def table(self, step: int) -> Path:
         """Return the rollouts file of a step."""

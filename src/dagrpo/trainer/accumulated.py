@@ -70,8 +70,8 @@ class BeforeUpdate:
 
     logprobs: Tensor  # [tokens]
     entropy: Tensor  # [tokens], in nats
-    collision: Tensor  # [tokens]; zero where nothing asks for it
-    reference_logprobs: Tensor  # [tokens]; zero where nothing asks for them so early
+    collision: Tensor  # [tokens]; zero if no term uses it
+    reference_logprobs: Tensor  # [tokens]; zero if they are not needed before the update
 
 
 _ROWS = fields(BeforeUpdate)

@@ -36,7 +36,7 @@ class Untrained:
     """Part of a state beside its policy: sampled batches that are not trained on yet, and older weights that have yet to sample."""
 
     batches: Mapping[int, StepRollouts] = field(default_factory=dict)  # by step, from 0
-    samplers: Mapping[int, Tensors] = field(default_factory=dict)  # by how many finished steps are in them
+    samplers: Mapping[int, Tensors] = field(default_factory=dict)  # by the number of finished steps in them
 
 
 class Ahead:
@@ -64,7 +64,7 @@ class Ahead:
         self._interrupt = interrupt
         self._made = {step: batch for step, batch in untrained.batches.items() if step >= first}
         self._samplers = dict(untrained.samplers)
-        self._drawn = {max(self._made, default=first - 1) + 1: drawn()}  # before the step of that number
+        self._drawn = {max(self._made, default=first - 1) + 1: drawn()}  # sampler state before each step
         self._failure: BaseException | None = None
         self._ended = False
         self._thread: threading.Thread | None = None
@@ -171,7 +171,7 @@ class Ahead:
 
     def _keep(self, step: int, batch: StepRollouts, drawn: Drawn) -> None:
         with self._changed:
-            if self._ended:  # the state is being written without it
+            if self._ended:  # the state is being written without this batch
                 return
             self._made[step] = batch
             self._drawn[step + 1] = drawn

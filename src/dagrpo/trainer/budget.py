@@ -21,7 +21,7 @@ class Budget:
     """
 
     sequences: int
-    tokens: int | None = None  # with the padding, where there is some; None: any number
+    tokens: int | None = None  # including padding, if any; None: any number
     patches: int | None = None  # of pictures, each picture once; None: any number
     head_chunk_tokens: int | None = None  # trained tokens that the head runs on at a time; None: all at once
     layout: Layout = "padded"

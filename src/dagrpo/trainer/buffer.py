@@ -43,9 +43,9 @@ class _Attempted:
     """Attempts of a step so far, prompt by prompt in sampling order, with the number of rounds."""
 
     graded: list[GradedTrajectory] = field(default_factory=list)
-    greedy: list[Trajectory] = field(default_factory=list)  # which are not graded yet, and count nowhere
+    greedy: list[Trajectory] = field(default_factory=list)  # not graded yet, and not counted
     rounds: int = 0
-    cut_off: CutOff = field(default_factory=CutOff)  # by the last of them
+    cut_off: CutOff = field(default_factory=CutOff)  # by the last round
 
 
 def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Buffer:
         graded = self._graded(trajectories)
         learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
-        rewards[np.isnan(rewards)] = np.inf  # no less wrong, and not taken for one that is left out
+        rewards[np.isnan(rewards)] = np.inf  # wrong all the same, and distinct from one that is left out
         return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
 
     def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:

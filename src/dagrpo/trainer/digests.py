@@ -84,7 +84,7 @@ def read(pending: Sequence[PendingDigests], world: World) -> list[TensorDigests]
     """Return the digests in hex, in every rank: with one reduction, and one wait for the device. Every rank calls this."""
     if not pending:
         return []
-    words = world.all_reduce(torch.cat([each.words for each in pending]))  # of each row one rank has what is not zero
+    words = world.all_reduce(torch.cat([each.words for each in pending]))  # in each row only one rank is not zero
     rows = iter(words.cpu().tolist())
     return [{name: "".join(map(in_hex, next(rows))) for name in each.names} for each in pending]
 

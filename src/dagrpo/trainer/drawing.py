@@ -21,7 +21,7 @@ class Prompt:
     """Problem that was sampled."""
 
     problem: Problem
-    aborts: int = 0  # how often in a row its group was cut off before
+    aborts: int = 0  # consecutive earlier times that its group was cut off
 
 
 class Drawing:

@@ -21,7 +21,7 @@ class Opening:
     """Weights and adapter that an engine is opened with, on rank 0."""
 
     weights: Tensors
-    adapter: Adapter | None  # that it serves beside them
+    adapter: Adapter | None  # served beside the weights
 
     @property
     def handed(self) -> Tensors:

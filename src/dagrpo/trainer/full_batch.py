@@ -24,7 +24,7 @@ class FullBatch:
         self._training = training
         self._missing = training.prompts_per_step - int(has_spread(before, training).sum())
         self._graded: dict[int, list[GradedTrajectory]] = {}  # by the group's position in the round
-        self._greedy: dict[int, list[Trajectory]] = {}  # one, or none
+        self._greedy: dict[int, list[Trajectory]] = {}  # one each, or an empty list
 
     def judge(self, position: int, group: Sequence[Trajectory]) -> None:
         """Grade a finished group. Its greedy attempt is graded later, once it is known to be needed."""

@@ -24,9 +24,9 @@ CUT_OFF_TOKENS = "rollout/cut_off_tokens"
 class Drawn:
     """Groups and metrics of a step that may have sampled more than its batch."""
 
-    used: tuple[bool, ...]  # [groups], in the order of drawing: whether it is in the batch
-    discarded: tuple[GradedTrajectory, ...]  # of the groups that are not, in that order
-    figures: Mapping[str, float]  # metrics of the drawing; the same names in all steps of a run
+    used: tuple[bool, ...]  # [groups], in sampling order: whether it is in the batch
+    discarded: tuple[GradedTrajectory, ...]  # of the groups outside the batch, in that order
+    figures: Mapping[str, float]  # metrics of the sampling; the same names in all steps of a run
 
 
 def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
@@ -49,7 +49,7 @@ def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
             values = [each.score.reward for each in graded]
         case "accuracy":
             values = [float(each.score.correct is True) for each in graded]
-        case None:  # any will do from which there is something to learn
+        case None:  # any group will do from which something can be learned
             return np.asarray(np.array(learned, dtype=np.bool_).reshape(-1, training.samples_per_prompt).any(axis=1))
     return spread(values, learned, training.samples_per_prompt)
 

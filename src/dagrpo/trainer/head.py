@@ -49,7 +49,7 @@ class _LinearHead(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden) if needs_hidden else None
         of_weight = _zeros(weight) if needs_weight else None
         of_bias = _zeros(bias) if needs_bias else None
-        kept, ctx.kept = ctx.kept, None  # it is overwritten here: another backward pass makes it again
+        kept, ctx.kept = ctx.kept, None  # it is overwritten here: another backward pass computes it again
         room = _room(hidden, weight, ctx.chunk) if kept is None else kept
         for tokens, part in ctx.reading.chunks(ctx.chunk):
             raw = _logits(hidden[tokens], weight, bias, room) if kept is None else kept

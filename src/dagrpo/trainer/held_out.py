@@ -43,7 +43,7 @@ class HeldOutEvaluations:
         self._tokenizer = tokenizer
         self._report = report
         self._folder = run.state / "held_out"
-        self._known = set[int]()  # the steps whose evaluations an earlier execution has made, and this one need not
+        self._known = set[int]()  # steps whose evaluations an earlier execution has recorded
         self.is_on = run.training.evaluate_every > 0
         self._tasks = list(_tasks_of(run, tokenizer)) if self.is_on else []
 

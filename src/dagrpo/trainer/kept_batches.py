@@ -26,7 +26,7 @@ from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.step_rollouts import StepRollouts
 
-FOLDER = "ahead"  # in that of a state
+FOLDER = "ahead"  # in the folder of a state
 _SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")
 _OF_STEP = b"step"  # metadata of a table
 _SAMPLE = pa.struct(

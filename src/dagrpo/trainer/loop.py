@@ -47,8 +47,8 @@ from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
 # Among a state's notes:
-AHEAD = "ahead"  # how many batches it keeps that are not trained yet
-DRAWN = "drawn"  # how far the run has come in its prompts, and which are retired
+AHEAD = "ahead"  # number of saved batches that are not trained on yet
+DRAWN = "drawn"  # state of the prompt sampler: position and retired prompts
 GATES = "gates"  # counts of the checks over weight syncs
 
 

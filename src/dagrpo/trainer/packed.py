@@ -38,14 +38,14 @@ class Segments:
     """
 
     lengths: tuple[int, ...]  # tokens of each, as they stand in the row
-    contexts: tuple[int, ...]  # tokens of the shared prompt that each follows; 0: of none
-    ends: Tensor  # [segments + 1] int32, on the device: where the first begins, and where each ends
-    # [tokens] int64, on the device: the places that each segment attends to, one segment after the other; None: its own
+    contexts: tuple[int, ...]  # tokens of the shared prompt that each follows; 0: no prompt
+    ends: Tensor  # [segments + 1] int32, on the device: begin of the first, and end of each
+    # [tokens] int64, on the device: the indices that each segment attends to, one segment after the other; None: each to itself
     seen: Tensor | None
-    seen_ends: Tensor  # [segments + 1] int32: as `ends`, among these
+    seen_ends: Tensor  # [segments + 1] int32: as `ends`, into `seen`
     longest: int  # most tokens of a segment
     longest_seen: int  # most tokens that a segment attends to, those of its prompt included
-    _masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)  # made once for all layers
+    _masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)  # computed once for all layers
 
     @classmethod
     def of(cls, lengths: Sequence[int], prompts: Sequence[int | None], device: torch.device) -> "Segments":
@@ -99,7 +99,7 @@ class Tail:
 
     token_ids: Tensor  # [tokens] int64
     loss_mask: Tensor  # [tokens] bool
-    prompt: int | None  # the number of that prompt; None: the sequence is whole
+    prompt: int | None  # the number of the shared prompt; None: the sequence is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,10 @@ class PackedBatch:
     input_ids: Tensor  # [1, all tokens] int64
     position_ids: Tensor  # [1, all tokens] int64, from 0 in each sequence
     segments: Segments
-    rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, rising, in the order in which they were given
-    columns: Tensor  # [tokens] int64: the place that predicts it, one before its own
+    rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, ascending, in the order in which they were given
+    columns: Tensor  # [tokens] int64: the index that predicts it, one before its own
     targets: Tensor  # [tokens] int64: the token itself
-    support: PaddedSupport | None = None  # what they were drawn from; None: the whole vocabulary
+    support: PaddedSupport | None = None  # sampling mask of the trained tokens; None: the whole vocabulary
 
     @classmethod
     def of(cls, sequences: Sequence[Tail], prompts: Sequence[Tensor], device: torch.device) -> "PackedBatch":
@@ -126,7 +126,7 @@ class PackedBatch:
         parts = [*prompts, *(sequences[number].token_ids for number in order)]
         lengths = [len(part) for part in parts]
         starts = dict(zip(order, [*accumulate(lengths, initial=0)][len(prompts) :], strict=False))
-        own = [each.loss_mask[1:].nonzero()[:, 0] for each in sequences]  # the places that predict trained tokens
+        own = [each.loss_mask[1:].nonzero()[:, 0] for each in sequences]  # the indices that predict trained tokens
         input_ids = torch.cat(parts)
         columns = torch.cat([places + starts[number] for number, places in enumerate(own)])
         rows = torch.arange(len(own)).repeat_interleave(torch.tensor([len(places) for places in own]))

@@ -29,11 +29,11 @@ class PaddedBatch:
 
     input_ids: Tensor  # [sequences, length] int64
     attention_mask: Tensor  # [sequences, length] int64, 0 on padding
-    rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, rising
+    rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, ascending
     columns: Tensor  # [tokens] int64: the position that predicts it, one before its own
     targets: Tensor  # [tokens] int64: the token itself
-    support: PaddedSupport | None = None  # what they were drawn from; None: the whole vocabulary
-    pictures: PaddedPictures | None = None  # None: no sequence shows any
+    support: PaddedSupport | None = None  # sampling mask of the trained tokens; None: the whole vocabulary
+    pictures: PaddedPictures | None = None  # None: no sequence shows a picture
     prompts: SharedPrompts | None = None  # None: sequences are whole; else each begins with its prompt's last token
 
     @property
@@ -227,11 +227,11 @@ class RolloutBatch:
     """
 
     sequences: TokenSequences
-    trajectories: Tensor  # [sequences] int64, rising: the place of each sequence's trajectory among those of the step
+    trajectories: Tensor  # [sequences] int64, ascending: the index of each sequence's trajectory in the step
     rollout_logprobs: Tensor  # [trained tokens] float32, the engine's
     positive: Tensor  # [sequences] bool, whether their trajectories' answers are right
-    support: TokenSupport | None = None  # of the trained tokens; None: the whole vocabulary
-    counted: Tensor | None = None  # [sequences] bool, whether the loss counts them; None: it does
+    support: TokenSupport | None = None  # sampling mask of the trained tokens; None: the whole vocabulary
+    counted: Tensor | None = None  # [sequences] bool, whether the loss counts them; None: all count
     teacher_logprobs: Tensor | None = None  # [trained tokens] float32; None without a teacher
     advantages: Tensor | None = None  # [trained tokens] float32; None until they are computed
 

@@ -30,9 +30,9 @@ WEIGHTS = torch.float32  # their type, and that of their gradients
 class TokenLogprobs:
     """Values of each trained token, sequence after sequence (see PaddedBatch.rows)."""
 
-    logprobs: Tensor  # [tokens], of the temperature-scaled softmax over what each was drawn from: its support, or all
-    entropy: Tensor  # [tokens], of that softmax, in nats; a gradient only where it was asked for
-    collision: Tensor  # [tokens], the sum of its squared probabilities; no gradient; zero where it was not asked for
+    logprobs: Tensor  # [tokens], of the temperature-scaled softmax over the sampling mask, or the vocabulary
+    entropy: Tensor  # [tokens], of that softmax, in nats; with a gradient only if asked for
+    collision: Tensor  # [tokens], the sum of its squared probabilities; no gradient; zero if not asked for
 
 
 class Policy(torch.nn.Module):

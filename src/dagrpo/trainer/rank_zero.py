@@ -86,7 +86,7 @@ class RankZero:
     def make_room(self, clock: Clock) -> None:
         """Release the engine's GPU memory before an update, if runtime.engine.release_memory asks for that."""
         self.engine.release_memory()
-        clock.lap("hand_over")  # which the engine's coming back is part of, too
+        clock.lap("hand_over")  # part of the weight sync, like the engine's return to the GPU
 
     def make_up(self, finished: int) -> None:
         """Sample the missing batches of weights older than those after `finished` steps."""

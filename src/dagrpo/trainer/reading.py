@@ -17,7 +17,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.trainer.budget import CACHED, LAUNCHED
 from dagrpo.trainer.support import PaddedSupport
 
-NEVER = -1e30  # the logit of a token that cannot be drawn: its probability is 0 in any type
+NEVER = -1e30  # the logit of a token outside the sampling mask: its probability is 0 in any type
 Read = tuple[Tensor, Tensor, Tensor]  # (logprobs, entropy, collision), all [tokens]; see TokenLogprobs
 
 
@@ -75,7 +75,7 @@ class Reading:
     targets: Tensor  # [tokens] int64
     temperature: float
     extras: Extras = PLAIN
-    support: PaddedSupport | None = None  # what the tokens were drawn from; None: the whole vocabulary
+    support: PaddedSupport | None = None  # sampling mask of the tokens; None: the whole vocabulary
     processing: LogitProcessing = UNPROCESSED
 
     def of(self, raw: Tensor) -> Read:
@@ -130,7 +130,7 @@ class Reading:
         powers = shifted.exp()
         total = powers.sum(dim=-1)
         collision = powers.square().sum(dim=-1) / total.square() if self.extras.collision else torch.zeros_like(total)
-        # Of the shifted logits, which are at most 0: of the logits themselves the difference of two large numbers would be left.
+        # From the shifted logits, which are at most 0: the logits themselves would leave the difference of two large numbers.
         entropy = total.log() - powers.mul_(shifted).sum(dim=-1) / total
         return at_targets - total.log(), entropy, collision
 

@@ -93,7 +93,7 @@ class FineTuning:
         """Run every unfinished step, then write the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
         finished = state.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
-        # Of every finished step: a state carries them, so that a resumed run can report them again.
+        # Metrics of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
         stop = Stop(run.grace_seconds, self._world)
         with self._reporting() as report, stop.listening():

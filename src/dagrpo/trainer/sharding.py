@@ -89,7 +89,7 @@ def load_reference(folder: Path, world: World, policy: Policy) -> Reference:
     reference = _loaded(folder, world, frozen=True, dtype=policy.dtype).requires_grad_(False)
     reference.float32_head = policy.float32_head
     if policy.tower is not None and policy.tower.frozen:
-        reference.tower = policy.tower  # it makes the same features
+        reference.tower = policy.tower  # it computes the same features
     return reference
 
 
@@ -104,7 +104,7 @@ def reduce_next(policy: Policy, reduction: Reduction, *, is_last: bool) -> None:
 
 def _loaded(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora = NO_ADAPTER) -> Policy:
     policy = _load(folder, world, frozen=frozen, dtype=dtype, lora=lora)
-    # Attention of another kind may add what the one in float32 does not know, such as sinks.
+    # Attention of another kind may add terms that the one in float32 lacks, such as sinks.
     is_replaceable = policy.model.config._attn_implementation == "sdpa"
     if dtype != WEIGHTS and world.device.type == "cpu" and is_replaceable:
         attend_in_float32(policy.model)

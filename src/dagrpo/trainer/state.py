@@ -39,7 +39,7 @@ KEPT_WHILE_RUNNING = 2
 _DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
-READ = (".safetensors", ".parquet")  # suffixes of the files that a run reads of a state by looking for them
+READ = (".safetensors", ".parquet")  # suffixes of the files that a run finds in a state by listing its folder
 _PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
 Recorded = Callable[[int], None]
 Beside = Callable[[Path], dict[str, FileEntry]]
@@ -214,7 +214,7 @@ def prune(root: Path, step: int, keep: int) -> None:
     """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run with the same results, and stay."""
     oldest_first = _saved(root, step)
     for saved in oldest_first[: max(len(oldest_first) - keep, 0)]:
-        # Under another name first: half removed, it would pass for a damaged one.
+        # Rename first: a half-removed state would count as a damaged one.
         saved.folder.rename(root / f".{saved.folder.name}{_PRUNED}")
     for folder in root.glob(f".step_*{_PRUNED}"):
         remove(folder)

@@ -26,22 +26,22 @@ class StepRollouts:
     step: int  # from 0
     group_size: int  # trajectories per problem
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
-    rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
+    rewards: Tensor  # [trajectories] float32, as the policy learns from them; permuted in the control experiment
     components: Mapping[str, Tensor]  # [trajectories] float32 each: the summands of these rewards, times their weights
     weights: Mapping[str, float] = field(default_factory=dict)  # of the components
-    # [prompts] float32, of each problem's greedy completion, NaN where that is left out; None where nothing asks for them
+    # [prompts] float32, of each problem's greedy completion, NaN where that is left out; None if they are not needed
     greedy_rewards: Tensor | None = None
-    # [tokens] float32, of the trajectories that are kept; None until they are computed
+    # [tokens] float32, of the kept trajectories; None until they are computed
     advantages: Tensor | None = None
-    # [tokens] float32, of the trajectories that are kept; None without a teacher
+    # [tokens] float32, of the kept trajectories; None without a teacher
     teacher_logprobs: Tensor | None = None
-    several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
-    functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
-    drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
+    several_turns: bool = False  # whether there are metrics of turns and calls: the same in all steps of a run
+    functions: tuple[str, ...] = ()  # names of the functions that some problem of the run offers, sorted
+    drawn: Drawn | None = None  # None: the step samples no more than its batch
     zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
-    grading_seconds: float = 0.0  # of the time in which they were made; no part of a result
+    grading_seconds: float = 0.0  # within the seconds of sampling; no part of a result
     staleness: int | None = None  # steps since the weights that sampled them; None: training.staleness is 0
-    ahead_seconds: float = 0.0  # that it took to make them beside other updates; no part of a result
+    ahead_seconds: float = 0.0  # spent on sampling beside other updates; no part of a result
 
     @property
     def kept(self) -> list[int]:

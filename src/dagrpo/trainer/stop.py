@@ -83,7 +83,7 @@ class Stop:
         self._raise()
 
     def _raise(self) -> None:
-        self._interrupts = False  # once: the next one would interrupt what is left to close
+        self._interrupts = False  # only once: the next interrupt would hit the cleanup
         if self._signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise Terminated(128 + self._signal)

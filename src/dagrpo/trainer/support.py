@@ -22,8 +22,8 @@ class PaddedSupport:
     Example: the first was sampled from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
     """
 
-    rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch; rising
-    token_ids: Tensor  # [pairs] int64: one that could have been drawn in its place, or it itself
+    rows: Tensor  # [pairs] int64: the index of a trained token in the batch, ascending
+    token_ids: Tensor  # [pairs] int64: a token of its sampling mask, which includes itself
 
     def part(self, start: int, stop: int) -> "PaddedSupport":
         """Return the mask of the trained tokens from `start` on, and before `stop`."""
@@ -35,7 +35,7 @@ class PaddedSupport:
 class TokenSupport:
     """Sampling mask of each trained token of a step, if top_p or top_k left out some tokens. On the CPU."""
 
-    lengths: Tensor  # [trained tokens] int64: how many they are
+    lengths: Tensor  # [trained tokens] int64: size of each sampling mask
     token_ids: Tensor  # [sum of lengths] int32
     _ends: Tensor = field(init=False)  # [trained tokens + 1], into token_ids
 
@@ -59,7 +59,7 @@ class TokenSupport:
         """Return the mask of some trained tokens. places: [tokens] int64"""
         lengths = self.lengths[places]
         rows = torch.arange(len(places)).repeat_interleave(lengths)
-        within = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]  # each pair's place among its token's
+        within = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]  # each pair's index in its token's mask
         return PaddedSupport(
             rows=rows.to(device, non_blocking=True),
             token_ids=self.token_ids[self._ends[places][rows] + within].long().to(device, non_blocking=True),

@@ -81,7 +81,7 @@ class Teacher:
     engine: RolloutEngine
     prompts: TeacherPrompts
     lockstep: bool
-    longest: int  # tokens that it can read
+    longest: int  # most tokens that it can read
 
     def scored(self, rollouts: StepRollouts) -> StepRollouts:
         """Return the rollouts with the teacher's logprob of each token that the policy wrote in the kept trajectories.
@@ -141,7 +141,7 @@ def open_teacher(
     weights = CastTensors(open_tensors(folder), NAMED_DTYPES[run.rollout.dtype]) if folder == run.initial else None
     opened = opener(
         folder,
-        engine.model_copy(update={"weight_sync": "folder"}),  # it is never given other weights
+        engine.model_copy(update={"weight_sync": "folder"}),  # its weights never change
         run.server_log.with_name(f"{TEACHER}.server.log"),
         dtype=run.rollout.dtype,
         head_dtype=run.rollout.head_dtype,

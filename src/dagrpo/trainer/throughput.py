@@ -30,9 +30,9 @@ def peak_of(device: str) -> float | None:
 class Arithmetic:
     """Arithmetic of a model per token, in multiplications with a weight or with another token."""
 
-    parameters: float  # N: that each token is multiplied with. Of experts, as many as it is sent to
+    parameters: float  # N: parameters that each token is multiplied with. Of experts, only those that it is routed to
     attention: int  # L d: layers, times their heads, times the size of a head
-    frozen: float = 0.0  # of N: those that get no gradient, as beside an adapter
+    frozen: float = 0.0  # part of N without a gradient, as beside an adapter
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Arithmetic":
@@ -75,8 +75,8 @@ class Throughput:
     """Constants of a run from which its throughput is computed."""
 
     arithmetic: Arithmetic
-    update_peak: float | None  # of all devices that update together; None: not known
-    rollout_peak: float | None  # of the engine; None: not known, as of servers that run elsewhere
+    update_peak: float | None  # of all devices that update together; None: unknown
+    rollout_peak: float | None  # of the engine; None: unknown, as for servers that run elsewhere
 
     @classmethod
     def of(cls, model: PreTrainedModel, world: World, engine: Engine) -> "Throughput":

@@ -39,17 +39,17 @@ class UpdateStats:
     """Statistics of one step's update."""
 
     logprobs: Tensor  # [tokens], of the policy before the step, as the trainer computes them; on the CPU
-    # From here on of the tokens that count, and of the mini-batches that have some.
+    # From here on, over the counted tokens and the mini-batches with any of them.
     entropy: float  # nats per token, of that policy
     loss: float
     kl: float  # to the reference, 0 without one
-    metrics: Mapping[str, float]  # of the loss and what is beside it, per token
+    metrics: Mapping[str, float]  # of the loss and its terms, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
     digests: StepDigests  # of gradients and weights
-    vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: none is trained
+    vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: no tower is trained
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
-    overflowed: int = 0  # of these, those that the scale of the loss explains
+    overflowed: int = 0  # among the skipped ones, those that the loss scale explains
     loss_scale: float | None = None  # after the step; None: the loss is not scaled
 
 
@@ -228,7 +228,7 @@ class PolicyUpdate:
     def _computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
         seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
         extras, cutter = self.objective.extras_before, self._cutter(batch)
-        # Cut as the updates are, so that the first of them sees the same bits.
+        # Cut as the updates are, so that the first update computes the same bits.
         for number in range(self._training.mini_batches):
             spans = cutter.arranged(self._divider.spans(batch, number), self._world.size)
             for part in cutter.micro_batches(spans, self._world.rank, self._world.size):
@@ -281,7 +281,7 @@ class PolicyUpdate:
     ) -> TokenBatch:
         device, numbers = self._world.device, [*part]
         places = batch.sequences.trained_places(part)
-        # A penalty in the reward has asked for the reference before: it is not run again.
+        # A penalty in the reward has computed the reference's logprobs before: it is not run again.
         known = self.objective.penalises
         reference = seen.reference_logprobs(places) if known else self._reference_logprobs(micro_batch)
         if not batch.counts_any(part):

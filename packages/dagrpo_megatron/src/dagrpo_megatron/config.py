@@ -23,7 +23,7 @@ _REQUIRED = (
     "max_position_embeddings",
 )
 _DEFAULTS: dict[str, Any] = {
-    "num_key_value_heads": None,  # as many as there are heads
+    "num_key_value_heads": None,  # num_attention_heads
     "head_dim": None,  # hidden_size / heads
     "tie_word_embeddings": False,
     "attention_bias": False,

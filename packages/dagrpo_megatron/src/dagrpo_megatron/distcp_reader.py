@@ -31,7 +31,7 @@ class DistcpReader:
         self._stored = read_metadata(folder / METADATA)
         self._indexes: dict[str, _ChunkIndex] = {}
         self._files: dict[str, mmap.mmap] = {}
-        self._items: dict[tuple[int, Sizes], _Item] = {}  # by length and shape, the one that was read last
+        self._items: dict[tuple[int, Sizes], _Item] = {}  # by length and shape, the latest one
         self.specs = {key: stored.spec for key, stored in self._stored.items()}
 
     def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:

@@ -81,7 +81,7 @@ def require_the_policys_rollouts(
     mean = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
     share = outside_share((batch.rollout_logprobs - trainer_logprobs.cpu()).tolist(), dtype)
     limit, largest = (FARTHEST, 1.0) if staleness else (LARGEST_MEAN_DIFFERENCE[dtype], largest_share(gates, dtype))
-    if mean <= limit and share <= largest:  # what is not a number is neither
+    if mean <= limit and share <= largest:  # NaN fails both comparisons
         return {OUTSIDE: share}
     path = keep(state, "rollouts", step, _table(batch, trainer_logprobs))
     if staleness:

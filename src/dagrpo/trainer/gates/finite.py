@@ -19,7 +19,7 @@ from dagrpo.params.gates import Gates
 from dagrpo.trainer.gates.refused import keep
 
 SKIPPED = "gate/skipped_updates"
-OVERFLOWED = "gate/overflowed_updates"  # of these; only where the loss is scaled
+OVERFLOWED = "gate/overflowed_updates"  # among the skipped ones; only with a loss scale
 
 
 def require_finite_gradient(norm: float) -> None:
