@@ -1,1 +1,1 @@
-"""How one stage is executed: what it declares, what its code is, its arguments, devices, retries and errors."""
+"""Execution of a stage: declaration, code, arguments, devices, retries, errors."""

@@ -1,7 +1,7 @@
-"""How an execution of a stage went, in a file beside its log: when, how long, in how much memory, on what, of which commit.
+"""Account of a stage's execution: time, memory, machine and commit.
 
-No output is made of it: outputs of the same bytes may have been made in another time, on another machine and from another
-commit. So it names the provenance.json that the execution has written by digest, and is taken for no other's.
+A file beside the stage's log, on which no output depends: outputs of identical bytes may come from another time, machine and
+commit. So it names by digest the provenance.json that the execution wrote, and is ignored for any other.
 """
 
 import logging
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What is known of one execution that came to its end."""
+    """The record of one finished execution."""
 
     stage: str
     seed: int | None
@@ -40,7 +40,7 @@ class Account:
 
 
 class Stopwatch:
-    """Notes what an account needs when a stage begins: the commit may be another one when it ends."""
+    """Measures an execution from its start, where it also notes the commit, which may change before the end."""
 
     def __init__(self, root: Path) -> None:
         tags = environment_tags(root)
@@ -50,7 +50,7 @@ class Stopwatch:
         self._since = time.monotonic()
 
     def account(self, stage: str, seed: int | None, attempt: int, *, is_taken_over: bool) -> Account:
-        """Of the execution that ends now."""
+        """Return the account of the execution that ends now."""
         return Account(
             stage=stage,
             seed=seed,
@@ -65,12 +65,12 @@ class Stopwatch:
 
 
 def _peak(whose: int) -> int:
-    """The largest resident set, bytes; of children that of the largest one, not their sum (getrusage(2))."""
+    """Return the largest resident set in bytes; for children that of the largest one, not their sum (getrusage(2))."""
     return resource.getrusage(whose).ru_maxrss * KIBIBYTE
 
 
 def write_account(log: Path, provenance: Path, account: Account, configuration: Mapping[str, Any]) -> None:
-    """Write it beside the stage's log. A disk that is full by now costs the account, not the stage.
+    """Write the account beside the stage's log. A full disk costs the account, not the stage.
 
     configuration: of the whole experiment, for the history of runs.
     """
@@ -82,13 +82,13 @@ def write_account(log: Path, provenance: Path, account: Account, configuration: 
 
 
 def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]:
-    """The accounts of those executions that an experiment's folder of logs has, by the provenance.json that each has written."""
+    """Read the accounts in an experiment's folder of logs, by the provenance.json that each execution wrote."""
     written = {sha256_of(path): path for path in provenance}
     found = {}
     for file in sorted(logs.rglob(f"*{SUFFIX}")):
         try:
             content = read_object(file)
-        except UserError:  # damaged: nothing is made of it
+        except UserError:  # damaged: ignored
             continue
         account = _account_of(content)
         if account is not None and content.get("provenance") in written:
@@ -97,7 +97,7 @@ def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]
 
 
 def _account_of(content: Mapping[str, Any]) -> Account | None:
-    """None where a field is missing, or another kind of value."""
+    """Parse an account; None if a field is missing or has another type."""
     kinds: dict[str, Any] = {
         "stage": str,
         "seed": int | None,

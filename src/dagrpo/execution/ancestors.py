@@ -1,8 +1,8 @@
-"""A stage must not outlive the workflow that started it: two trainers would share one state.
+"""Watchdog that ends a stage when its workflow is gone.
 
-Looked after from the first line of a stage on, before its imports, so nothing but the standard library and psutil is
-imported here. Unlike prctl(PR_SET_PDEATHSIG) this sees through the shell in between, and does not mistake the end of one
-of Snakemake's threads for the end of Snakemake.
+A stage must not outlive the workflow that started it: two trainers would share one state. It watches from its first line on,
+before its imports, so this module imports only the standard library and psutil. Unlike prctl(PR_SET_PDEATHSIG) this sees through
+the shell in between, and does not mistake the end of one of Snakemake's threads for the end of Snakemake.
 """
 
 import os
@@ -15,21 +15,21 @@ from pathlib import Path
 import psutil
 
 SECONDS_BETWEEN_LOOKS = 0.5
-SECONDS_TO_END = 60.0  # for a stage that was told to: one that waits in native code does not hear of it
-STARTED_BY = "DAGRPO_STARTED_BY"  # host:pid, set by whoever starts a stage: it may be gone before the stage can look
-GRACE = "DAGRPO_GRACE_SECONDS"  # set by whoever starts a stage in several processes
+SECONDS_TO_END = 60.0  # after SIGTERM: a process that waits in native code does not handle it
+STARTED_BY = "DAGRPO_STARTED_BY"  # host:pid, set by the starter, which may be gone before the stage can look
+GRACE = "DAGRPO_GRACE_SECONDS"  # set by the launcher of a stage with several processes
 USUAL_GRACE = 20.0
 STARTERS = frozenset({"snakemake", "dagrpo.launch", "stage.py"})
 _watching = threading.Event()
 
 
 def name_as_starter() -> str:
-    """This process, for STARTED_BY in the environment of what it starts."""
+    """Return this process's value of STARTED_BY, for the environment of its children."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def grace_seconds() -> float:
-    """What the processes of a stage may take to save their state, once they are told to stop."""
+    """Return how many seconds the processes of a stage have to save their state after a signal to stop."""
     return float(os.environ.get(GRACE, USUAL_GRACE))
 
 
@@ -51,7 +51,7 @@ def stop_with_the_workflow() -> None:
 
 
 def _named_starter() -> int | None:
-    """The process on this machine that the environment names."""
+    """Return the pid that the environment names on this machine, if any."""
     host, _, pid = os.environ.get(STARTED_BY, "").partition(":")
     return int(pid) if host == socket.gethostname() else None
 

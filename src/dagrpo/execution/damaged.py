@@ -1,7 +1,7 @@
-"""Inputs that are not what their producers have written: told in a sentence, and noted, so that the next run makes them anew.
+"""Damaged inputs, reported and marked for recomputation by the next run.
 
-Snakemake and DVC go by times and sizes, and would take a damaged file for made. Not a check before the work, which is that
-of `execution.record` and of whoever opens a checkpoint: this looks for the cause when a stage has failed.
+Snakemake and DVC compare times and sizes, and would treat a damaged file as up to date. This looks for the cause after a stage
+has failed; `execution.record` and the readers of checkpoints check inputs before the work.
 """
 
 import argparse
@@ -19,31 +19,31 @@ NOTES = STATES / "damaged"
 
 
 def tell_damage(options: argparse.Namespace) -> str | None:
-    """The sentence about the first damaged input of a stage that has failed; None where all are whole.
+    """Return an error message about the first damaged input of a failed stage; None if all are intact.
 
-    Every one of them is noted, and its time set to now, so that DVC looks into it. Reads all inputs.
+    Marks every damaged input, and sets its time to now, so that DVC looks into it. Reads all inputs.
     """
     found = list(_damaged(options))
     for file, provenance in found:
-        with suppress(OSError):  # on a full disk the sentence is still to be told
+        with suppress(OSError):  # on a full disk the message must still be shown
             write_json(_note(options.experiment, provenance), {"file": str(file), "provenance": str(provenance)})
             os.utime(file)
     return _sentence(*found[0]) if found else None
 
 
 def is_noted(experiment: str, provenance: Path) -> bool:
-    """Whether an output of the execution behind a provenance.json was found to be damaged."""
+    """Return True if an output of the execution behind a provenance.json was found damaged."""
     return _note(experiment, provenance).exists()
 
 
 def forget_damage(experiment: str) -> None:
-    """Remove the notes: whoever runs the stages knows."""
+    """Remove the marks, once Snakemake's records have these jobs as not done."""
     for note in (NOTES / experiment).glob("*.json"):
         note.unlink()
 
 
 def _damaged(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
-    """Each damaged input, or the file of its folder that is, with the provenance.json that says so."""
+    """Yield each damaged input, or the damaged file of its folder, with the provenance.json that has its digest."""
     inputs = [path for paths in inputs_of(options).values() for path in paths]
     for path, (digest, provenance) in makers_of(options.experiment, inputs).items():
         file = _broken_file(path, digest)

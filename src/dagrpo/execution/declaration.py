@@ -1,4 +1,4 @@
-"""What a stage declares about itself, once; Snakemake's rules, dvc.yaml and the frame read it from there."""
+"""Declarations of stages, the single source for rules, dvc.yaml and frame."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ class Job:
     log: Path  # logs of what the job starts, and its curves, go beside it
 
     def input(self, name: str) -> Path:
-        """The one input of that name."""
+        """Return the one input of that name."""
         (path,) = self.inputs[name]
         return path
 
     def output(self, name: str) -> Path:
-        """The path to write. A checkpoint folder is named by its manifest.json."""
+        """Return the path to write. A checkpoint folder is named by its manifest.json."""
         return self.outputs[name]
 
     def section(self, kind: type[SectionType], dotted: str) -> SectionType:
-        """A section of params.yaml that the stage declares to read, such as `evaluation.sampling`."""
+        """Return a section of params.yaml that the stage declares to read, such as `evaluation.sampling`."""
         values: Any = self.params
         for part in dotted.split("."):
             values = values[part]
@@ -45,14 +45,14 @@ class Job:
 
     @property
     def own_seed(self) -> int:
-        """The seed of a stage that runs once per seed."""
+        """Return the seed of a stage that runs once per seed."""
         assert self.seed is not None, f"{self.stage} is not run once per seed"
         return self.seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a job takes of a machine. Memory grows with the bytes of its checkpoint: a fixed part and a multiple."""
+    """The resources of a job. Memory grows with the bytes of its checkpoint: a fixed part and a multiple."""
 
     threads: int = 1  # of all its processes; how a sum is rounded depends on it, so no machine's size may decide it
     gpus: int = 0  # where there are any; a stage that needs one runs on the CPU of a machine without
@@ -75,8 +75,11 @@ def _always(params: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage, by its name in the rules. Declarations are imported whenever the Snakefile is read, so a module that makes
-    one imports what its work needs inside that work."""
+    """A stage, by its name in the rules.
+
+    Declarations are imported whenever the Snakefile is read, so a module that makes one imports its work's dependencies inside
+    that work.
+    """
 
     name: str
     work: Callable[[Job], None]  # its module, and what that imports, is the stage's code

@@ -1,7 +1,7 @@
-"""Which GPUs a job may use: as many as it needs, and none that another job has.
+"""Exclusive assignment of GPUs to jobs.
 
-Snakemake counts GPUs but names none. A job takes the first free ones by locking a file per device, which the system
-releases however the job ends. Not a scheduler: Snakemake's `resources: gpu` decides which jobs run at the same time.
+Snakemake counts GPUs but names none. A job locks the first free ones by a file per device, which the system releases however the
+job ends. It does not schedule: Snakemake's `resources: gpu` decides which jobs run at the same time.
 """
 
 import itertools
@@ -26,7 +26,7 @@ LOCKS = Path("/tmp") / f"dagrpo-devices-{os.getuid()}"  # one place for all jobs
 
 
 def visible_devices() -> list[str]:
-    """The GPUs of this machine that this process may use, by index or UUID; empty where there are none."""
+    """List this machine's GPUs that this process may use, by index or UUID; [] without GPUs."""
     if VISIBLE in os.environ:
         names = [name.strip() for name in os.environ[VISIBLE].split(",")]
         return list(dict.fromkeys(itertools.takewhile(lambda name: name not in {"", "-1"}, names)))  # as CUDA reads it
@@ -40,9 +40,9 @@ def visible_devices() -> list[str]:
 
 @contextmanager
 def own_devices(count: int) -> Iterator[list[str]]:
-    """Hold `count` GPUs that no other job of this user on this machine holds, and make them the visible ones.
+    """Lock `count` GPUs that no other job of this user on this machine holds, and make only them visible.
 
-    On a machine without GPUs nothing happens. UserError: the machine has some, but fewer than `count`.
+    Does nothing on a machine without GPUs. Raises UserError if the machine has some, but fewer than `count`.
     """
     devices = visible_devices()
     if not devices or count == 0:
@@ -64,7 +64,7 @@ def own_devices(count: int) -> Iterator[list[str]]:
 
 
 def _take(devices: Sequence[str], count: int, held: ExitStack) -> list[str]:
-    """Lock the first `count` free devices, and keep none while some are missing: two jobs could wait for each other."""
+    """Lock the first `count` free devices, or none while some are missing: two jobs could wait for each other."""
     started, told = time.monotonic(), False
     while True:
         taken: list[str] = []

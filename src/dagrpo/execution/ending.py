@@ -1,4 +1,4 @@
-"""How a stage that did not end well ended: written down for whoever shows it, and shown here where nobody else does.
+"""Failure records of stages, written to disk and printed without Snakemake.
 
 The record is one small JSON file per job, named by the job's log, in `.state/failures`. It is removed when the job starts
 again. Snakemake's screen (the package snakemake_logger_plugin_dagrpo, which does not import this one) reads it, also when
@@ -24,7 +24,7 @@ SCREEN = "DAGRPO_SCREEN"  # set by Snakemake's screen, which shows failures itse
 
 
 class Kind(StrEnum):
-    """What ended a stage: its user's mistake, a bug, something outside it that broke, or a signal to stop."""
+    """The cause of a failure: the user's mistake, a bug, something broken outside the stage, or a signal to stop."""
 
     MISTAKE = "mistake"
     BUG = "bug"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one execution of a stage did not end well. Example of `what`: "train, seed 0"."""
+    """The failure of one execution of a stage. Example of `what`: "train, seed 0"."""
 
     stage: str
     what: str
@@ -47,10 +47,10 @@ class Failure:
 
 
 class Ending:
-    """The record of one job's failure, and what is known for it while the job works."""
+    """The writer of one job's failure record."""
 
     def __init__(self, stage: Stage, seed: int | None, log: Path, attempt: int = 1, rank: int = 0) -> None:
-        """`log` names the job, whichever of its processes this is."""
+        """Set up the record; `log` names the job, in each of its processes."""
         self._stage = stage
         self._what = stage.name if seed is None else f"{stage.name}, seed {seed}"
         self._path = path_of(stage.name, log)
@@ -65,14 +65,14 @@ class Ending:
         self._path.unlink(missing_ok=True)
 
     def noted(self) -> Failure | None:
-        """What an earlier attempt, or another process of this one, has written down."""
+        """Return the record written by an earlier attempt or by another process of this attempt, if any."""
         try:
             return Failure(**read_json(self._path))
-        except (UserError, TypeError, OSError):  # none, or damaged: it is about to be written anew
+        except (UserError, TypeError, OSError):  # missing or damaged: about to be written again
             return None
 
     def watched(self) -> Stage:
-        """The stage, with work that first notes where the job keeps its state."""
+        """Return the stage with work that first notes where the job keeps its state."""
         work = self._stage.work
 
         def noting(job: Job) -> None:
@@ -82,13 +82,13 @@ class Ending:
         return replace(self._stage, work=noting)
 
     def tell(self, kind: Kind, sentence: str) -> None:
-        """Write down why the job failed; print it where nobody else will."""
+        """Record why the job failed; print it unless Snakemake will."""
         self._note(kind, sentence)
         if self._speaks:
             print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
 
     def tell_bug(self, words: str) -> None:
-        """Write down a bug. Python then prints its traceback, unless the same bug is on record from an earlier attempt."""
+        """Record a bug. Python then prints its traceback, unless the same bug is on record from an earlier attempt."""
         sentence = f"a bug, not a mistake of yours: {words.splitlines()[0]}. The log has its traceback."
         noted = self.noted()
         self._note(Kind.BUG, sentence)
@@ -96,7 +96,7 @@ class Ending:
             sys.excepthook = _say_nothing
 
     def tell_stopped(self) -> None:
-        """Write down that the job was told to stop, unless it failed before: processes beside one that failed are stopped.
+        """Record that a signal stopped the job, unless it failed before: processes beside a failed one are stopped.
 
         Rank 0 does it, which knows the step.
         """
@@ -108,7 +108,7 @@ class Ending:
             print(f"{self._what}: {sentence}", file=sys.stderr, flush=True)
 
     def crashed(self, sentence: str) -> Failure:
-        """What an attempt that crashed has written down; `sentence` where it ended without a word."""
+        """Return the record of a crashed attempt; one with `sentence` if it wrote none."""
         noted = self._of_this_attempt()
         if noted is not None and noted.kind != Kind.STOPPED:  # stopped: by another of its processes, which crashed
             return noted
@@ -119,7 +119,7 @@ class Ending:
         return noted if noted is not None and noted.attempt == self._attempt else None
 
     def _note(self, kind: Kind, sentence: str) -> Failure:
-        """Of several processes the first that failed stays, but for a mistake: what that breaks in others may come first."""
+        """Record the first failure among several processes. A user's mistake replaces it: its effects on others may come first."""
         noted = self._of_this_attempt()
         if noted is not None and (noted.kind == Kind.MISTAKE or (noted.kind != Kind.STOPPED and kind != Kind.MISTAKE)):
             return noted
@@ -141,21 +141,21 @@ class Ending:
 
 
 def _say_nothing(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """In the place of sys.excepthook."""
+    """Print nothing; replaces sys.excepthook."""
 
 
 def path_of(stage: str, log: Path) -> Path:
-    """The record of the job with this log."""
+    """Return the record's path for the job with this log."""
     return FOLDER / f"{stage}-{hashlib.sha256(str(log).encode()).hexdigest()[:16]}.json"
 
 
 def is_shown_by_snakemake() -> bool:
-    """Whether a Snakemake above this process shows why the stage failed."""
+    """Return True if a Snakemake above this process shows why the stage failed."""
     return SCREEN in os.environ
 
 
 def stopped(finished: int | None, saved: int) -> str:
-    """The sentence about a stage that was told to stop: after which step, and where it goes on."""
+    """Return the message about a stage stopped by a signal: its last step, and the step at which it resumes."""
     if not saved:
         after = f" at step {finished}" if finished else ""
         return f"stopped{after}; the same command starts it again."
@@ -165,12 +165,12 @@ def stopped(finished: int | None, saved: int) -> str:
 
 
 def _finished_steps(stage: Stage) -> int | None:
-    """How far the bar of a stage with steps is."""
+    """Return the progress of a stage with steps, as its bar shows it."""
     return console.finished() if stage.extends else None
 
 
 def _saved_steps(state: Path | None) -> int:
-    """The step of the newest whole state that the trainer has saved; 0: none."""
+    """Return the step of the trainer's newest complete state; 0 if there is none."""
     saved = (
         [] if state is None else [path.parent.name.removeprefix("step_") for path in state.glob("step_*/state.json")]
     )

@@ -1,4 +1,4 @@
-"""In what a stage runs, as far as that may change its result: provenance names it, and reuse asks for the same."""
+"""Runtime environment that can change results; part of provenance and cache key."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -9,14 +9,14 @@ PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
 
 
 def environment(*, on_gpu: bool) -> dict[str, str]:
-    """Versions of what computes, and on what. `on_gpu`: the stage uses a GPU where there is one."""
+    """Return the versions of libraries and hardware that compute. `on_gpu`: the stage uses a GPU if there is one."""
     installed = {name: installed for name in PACKAGES if (installed := version_of(name))}
     device = "gpu" if on_gpu and visible_devices() else "cpu"
     return {"python": platform.python_version(), "machine": platform.machine(), "device": device, **installed}
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package; None where it is not installed."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Which exceptions the user can mend, and the sentence that says how. All others are bugs.
+"""Error messages for exceptions that the user can fix; all others are bugs.
 
-No sentence has a secret, as libraries quote addresses with their passwords, nor a character without a glyph: files,
-servers and models are quoted, too.
+Messages contain no secrets, since libraries quote addresses with their passwords, and no characters without a glyph, since files,
+servers and models are quoted as well.
 """
 
 import errno
@@ -20,22 +20,22 @@ NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, err
 
 
 def exit_code_of(error: BaseException) -> int:
-    """How a stage ends that has told an error in a sentence."""
+    """Return the exit code of a stage that ends with an error message."""
     return TRANSIENT if isinstance(error, TransientError) else MISTAKE
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """What to tell the user; None for a bug, which is shown with its traceback.
+    """Return the error message for the user; None for a bug, which is shown with its traceback.
 
-    Of the system's errors only those are the user's that are about a file: a full disk, a missing permission, something
-    else in the file's place. A refused connection, say, says nothing that they could act on.
+    Of the system's errors only those about a file are the user's: a full disk, a missing permission, another object in the file's
+    place. A refused connection, for example, is not: it names nothing to act on.
     """
     sentence = _sentence_of(error)
     return None if sentence is None else visible(redacted(sentence))
 
 
 def words_of(error: BaseException) -> str:
-    """What is recorded of any error: the sentence of one that the user can mend, else the exception's name and text."""
+    """Return an error as it is recorded: its message if the user can fix it, else the exception's name and text."""
     return sentence_of(error) or visible(redacted(f"{type(error).__name__}: {error}")).strip().removesuffix(":")
 
 
@@ -64,5 +64,5 @@ def _about_a_file(error: OSError) -> str | None:
 
 
 def _is_out_of_device_memory(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")  # whoever has not imported it cannot have raised its error
+    torch = sys.modules.get("torch")  # a process that has not imported torch cannot have raised its error
     return torch is not None and isinstance(error, torch.OutOfMemoryError)

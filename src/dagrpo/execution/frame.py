@@ -1,7 +1,7 @@
-"""The frame that every stage runs in: arguments, log, signals, errors, provenance, tracking.
+"""Frame of every stage: arguments, log, signals, errors, provenance, tracking.
 
 A stage's work reads `job.input(...)`, writes `job.output(...)` and knows nothing of Snakemake, DVC or MLflow. A mistake of
-the user ends it with one sentence; any other exception is a bug and keeps its traceback on the screen. The log has the
+the user ends it with one error message; any other exception is a bug and keeps its traceback on the screen. The log has the
 traceback of both.
 """
 
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line that the rules write."""
+    """Parse the command line that the rules write."""
     parser = argparse.ArgumentParser(prog="stage.py", description="Runs one stage of the DAG.")
     parser.add_argument("--job", type=Path, required=True, help="JSON: the stage, its params, the files of its code")
     parser.add_argument("--experiment", required=True, help="name of its folders")
@@ -57,7 +57,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(stage: Stage, options: argparse.Namespace) -> None:
-    """Do a stage's work in this process. SystemExit after a sentence; other exceptions are bugs."""
+    """Do a stage's work in this process. Raises SystemExit after an error message; other exceptions are bugs."""
     attempt = options.attempt or 1
     ending = Ending(stage, options.seed, options.log, attempt, rank())
     if rank() > 0:
@@ -69,7 +69,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     stop_with_the_workflow()
     try:
         _execute(ending.watched(), options)
-    except Exception as error:  # the border of the stage: told apart, logged, and raised again where it is a bug
+    except Exception as error:  # the outermost level of a stage: log every error, and raise bugs again
         damage = tell_damage(options) if rank() == 0 else None
         sentence = damage or sentence_of(error)
         if sentence is None:
@@ -90,7 +90,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def rank() -> int:
-    """0, or the number that the launcher gives: of several processes only rank 0 records and reports."""
+    """Return the launcher's rank, or 0 without one; only rank 0 records and reports."""
     return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 
@@ -132,7 +132,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
-    """Runtime and threads of the execution that made the outputs: where they are taken over, not this one."""
+    """Return runtime and threads of the execution that made the outputs: on a cache hit, the other experiment's."""
     if taken_from is None:
         return {"runtime": runtime.model_dump(), "threads": threads}
     source = read_json(taken_from)
@@ -141,12 +141,12 @@ def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[
 
 
 def dvc_drives() -> bool:
-    """Whether DVC runs this stage, and so records its outputs itself."""
+    """Return True if DVC runs this stage, and so records its outputs itself."""
     return "DVC_STAGE" in os.environ
 
 
 def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str, Any]) -> None:
-    """Tell the workflow which outputs are new, so that it commits those, and only those, to DVC. Not those of a try."""
+    """List the new outputs for the workflow, which commits only those to DVC. Does nothing for an override run."""
     if dvc_drives() or TRY in record["experiment"]:
         return
     entry = {"outputs": outputs, "provenance": str(provenance), "key": record["key"]}
@@ -154,7 +154,7 @@ def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str,
 
 
 def _log_to(path: Path, *, append: bool) -> None:
-    """One log per job; an attempt after a crash goes on below the one before it."""
+    """Open the job's single log; an attempt after a crash appends to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with full_disk_naming(path):
         if not append:
@@ -166,7 +166,7 @@ def _log_to(path: Path, *, append: bool) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A log that says nothing of a full disk: whatever else is to be written there fails too, and that is told."""
+    """A log that ignores a full disk: other writes to that disk fail too, and their error is reported."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
@@ -179,7 +179,7 @@ class _LogFile(logging.FileHandler):
 
 
 def _listen_to_signals() -> None:
-    """SIGTERM ends the stage as an exception; Ctrl-C too, where the command line had it end the process at once."""
+    """Raise an exception on SIGTERM; on Ctrl-C too, if the command line had it end the process at once."""
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -191,10 +191,10 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _rolling_back(outputs: Iterable[Path]) -> Iterator[None]:
-    """Put the folders of checkpoints back if the work inside fails after it has replaced a part of them.
+    """Restore the folders of checkpoints if the work inside fails after replacing some of their files.
 
-    Snakemake puts back the files that the rules declare; of a checkpoint that is its manifest.json alone. Outputs get
-    files of their own first: other experiments may have them as hard links.
+    Snakemake restores the files that the rules declare, which of a checkpoint is its manifest.json alone. Outputs that are hard
+    links to another experiment's files are first replaced by copies.
     """
     outputs = list(outputs)
     for path in outputs:
@@ -215,7 +215,7 @@ def _rolling_back(outputs: Iterable[Path]) -> Iterator[None]:
 
 
 def _keep(folder: Path) -> Path:
-    """Give a folder's files a second name beside it; copy those that Snakemake writes to."""
+    """Hard-link a folder's files into a backup beside it; copy those that Snakemake writes to."""
     copy = _beside(folder)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         second = copy / file.relative_to(folder)

@@ -1,8 +1,8 @@
-"""Which code a stage's result depends on: what its module imports, and the plug-ins that the parameters select.
+"""Code that a stage's result depends on: imports and selected plug-ins.
 
 An edit to one of those files runs the stage again; an edit to anything else does not. Imports are read from the source
 (ast), inside functions too but not those for type checkers alone, and nothing is imported for it. Plug-ins are found by
-name while a stage runs, so no import leads to them: they count only where the parameters name them. A template or script
+name while a stage runs, so no import leads to them: they count only if the parameters name them. A template or script
 beside a file that spells its name is code, too.
 """
 
@@ -36,16 +36,16 @@ _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fie
 
 
 def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ()) -> list[str]:
-    """The files of a stage whose module is `start`: relative to the project where they are inside it, sorted.
+    """List the files of a stage whose module is `start`: relative to the project if inside it, sorted.
 
-    `plugins` are the modules that the parameters select; of their own packages, what they import belongs to the stage.
-    `files` are code that is no module.
+    `plugins` are the modules that the parameters select; the stage includes what they import from their own packages.
+    `files` are code other than modules.
     """
     return sorted({_name(file) for file in (*_files((start, *plugins)), *files)})
 
 
 def code_digest(files: Iterable[str]) -> str:
-    """One digest of the content of `code_of`."""
+    """Return one digest of the content of `code_of`."""
     return digest_of({file: sha256_of(ROOT / file) for file in files})
 
 
@@ -64,7 +64,7 @@ def _files(starts: tuple[str, ...]) -> set[Path]:
 
 
 def _beside(file: Path) -> set[Path]:
-    """The templates and scripts beside a file that it names, and those that these name."""
+    """Return the templates and scripts beside a file that it names, and those that these name."""
     found, waiting = set[Path](), [file]
     while waiting:
         new = set(_named_beside(waiting.pop())) - found
@@ -85,7 +85,7 @@ def _is_without_effect(module: str) -> bool:
 
 @cache
 def _imports(file: Path, module: str) -> tuple[str, ...]:
-    """Every module that a file may mean, parent packages included; a name that is no module has no file."""
+    """List every module that a file may import, parent packages included; a name other than a module's has no file."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     names: list[str] = []
     for node in _statements(_parsed(file)):
@@ -136,7 +136,7 @@ def _with_parents(module: str) -> Iterator[str]:
 
 @cache
 def _file_of(module: str) -> Path | None:
-    """The source of a module, found below the folder of its top package; None for what is no module."""
+    """Return a module's source file below the folder of its top package; None if it is not a module."""
     top, _, rest = module.partition(".")
     folder = _folder_of(top)
     if folder is None:
@@ -148,7 +148,7 @@ def _file_of(module: str) -> Path | None:
 
 @cache
 def _folder_of(top: str) -> Path | None:
-    """The folder of a package, or what a single-file module would have for one."""
+    """Return the folder of a package, or the one that a single-file module would have."""
     spec = None if top == "__main__" else importlib.util.find_spec(top)
     if spec is not None and spec.origin is None and spec.submodule_search_locations:  # a folder without __init__.py
         return Path(next(iter(spec.submodule_search_locations)))

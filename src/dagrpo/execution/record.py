@@ -1,4 +1,7 @@
-"""What an execution of a stage depends on: read from its command line, digested into its key and the place of its state."""
+"""Record of an execution's dependencies, its key, and its state folder.
+
+Read from the command line.
+"""
 
 import argparse
 import re
@@ -24,7 +27,7 @@ NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 
 
 def declared(path: Path) -> dict[str, Any]:
-    """The job file that the rules have written: stage, params and code. UserError: it is gone or damaged."""
+    """Read the job file that the rules wrote: stage, params and code. Raises UserError if it is missing or damaged."""
     content = _own_json(path)
     if not isinstance(content, dict) or not {"stage", "params", "code"} <= content.keys():
         raise _damaged(path)
@@ -32,7 +35,7 @@ def declared(path: Path) -> dict[str, Any]:
 
 
 def runtime_of(path: Path) -> Runtime:
-    """Section runtime as the rules have written it. UserError: the file is gone or damaged."""
+    """Read section runtime as the rules wrote it. Raises UserError if the file is missing or damaged."""
     try:
         return Runtime.model_validate(_own_json(path))
     except ValidationError:
@@ -40,7 +43,7 @@ def runtime_of(path: Path) -> Runtime:
 
 
 def configuration_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the rules have written of the whole experiment, for its record; empty where a stage is started by hand."""
+    """Read the whole experiment's configuration that the rules wrote, for its record; {} for a stage started by hand."""
     content = _own_json(options.configuration) if options.configuration else {}
     if not isinstance(content, dict):
         raise _damaged(options.configuration)
@@ -48,7 +51,7 @@ def configuration_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_json(path: Path) -> Any:
-    """A file that the rules have named by its content."""
+    """Read a JSON file that the rules named by its content."""
     named = NAMED_BY_CONTENT.fullmatch(path.name)
     try:
         content = read_json(path)
@@ -65,17 +68,17 @@ def _damaged(path: Path) -> UserError:
 
 
 def inputs_of(options: argparse.Namespace) -> dict[str, list[Path]]:
-    """What the stage reads, by name."""
+    """Return the stage's input paths by name."""
     return _grouped(options.input)
 
 
 def outputs_of(options: argparse.Namespace) -> dict[str, Path]:
-    """What the stage is to write, by name."""
+    """Return the stage's output paths by name."""
     return {name: paths[0] for name, paths in _grouped(options.output).items()}
 
 
 def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
-    """What the execution depends on, and whose it is. UserError names an input that is missing."""
+    """Build the record of an execution: its dependencies, stage, experiment and seed. Raises UserError naming a missing input."""
     inputs = [path for paths in inputs_of(options).values() for path in paths]
     missing = [str(path) for path in inputs if not path.exists()]
     if missing:
@@ -98,7 +101,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _require_as_made(experiment: str, inputs: Sequence[Path]) -> None:
-    """UserError for an input that is not what the stage that made it has written: edited by hand, or damaged."""
+    """Raise UserError if an input differs from what its stage wrote: edited by hand, or damaged."""
     for path, (digest, provenance) in makers_of(experiment, inputs).items():
         broken = broken_file(path, digest, largest=LARGEST_TO_COMPARE)
         if broken is not None:
@@ -106,7 +109,7 @@ def _require_as_made(experiment: str, inputs: Sequence[Path]) -> None:
 
 
 def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, Path]]:
-    """What inputs had for a digest when they were made, and the provenance.json that says so; of those that are on record."""
+    """Return the recorded digest of each input, and the provenance.json with it; inputs without a record are left out."""
     inputs, found = set(inputs), dict[Path, tuple[str, Path]]()
     for provenance in provenances_of(experiment):
         try:
@@ -118,7 +121,7 @@ def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, 
 
 
 def provenances_of(experiment: str) -> Iterator[Path]:
-    """Every provenance file of an experiment; not those that are being written."""
+    """Yield every provenance file of an experiment, except those being written."""
     for top in TOPS:
         for path in sorted(Path(top, experiment).rglob(f"*{PROVENANCE}")):
             if not any(part.startswith(".") for part in path.parts):
@@ -126,7 +129,7 @@ def provenances_of(experiment: str) -> Iterator[Path]:
 
 
 def _key(record: Mapping[str, Any], outputs: Iterable[Path]) -> str:
-    """One digest of what decides the outputs: the same in two experiments that make the same."""
+    """Return one digest of everything that determines the outputs, equal for experiments with equal outputs."""
     experiment = record["experiment"]
     inputs = {in_any_experiment(path, experiment): digest for path, digest in record["inputs"].items()}
     places = sorted(in_any_experiment(str(path), experiment) for path in outputs)
@@ -134,28 +137,28 @@ def _key(record: Mapping[str, Any], outputs: Iterable[Path]) -> str:
 
 
 def in_any_experiment(path: str, experiment: str) -> str:
-    """`data/*/gsm8k/train.parquet` for a file in the experiment's folder; another path as it is."""
+    """Replace the experiment's folder in a path by `*`: `data/*/gsm8k/train.parquet`; return any other path as it is."""
     top, _, rest = path.partition("/")
     own, _, inner = rest.partition("/")
     return f"{top}/*/{inner}" if own == experiment else path
 
 
 def _what_decides(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a record that decides the outputs, on machines of one kind."""
+    """Return the part of a record that determines the outputs, on machines of one kind."""
     return {name: record[name] for name in ("stage", "seed", "params", "code", "inputs")}
 
 
 def state_folder(stage: Stage, record: Mapping[str, Any]) -> Path:
-    """Where resumable state lives: not an output, and never shared by jobs whose results differ before both have ended.
+    """Return the folder of resumable state: not an output, and never shared by unfinished jobs whose results differ.
 
-    How far to go (`Stage.extends`) is no part of it: more steps go on from the last state.
+    Excludes the length of the run (`Stage.extends`): with more steps it resumes from the last state.
     """
     params = without(record["params"], stage.extends)
     return STATES / f"{record['experiment']}-{digest_of(_what_decides(record) | {'params': params})[:16]}"
 
 
 def without(params: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """Nested parameters less some dotted keys."""
+    """Return nested parameters without some dotted keys."""
     result = dict(params)
     for name in list(result):
         inner = [key.partition(".")[2] for key in keys if key.partition(".")[0] == name]

@@ -1,7 +1,7 @@
-"""What another experiment has made already is taken over, not made again: its files get a second name (hard links).
+"""Cache hits: outputs of other experiments are hard-linked, not recomputed.
 
-Asked for is the same stage, seed, parameters, code and inputs, and the same environment; the places of the files differ
-in the experiment's name alone. Whoever wants everything made anew sets `runtime.reuse: false`.
+A hit needs the same stage, seed, parameters, code, inputs and environment; the files' paths differ in the experiment's name
+alone. `runtime.reuse: false` recomputes everything.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SAME = ("key", "environment")
 
 
 def taking_over(stage: Stage, options: argparse.Namespace) -> Stage | None:
-    """A stage that takes over what another experiment has made; None where none has, or the user wants it made anew."""
+    """Return a stage that links another experiment's outputs; None without a cache hit, or if reuse is off."""
     if not runtime_of(options.runtime).reuse or not stage.reusable(declared(options.job)["params"]):
         return None
     source = made_elsewhere(record_of(stage, options), outputs_of(options)["provenance"])
@@ -35,9 +35,9 @@ def taking_over(stage: Stage, options: argparse.Namespace) -> Stage | None:
 
 
 def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
-    """The provenance.json of another experiment whose outputs are those of this record; None where there is none.
+    """Return the provenance.json of another experiment's outputs that match this record; None if there is none.
 
-    `provenance`: where this record's own one is to be.
+    `provenance`: where this record's provenance.json is to be written.
     """
     own = PurePosixPath(provenance)
     if own.parts[1:2] != (record["experiment"],):
@@ -50,9 +50,9 @@ def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
 
 
 def take_over(job: Job, source: Path) -> None:
-    """Link every output of the job to the file that the execution behind the provenance.json `source` has made.
+    """Link every output of the job to the file made by the execution behind the provenance.json `source`.
 
-    UserError: an original has changed while it was linked.
+    Raises UserError if an original changed while it was linked.
     """
     other, made = source.parts[1], read_json(source)["outputs"]
     for name, path in job.outputs.items():
@@ -69,16 +69,16 @@ def take_over(job: Job, source: Path) -> None:
 
 
 def in_experiment(path: Path, experiment: str) -> Path:
-    """The same file of another experiment."""
+    """Return the corresponding path in another experiment."""
     top, _, *inner = path.parts
     return Path(top, experiment, *inner)
 
 
 def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:
-    """Whether a provenance.json says so, and its files are what it says. Damaged ones are passed over."""
+    """Return True if a provenance.json matches the record and its files are intact; damaged ones are skipped."""
     try:
         other = read_json(candidate)
-        if other["experiment"] != candidate.parts[1]:  # a copy that somebody has made of an experiment's folders
+        if other["experiment"] != candidate.parts[1]:  # a user's copy of an experiment's folders
             return False
         same = all(other[name] == record[name] for name in SAME)
         return same and all(is_whole(Path(path), digest) for path, digest in other["outputs"].items())
@@ -97,7 +97,7 @@ def _link_folder(source: Path, destination: Path) -> None:
 
 
 def _link(source: Path, destination: Path) -> None:
-    """A copy where there is a file already: if the job fails, Snakemake puts that one's content back, in place."""
+    """Link a file, or copy it over an existing one: if the job fails, Snakemake restores that one's content in place."""
     replaces = destination.exists()
     with atomic_file(destination) as temporary:
         temporary.unlink()

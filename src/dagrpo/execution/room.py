@@ -1,4 +1,7 @@
-"""What `dagrpo plan` refuses on a GPU is refused before a stage trains."""
+"""Check of the memory plan before a stage trains.
+
+Refuses what `dagrpo plan` refuses.
+"""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -16,10 +19,10 @@ ALL_THE_SAME = "To run it all the same, set runtime.training.require_room to fal
 
 
 def require_planned_room(options: Namespace, runtime: Runtime) -> None:
-    """Check that the plan of the whole experiment fits the visible GPUs. UserError: it does not, with what to change.
+    """Raise UserError if the plan of the whole experiment exceeds the visible GPUs, with what to change.
 
-    Nothing is checked where runtime.training.require_room is false, and where the plan lacks what it needs: a stage that is started by
-    hand has no configuration, and a driver may not say how much memory there is.
+    Checks nothing if runtime.training.require_room is false, or the plan lacks data: a stage started by hand has no configuration,
+    and a driver may not report how much memory there is.
     """
     configuration = configuration_of(options)
     if not runtime.training.require_room or not configuration:

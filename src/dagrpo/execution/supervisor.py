@@ -1,4 +1,4 @@
-"""Starts the process or processes that do a stage's work, and starts them again after a crash.
+"""Supervisor of a stage's processes: starts them, and again after a crash.
 
 A crash is a signal, or an exception that is a bug: the out-of-memory killer, a driver that failed. A mistake of the user
 is final: the same parameters would make it again. Ctrl-C and SIGTERM end it.
@@ -35,7 +35,7 @@ WRITING = STATES / "writing"  # locks of outputs
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the stage that the command line names. SystemExit 1 when it failed; the reason has been told."""
+    """Run the stage that the command line names. Raises SystemExit 1 if it failed, after the reason was shown."""
     hide_secrets_in_tracebacks()
     options = frame.parse(arguments)
     stage = _named_by(options.job)
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _sole_writer(outputs: Iterable[Path]) -> Iterator[list[int]]:
-    """Hold all outputs until this process and the children that inherit these descriptors have ended.
+    """Lock all outputs until this process and the children that inherit these descriptors have ended.
 
-    UserError names who writes one of them.
+    Raises UserError naming the process that writes one of them.
     """
     with ExitStack() as held:
         yield [held.enter_context(alone_with(path, _lock_of(path))) for path in sorted(set(outputs))]
@@ -76,7 +76,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _named_by(job: Path) -> Stage:
-    """The stage that a job file is named by, for what is to be said where the file itself cannot be read."""
+    """Return the stage in a job file's name, for messages if the file itself cannot be read."""
     return all_stages().get(job.name.rpartition("-")[0], Stage(name=job.name, work=lambda job: None, reads=()))
 
 
@@ -106,7 +106,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
 
 
 def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace, held: Sequence[int]) -> int:
-    """The exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
+    """Return the exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
     attempts, before = Attempts(held), ""
     for number in range(1, stage.restarts + 2):
         code = attempts.run((*command, "--attempt", str(number)))
@@ -124,14 +124,14 @@ def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace
 
 
 def _say_what_crashed(failure: Failure, how: str, *, goes_on: bool) -> None:
-    """Not of the last attempt under Snakemake, which shows why it failed."""
+    """Print why an attempt crashed, except the last one under Snakemake, which prints it itself."""
     if goes_on or not is_shown_by_snakemake():
         then = "It goes on from its last state." if goes_on else "That was the last attempt."
         say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
 
 
 class Attempts:
-    """Runs one process after the other, until a signal says to stop: that one is passed on, and no other is started.
+    """Runner of one process after the other. A signal to stop is passed on, and then no other is started.
 
     Each inherits the descriptors `held`.
     """
@@ -144,7 +144,7 @@ class Attempts:
         signal.signal(signal.SIGINT, self._stop)
 
     def run(self, command: Sequence[str]) -> int:
-        """The exit code; negative: the signal that ended it."""
+        """Run a process and return its exit code; negative: the signal that ended it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         environment = os.environ | {STARTED_BY: name_as_starter()}

@@ -1,7 +1,7 @@
-"""How many threads a process of a stage computes with: so many as its stage says, on every machine.
+"""Number of threads of a stage's processes, equal on every machine.
 
-A sum that is split among more threads is rounded differently, and the policy that is trained is another one. Snakemake
-scales a rule's `threads` down to --cores and hands that number to libraries; by hand, they take all of the machine's.
+A sum split among more threads is rounded differently, and the trained policy would differ. Snakemake scales a rule's `threads`
+down to --cores and passes that number to libraries; in a stage run by hand, they use all of the machine's.
 """
 
 import os
@@ -20,13 +20,13 @@ READ_BY_LIBRARIES = (
 
 
 def threads_of(stage: Stage, runtime: Runtime) -> int:
-    """The threads of each process: its share of what the stage declares."""
+    """Return the threads of each process: its share of the stage's declaration."""
     return max(1, stage.needs(runtime).threads // stage.processes(runtime))
 
 
 def fix_threads(count: int) -> None:
-    """Give libraries that are imported after this, in this process and those that it starts, so many threads.
+    """Set the thread count of libraries imported after this, in this process and its children.
 
-    They may exceed the cores that this process has: the result counts, not the speed.
+    It may exceed the cores that this process has: the result counts, not the speed.
     """
     os.environ.update(dict.fromkeys(READ_BY_LIBRARIES, str(count)))

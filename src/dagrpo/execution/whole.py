@@ -1,4 +1,4 @@
-"""Whether an output is still what its provenance says; of a folder, also whether its files are what its manifest says."""
+"""Integrity of outputs against provenance and manifest."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ from dagrpo.listing import MANIFEST, FileEntry, fault_of, fault_of_size, listed_
 
 
 def is_whole(path: Path, digest: str) -> bool:
-    """Whether an output is what its provenance says."""
+    """Return True if an output matches its recorded digest; for a folder, also if its files match its manifest."""
     return broken_file(path, digest) is None
 
 
 def broken_file(path: Path, digest: str, largest: int | None = None) -> Path | None:
-    """The first file of an output that is missing or has other bytes; None where there is none.
+    """Return the first file of an output that is missing or has other bytes; None if it is intact.
 
-    `largest`: of files of a folder with more bytes, only the size is looked at. Whoever opens a checkpoint reads its weights against the
-    manifest; the tokenizer alone may be all that somebody opens.
+    `largest`: for larger files of a folder only the size is compared. A reader of the checkpoint compares its weights with the
+    manifest; the tokenizer, however, may be read alone.
     """
     if not _has(path, digest):
         return path

@@ -1,1 +1,1 @@
-"""The report of an experiment: figures, numbers for DVC, and one page that opens offline."""
+"""The report: figures, numbers for DVC, and an offline page."""
