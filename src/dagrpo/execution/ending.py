@@ -170,7 +170,7 @@ def _finished_steps(stage: Stage) -> int | None:
 
 
 def _saved_steps(state: Path | None) -> int:
-    """Return the step of the trainer's newest complete state; 0 if there is none."""
+    """Return the step of the trainer's newest complete state; 0 without one."""
     saved = (
         [] if state is None else [path.parent.name.removeprefix("step_") for path in state.glob("step_*/state.json")]
     )

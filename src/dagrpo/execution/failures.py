@@ -1,7 +1,7 @@
-"""Error messages for exceptions that the user can fix; all others are bugs.
+"""Error messages for exceptions that the user can fix.
 
-Messages contain no secrets, since libraries quote addresses with their passwords, and no characters without a glyph, since files,
-servers and models are quoted as well.
+All other exceptions are bugs. Messages contain no secrets, since libraries quote addresses with their passwords, and no characters
+without a glyph, since files, servers and models are quoted as well.
 """
 
 import errno

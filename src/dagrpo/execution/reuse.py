@@ -35,7 +35,7 @@ def taking_over(stage: Stage, options: argparse.Namespace) -> Stage | None:
 
 
 def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
-    """Return the provenance.json of another experiment's outputs that match this record; None if there is none.
+    """Return the provenance.json of another experiment's outputs that match this record; None without a match.
 
     `provenance`: where this record's provenance.json is to be written.
     """

@@ -1,1 +1,1 @@
-"""What the Snakefile and dvc.yaml share, and what keeps them agreed."""
+"""Snakemake and DVC: their shared parts, and consistency between them."""

@@ -1,9 +1,9 @@
-"""Has Snakemake believe what provenance says, where DVC has put files in place behind its back.
+"""Update of Snakemake's records for outputs that DVC restored.
 
 After `dvc repro` has restored a stage from its cache, after `dvc pull`, `dvc checkout` or `dvc exp apply`, and after a
-failed job whose former outputs were kept, Snakemake's records are of another execution, or there are none. What lies
-there is what its provenance.json says; so each job whose provenance is that of today's parameters, code and inputs is
-recorded as done, and each other one as not done.
+failed job whose former outputs were kept, Snakemake's records are of another execution, or missing. The provenance.json beside
+the outputs is right; so each job whose provenance matches today's parameters, code and inputs is recorded as done, and each
+other one as not done.
 """
 
 import json
@@ -35,9 +35,9 @@ UNFINISHED = Path(".snakemake/incomplete")
 
 
 def agree(a_try: Try, params: Params) -> None:
-    """Bring Snakemake's records up to date where they do not fit; takes milliseconds where they do.
+    """Update Snakemake's records if they do not match provenance; takes milliseconds if they do.
 
-    In a process of its own, as this one is about to plan the same jobs. UserError: they cannot be planned.
+    Uses a separate process, as this one is about to plan the same jobs. Raises UserError if they cannot be planned.
     """
     provenances = list(provenances_of(a_try.folder))
     if all(_is_known(path) and not is_noted(a_try.folder, path) for path in provenances):
@@ -52,7 +52,7 @@ def agree(a_try: Try, params: Params) -> None:
 
 
 def _is_known(provenance: Path) -> bool:
-    """Whether Snakemake's record of a provenance file is of the execution that it tells of."""
+    """Return True if Snakemake's record of a provenance file is of the execution in that file."""
     name = urlsafe_b64encode(str(provenance).encode()).decode()
     record = RECORDS / name
     if (UNFINISHED / name).exists():  # of a run that was killed
@@ -63,12 +63,12 @@ def _is_known(provenance: Path) -> bool:
         code = {path: digest for path, digest in seen.items() if path not in told["inputs"] and path != SCRIPT}
         same_job = any(f"{told['job']}.json" in param for param in recorded["params"])
         return same_job and told["inputs"].items() <= seen.items() and told["code"] == digest_of(code)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # there is none, or either is damaged
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, or either is damaged
         return False
 
 
 def main(overrides: Mapping[str, Any]) -> None:
-    """Go through the jobs of params.yaml, or of a try, in the order in which they run."""
+    """Update the jobs of params.yaml, or of an override run, in the order in which they run."""
     config = {key.replace(".", OVERRIDE): json.dumps(value) for key, value in overrides.items()}
     params = parse(with_overrides(read_yaml(PARAMS) | config))
     with opened(Path.cwd(), config) as workflow:
@@ -92,7 +92,7 @@ async def _correct(workflow: Any, params: Params) -> None:
 
 
 def _is_current(plan: PlannedJob, provenance: Path, params: Params) -> bool:
-    """Whether an execution with today's parameters and code has made these outputs of these inputs."""
+    """Return True if an execution with today's parameters and code made these outputs from these inputs."""
     try:
         told = read_json(provenance)
         files = [path for name, paths in plan.inputs.items() if name not in NOT_DATA for path in paths]
@@ -107,7 +107,7 @@ def _is_current(plan: PlannedJob, provenance: Path, params: Params) -> bool:
 
 
 def is_by(told: Mapping[str, Any], params: Params) -> bool:
-    """Whether a provenance record is of these parameters and of today's code."""
+    """Return True if a provenance record has these parameters and today's code."""
     stage = all_stages()[told["stage"]]
     same_params = told["params"] == own_params(params, stage)
     return bool(same_params and told["code"] == code_digest(code_files(params, stage)))
@@ -118,7 +118,7 @@ def _digests(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _make_newer(plan: PlannedJob) -> None:
-    """Give outputs that are older than an input the time of now: files that DVC restores come in any order."""
+    """Set outputs that are older than an input to the current time: DVC restores files in any order."""
     inputs, outputs = ([path for paths in each.values() for path in paths] for each in (plan.inputs, plan.outputs))
     newest = max(Path(path).stat().st_mtime_ns for path in inputs)
     for path in outputs:

@@ -1,4 +1,7 @@
-"""Removes what tries have left: their folders, their resumable states, their logs. Not their history in MLflow."""
+"""Removal of override runs: folders, resumable states and logs.
+
+Their history in MLflow stays.
+"""
 
 import re
 import shutil
@@ -16,7 +19,7 @@ A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
 
 
 def remove_tries(root: Path) -> Iterator[str]:
-    """Remove the tries of a project one by one, and name each with its size. UserError: one is being run."""
+    """Remove a project's override runs one by one, and yield each name with its size. Raises UserError if one is running."""
     found = _tries(root)
     if not found:
         yield "There are no tries."
@@ -30,12 +33,12 @@ def remove_tries(root: Path) -> Iterator[str]:
 
 
 def _tries(root: Path) -> dict[str, list[Path]]:
-    """The folders of each try, by its name."""
+    """Return the folders of each override run, by its name."""
     found: dict[str, list[Path]] = {}
     for top in (*TOPS, "logs", str(STATES)):
         for folder in sorted((root / top).iterdir()) if (root / top).is_dir() else ():
             match = A_TRY.fullmatch(folder.name)
-            was_run = match and (root / lock_of(match[1])).exists()  # else it is somebody's own
+            was_run = match and (root / lock_of(match[1])).exists()  # else it is the user's folder
             if match and was_run and folder.is_dir() and not folder.is_symlink():
                 found.setdefault(match[1], []).append(folder)
     return found

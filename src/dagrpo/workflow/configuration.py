@@ -1,4 +1,4 @@
-"""Snakemake's config as checked parameters, and our sentences as errors that Snakemake shows as they are."""
+"""Snakemake's config as checked parameters, with readable errors."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class Refusal(WorkflowError):  # type: ignore[misc]  # Snakemake has no types
-    """A mistake of the user that is found while the Snakefile is read. The screen shows its sentence alone, by this name."""
+    """A user's mistake found while the Snakefile is read. The screen recognises it by this name and shows its message alone."""
 
 
 def told_by_snakemake(ask: Callable[[], T]) -> T:
-    """What `ask` returns; an error that the user can mend as a Refusal, with which Snakemake ends."""
+    """Return the result of `ask`; raise Refusal, with which Snakemake ends, for an error that the user can fix."""
     try:
         return ask()
     except (UserError, OSError) as error:
@@ -33,11 +33,11 @@ def told_by_snakemake(ask: Callable[[], T]) -> T:
 
 
 def require_readable() -> None:
-    """Refuse a params.yaml that is missing or not YAML in a sentence that names it, before Snakemake reads it."""
+    """Raise Refusal naming a params.yaml that is missing or not YAML, before Snakemake reads it."""
     told_by_snakemake(lambda: read_yaml(PARAMS))
 
 
 def checked(config: Mapping[str, Any]) -> Params:
-    """params.yaml with whatever --config and --configfile laid over it, checked against the schema and the tasks."""
+    """Return params.yaml overlaid with --config and --configfile, checked against the schema and the tasks."""
     source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
     return told_by_snakemake(lambda: parse_with_tasks(with_overrides(config), source))

@@ -1,4 +1,7 @@
-"""Snakemake's DAG for some parameters, without running any of it: what dvc.yaml is generated from."""
+"""Snakemake's DAG for given parameters, planned without running jobs.
+
+dvc.yaml is generated from it.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ CHECKSUMS_UP_TO = 10**12  # bytes, as in profiles/default
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """One job, its paths as Snakemake has resolved them."""
+    """One job, with its paths resolved by Snakemake."""
 
     rule: str
     wildcards: Mapping[str, str]
@@ -20,13 +23,13 @@ class PlannedJob:
 
 
 def planned_jobs(root: Path, config: Mapping[str, object]) -> list[PlannedJob]:
-    """Every job that `target` needs when nothing is there yet, with `config` laid over params.yaml."""
+    """List every job that `target` needs before any output exists, with `config` laid over params.yaml."""
     with opened(root, config, forceall=True) as workflow:
         return [planned(job) for job in workflow.dag.jobs if job.output]
 
 
 def planned(job: Any) -> PlannedJob:
-    """A job of Snakemake's as a record."""
+    """Convert a job of Snakemake's into a record."""
     return PlannedJob(
         rule=job.rule.name,
         wildcards=dict(job.wildcards_dict),
@@ -37,7 +40,7 @@ def planned(job: Any) -> PlannedJob:
 
 @contextmanager
 def opened(root: Path, config: Mapping[str, object], *, forceall: bool = False) -> Iterator[Any]:
-    """Snakemake's own workflow object with the DAG of `target` built. Locks nothing and runs nothing."""
+    """Open Snakemake's workflow object with the DAG of `target` built. Locks nothing and runs nothing."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import (
         ConfigSettings,

@@ -1,7 +1,7 @@
-"""Whether DVC's cache holds what a stage has made, and why it does not.
+"""Storage of outputs in DVC's cache, checked afterwards.
 
-Where a file cannot be stored, for want of room above all, DVC logs it and goes on as if it had been: dvc.lock then names what
-nobody has. Not here: which stages are recorded, and when (recording.py).
+If a file cannot be stored, mostly for lack of space, DVC logs it and continues as if it had been: dvc.lock then names content
+that no cache has. recording.py decides which stages are recorded, and when.
 """
 
 import logging
@@ -17,7 +17,7 @@ TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
 
 
 def store(stage: Any) -> None:
-    """Put the outputs of DVC's stage into its cache. UserError: the cache does not hold all of them afterwards."""
+    """Put the outputs of DVC's stage into its cache. Raises UserError if the cache lacks any of them afterwards."""
     with _failures() as failures:
         ended_well = _stored(stage, failures)
     if ended_well and not any(output.use_cache and _is_not_cached(output) for output in stage.outs):
@@ -33,7 +33,7 @@ def store(stage: Any) -> None:
 
 
 def _stored(stage: Any, failures: list[BaseException]) -> bool:
-    """False where something ended it, such as a cache that is no folder, or a full disk; that is added to the failures."""
+    """Store outputs; return False and add to `failures` what ended it, such as a full disk, or a cache that is not a folder."""
     try:
         stage.save()
         stage.commit(relink=False)
@@ -52,7 +52,7 @@ def _is_not_cached(output: Any) -> bool:
 
 @contextmanager
 def _failures() -> Iterator[list[BaseException]]:
-    """What DVC would log, a line and more for each file."""
+    """Collect the errors that DVC would log, a line or more for each file."""
     kept = _Kept()
     propagates, TRANSFERS.propagate = TRANSFERS.propagate, False
     TRANSFERS.addHandler(kept)
@@ -69,6 +69,6 @@ class _Kept(logging.Handler):
         self.errors: list[BaseException] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the error that a line is about."""
+        """Store the error of a log line."""
         if record.exc_info and record.exc_info[1] is not None:
             self.errors.append(record.exc_info[1])

@@ -1,8 +1,9 @@
-"""dvc.yaml, generated: its stages from the rules, its parameter keys from the stage declarations, its code from both.
+"""Generator of dvc.yaml from the rules and the stage declarations.
 
-The rules are planned once for an experiment of made-up names; where one of these names stands in a path, DVC's template
-for it stands in dvc.yaml, so that `dvc exp run -S experiment.name=...` works. The lists of code follow what params.yaml
-selects: a run of Snakemake brings them up to date, `dagrpo generate` writes the whole.
+Stages come from the rules, parameter keys from the declarations, code from both. The rules are planned once for an experiment of
+made-up names; a made-up name in a path becomes DVC's template for it in dvc.yaml, so that
+`dvc exp run -S experiment.name=...` works. The lists of code follow the selection in params.yaml: a run of Snakemake brings them
+up to date, `dagrpo generate` writes the whole.
 """
 
 import sys
@@ -86,7 +87,7 @@ ARTIFACTS = {
 
 
 def dvc_yaml(params: Params, root: Path) -> str:
-    """The whole text of dvc.yaml. Takes seconds: Snakemake plans the experiment."""
+    """Return the whole text of dvc.yaml. Takes seconds: Snakemake plans the experiment."""
     jobs = planned_jobs(root, PROBE)
     by_rule: dict[str, list[PlannedJob]] = {}
     for job in jobs:
@@ -97,7 +98,7 @@ def dvc_yaml(params: Params, root: Path) -> str:
 
 
 def require_current(params: Params) -> None:
-    """UserError where DVC drives and dvc.yaml, which it has read, lists other code than the parameters select."""
+    """Raise UserError if DVC drives and dvc.yaml, which it has read, lists other code than the parameters select."""
     if dvc_drives() and _brought_up_to_date(params) is not None:
         raise UserError(
             "dvc.yaml lists other code than these parameters select: `dagrpo generate` brings it up to date; run it, then "
@@ -113,7 +114,7 @@ def keep_current(params: Params, *, overridden: bool) -> None:
 
 
 def _brought_up_to_date(params: Params) -> str | None:
-    """What dvc.yaml should hold; None where it does, or where there is none."""
+    """Return the text that dvc.yaml should have; None if it has it, or does not exist."""
     if not PATH.exists():
         return None
     try:
@@ -131,9 +132,9 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _with_code(content: dict[str, Any], params: Params) -> dict[str, Any]:
-    """The same with what the parameters name today behind the experiment's own data among each stage's deps: files, code."""
+    """Replace each stage's deps after the experiment's data by the files and code that today's parameters name."""
     for name, entry in content["stages"].items():
-        if name not in all_stages():  # somebody's own
+        if name not in all_stages():  # a stage that the user added
             continue
         body = entry.get("do", entry)
         data = [dep for dep in body.get("deps", ()) if _is_data(dep)]
@@ -143,20 +144,20 @@ def _with_code(content: dict[str, Any], params: Params) -> dict[str, Any]:
 
 
 def _held_out(params: Params, stage: str) -> list[str]:
-    """The folders of the tasks of which training reads held-out problems; its own task's is among its deps already."""
+    """List the folders of tasks from which training reads held-out problems, except its training task, already among its deps."""
     tasks = held_out_tasks(params) if stage == "train" else []
     return [f"data/{NAME}/{task}" for task in tasks if task != params.experiment.train]
 
 
 def _is_data(path: str) -> bool:
-    """Whether it is the experiment's own: another one's is named by the parameters, and so is the folder of a certain task."""
+    """Return True for the experiment's data. Parameters name another experiment's, and the folder of a certain task."""
     parts = PurePosixPath(path).parts
     is_of_a_task = parts[0] == "data" and len(parts) > 2 and not parts[2].startswith("${")
     return parts[0] in TOPS and NAME in parts and not is_of_a_task
 
 
 def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, PlannedJob]) -> dict[str, Any]:
-    """One entry of dvc.yaml from the jobs of a rule, which differ in their wildcards alone."""
+    """Build one entry of dvc.yaml from the jobs of a rule, which differ in their wildcards alone."""
     job = jobs[0]
     places = _places(job)
     target = next(iter(job.outputs.values()))[0]
@@ -180,18 +181,18 @@ def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, Planne
 
 
 def described(stage: Stage) -> str:
-    """The first line of the module that declares it, less the name: `GRPO with SGLang rollouts.`"""
+    """Return the first line of the stage's module without the name: `GRPO with SGLang rollouts.`"""
     text = sys.modules[stage.work.__module__].__doc__ or ""
     return text.partition("\n")[0].partition(": ")[2]
 
 
 def _is_of_any_task(job: PlannedJob) -> bool:
-    """Whether it is about a task alone, be it trained on or evaluated."""
+    """Return True if a job's wildcards have a task, trained on or evaluated, but no seed."""
     return set(job.wildcards) & {"seed", "task"} == {"task"}
 
 
 def _checkpoint(job: PlannedJob) -> str | None:
-    """The name of the checkpoint folder that a job of an evaluation reads; None where it reads none."""
+    """Return the name of the checkpoint folder that an evaluation's job reads; None if it reads none."""
     return next((Path(p).parent.name for paths in job.inputs.values() for p in paths if p.endswith(MANIFEST)), None)
 
 
@@ -201,7 +202,7 @@ def _policy(job: PlannedJob) -> str | dict[str, str]:
 
 
 def _places(job: PlannedJob) -> dict[str, str]:
-    """What stands for each made-up name in this rule's paths, a whole part of a path each."""
+    """Return the template for each made-up name in this rule's paths; each replaces a whole part of a path."""
     own_task = {job.wildcards["task"]: "${item.task}"} if "task" in job.wildcards else {}
     seed = "${item.seed}" if "seed" in job.wildcards else "${experiment.seeds[0]}"
     places = {job.wildcards["experiment"]: NAME, MODEL: "${model.name}", f"seed_{SEED}": f"seed_{seed}"}
@@ -218,12 +219,12 @@ def _template(path: str, places: Mapping[str, str]) -> str:
 
 
 def _owners(jobs: Iterable[PlannedJob]) -> dict[str, PlannedJob]:
-    """The job that makes each output."""
+    """Return the job that makes each output."""
     return {path: job for job in jobs for paths in job.outputs.values() for path in paths}
 
 
 def _outs(job: PlannedJob, metrics: set[str], owners: Mapping[str, PlannedJob]) -> list[str]:
-    """A job's outputs as DVC tracks them: the largest folders that hold nothing else, no metrics among them."""
+    """Return a job's outputs as DVC tracks them: the largest folders that hold nothing else, without metrics."""
     outs: list[str] = []
     for path in (path for paths in job.outputs.values() for path in paths if path not in metrics):
         whole = _whole_folder(path, job, metrics, owners)
@@ -245,12 +246,12 @@ def _whole_folder(path: str, job: PlannedJob, metrics: set[str], owners: Mapping
 
 
 def _own_parts(job: PlannedJob) -> set[str]:
-    """The parts of paths that tell a job from the others of its rule."""
+    """Return the parts of paths that distinguish a job from the others of its rule."""
     return {f"seed_{value}" if name == "seed" else value for name, value in job.wildcards.items()}
 
 
 def _deps(job: PlannedJob, places: Mapping[str, str], owners: Mapping[str, PlannedJob]) -> list[str]:
-    """The outs that a job reads. What it reads of all seeds or tasks becomes the folder that holds them all."""
+    """Return the outs that a job reads. Inputs over all seeds or tasks become the folder that holds them all."""
     deps: set[str] = set()
     for name, paths in job.inputs.items():
         own = [path for path in paths if path in owners]  # others are named by the parameters
@@ -262,7 +263,7 @@ def _deps(job: PlannedJob, places: Mapping[str, str], owners: Mapping[str, Plann
 
 
 def _up_to_what_is_own(path: str, job: PlannedJob, maker: PlannedJob) -> str:
-    """A path cut before the first part that belongs to a wildcard which only its maker has: the reader takes all of them.
+    """Cut a path before the first part that belongs to a wildcard which only its maker has: the reader takes all values of it.
 
     A job of no seed that reads one seed's file reads the first seed's; one that reads everything is the last of the DAG.
     """

@@ -1,4 +1,4 @@
-"""DVC is kept from removing one experiment's outputs when it puts another's in place.
+"""Protection of other experiments' outputs from `dvc checkout`.
 
 DVC remembers every output that it has put in place, and `dvc checkout` (a part of `dvc pull` and `dvc exp run`) removes
 those that no stage of today's params.yaml has: all other experiments. It has no setting against that, so a trigger in the
@@ -39,7 +39,7 @@ def keep_other_experiments() -> None:
 
 
 def _found() -> Path | None:
-    """The database that was found before; None where it is gone, or what names it is damaged."""
+    """Return the path of the database from a previous search; None if it is gone, or the file with the path is damaged."""
     with suppress(UserError, ValueError, OSError):  # a name may have a NUL in it, or be too long
         database = Path(read_text(FOUND, "delete it"))
         return database if database.is_file() else None
@@ -47,7 +47,7 @@ def _found() -> Path | None:
 
 
 def _emptied() -> Path:
-    """The database in which DVC remembers what it has put in place, made to forget all of it."""
+    """Empty DVC's database of the outputs that it has put in place, and return its path."""
     from dvc.repo import Repo
 
     with Repo(".") as repo:

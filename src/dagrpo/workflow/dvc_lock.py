@@ -1,7 +1,8 @@
-"""dvc.lock as a file that may be damaged: by a merge, by a full disk, by a kill. No record is lost by it.
+"""Safe writing and repair of dvc.lock, without loss of records.
 
-DVC writes it in place and checks the whole of it. This writes it under another name first, and looks at its form alone, in
-milliseconds. A `dvc repro` that is killed while it writes leaves a part of it: the copy that its stages keep takes its place.
+A merge, a full disk or a kill may damage it. DVC writes it in place and checks the whole of it. This writes it under another name
+first, and looks at its form alone, in milliseconds. A `dvc repro` that is killed while it writes leaves a part of it: the copy
+that its stages keep takes its place.
 """
 
 import shutil
@@ -25,7 +26,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def write_lock(repo: Any, stages: Sequence[Any]) -> None:
-    """Put the state of stages of DVC's into dvc.lock, which a kill leaves as it was before or as it is after."""
+    """Write the state of DVC's stages into dvc.lock atomically: a kill leaves the old or the new file."""
     from dvc.dvcfile import Lockfile
 
     with atomic_file(PATH) as writing:
@@ -35,9 +36,9 @@ def write_lock(repo: Any, stages: Sequence[Any]) -> None:
 
 
 def require_readable_lock() -> None:
-    """UserError for a dvc.lock that is damaged. What it recorded is noted, so that a later run records it anew.
+    """Raise UserError for a damaged dvc.lock, after noting what it recorded, so that a later run records it again.
 
-    One that is cut short is replaced by the copy that a stage of a `dvc repro` has kept, if there is one and it is whole.
+    One that is cut short is replaced by the copy that a stage of a `dvc repro` kept, if that copy is intact.
     """
     trouble = _trouble(PATH)
     if trouble is None:
@@ -82,7 +83,7 @@ def _trouble(path: Path) -> str | None:
 
 
 def _in_short(error: Exception) -> str:
-    """In which line it stops being YAML."""
+    """Return the line at which the file stops being YAML."""
     mark = getattr(error, "problem_mark", None)
     return "it is not YAML" if mark is None else f"it is not YAML: line {mark.line + 1}"
 
@@ -93,7 +94,7 @@ def _note_all_that_was_made() -> None:
 
 
 def _all_records() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every provenance.json of every experiment, as far as it can be read. Tries are not recorded in DVC."""
+    """Yield every readable provenance.json of every experiment. Override runs are not recorded in DVC."""
     experiments = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir() and TRY not in path.name}
     for provenance in (path for experiment in sorted(experiments) for path in provenances_of(experiment)):
         try:

@@ -1,4 +1,4 @@
-"""Before the first and after the last job of a Snakemake run: the runs recorded in MLflow, the results shown."""
+"""Hooks before and after a Snakemake run: MLflow records, results shown."""
 
 import os
 import sys
@@ -19,14 +19,14 @@ LAST_STAGE = "report"
 
 
 def begin(a_try: Try) -> None:
-    """Say that this is a try, and what makes it one."""
+    """Announce an override run, with its overrides."""
     if a_try.is_one:
         changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in a_try.overrides.items())
         say(f"A try, with {changes}: it has folders of its own ({a_try.folder}), and DVC does not record it.")
 
 
 def require_same_parameters(params: Params) -> None:
-    """UserError where DVC drives and params.yaml has been edited meanwhile: DVC would record the result as made by that."""
+    """Raise UserError if params.yaml was edited while DVC drives: DVC would record the result as made by the edited file."""
     if dvc_drives() and try_of(params, read_params(PARAMS)).is_one:
         raise UserError(
             f"{PARAMS} was edited while this stage ran: what it made is not recorded. Run `dvc repro` again."
@@ -34,9 +34,9 @@ def require_same_parameters(params: Params) -> None:
 
 
 def record_runs() -> None:
-    """Bring what the stages have made into MLflow, whose import takes seconds; print why where that fails.
+    """Bring the stages' results into MLflow, whose import takes seconds; print the reason if that fails.
 
-    Under DVC every stage is a workflow of its own: there the last stage does it, and one a minute on the way to it.
+    Under DVC every stage is a separate workflow: there the last stage does it, and one per minute before it.
     """
     from dagrpo.tracking.sync import record_what_is_new
 
@@ -47,7 +47,7 @@ def record_runs() -> None:
 
 
 def show_results(experiment: str) -> None:
-    """The summary table of the report, and where to find the rest."""
+    """Print the report's summary table, and the paths of the other results."""
     report = Path("results") / experiment / "report"
     summary = report / "summary.md"
     if dvc_drives() or not summary.exists():

@@ -1,4 +1,4 @@
-"""The project's folder as a place to work in: refused at once where this user may not write."""
+"""Check that this user may write to the project's folder."""
 
 import os
 import pwd
@@ -11,12 +11,12 @@ WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
 
 
 def require_writable() -> None:
-    """Refuse, in a sentence of Snakemake's, folders that this user may not write to; name the first one."""
+    """Raise Refusal, shown by Snakemake, naming the first folder that this user may not write to."""
     told_by_snakemake(lambda: refuse_read_only(Path.cwd()))
 
 
 def refuse_read_only(root: Path) -> None:
-    """UserError when a folder of the project exists and cannot be written to."""
+    """Raise UserError if a folder of the project exists and cannot be written to."""
     for folder in (root / name for name in WRITTEN):
         if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
             raise UserError(

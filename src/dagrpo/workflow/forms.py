@@ -1,4 +1,4 @@
-"""What the tasks of an experiment ask of the other parameters: refused before any work, in a sentence."""
+"""Validation of parameters against the selected tasks, before any work."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from dagrpo.visible import MOST_TOLD, sentence, sentences
 
 
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
-    """Parameters whose tasks are known and fit. UserError holds every mistake that can be told at once, a sentence each."""
+    """Parse parameters whose tasks are known and fit. Raises UserError with every mistake that can be found at once."""
     require_plain(values, source)
     unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
     told = [f"{source}: {mistake}" for mistake in unknown.values()]
@@ -33,7 +33,7 @@ def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> 
 
 
 def require_fitting_tasks(params: Params) -> None:
-    """UserError when a task is unknown, an evaluation would hand out answers, or a reward could never be earned."""
+    """Raise UserError if a task is unknown, an evaluation would give away answers, or a reward could never be earned."""
     mistakes = (
         [*_unknown(params)]
         or [*_unknown_tools(params)]
@@ -74,7 +74,7 @@ def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
 
 def _rewards_without_tools(params: Params) -> Iterator[str]:
     task = get_task(params.experiment.train)
-    if params.rollout.agent.name != OWN_LOOP:  # a program or an environment may bring tools of its own
+    if params.rollout.agent.name != OWN_LOOP:  # a program or an environment may bring its own tools
         return
     for name, config in params.reward.components.items():
         if COMPONENTS.get(name).needs_tools and config.weight and not task.tools:
@@ -97,7 +97,7 @@ def _rewards_without_report(params: Params) -> Iterator[str]:
 
 
 def _agents(params: Params) -> Iterator[str]:
-    """The agent of rollout.agent can make the attempts that it is to make."""
+    """Yield an error for each task whose attempts the agent of rollout.agent cannot make."""
     agent = params.rollout.agent
     if (mistake := _raised_by(AGENTS.get(agent.name).check, agent)) is not None:
         yield str(mistake)
@@ -116,14 +116,14 @@ def _agents(params: Params) -> Iterator[str]:
 
 
 def _tools(params: Params) -> Iterator[str]:
-    """Every tool that a task offers can work with the parameters that rollout.tools has for it."""
+    """Yield an error for each offered tool that cannot work with its parameters in rollout.tools."""
     for tool in _offered(params):
         if (mistake := _raised_by(TOOLS.get(tool).check, config_for(tool, params.rollout.tools))) is not None:
             yield str(mistake)
 
 
 def _pictures(params: Params) -> Iterator[str]:
-    """Model and chat format take pictures where a task has some, as far as is known; SGLang sees them; one of full size has room."""
+    """Yield errors for tasks with pictures: no known support by model, chat format or SGLang, or no room for one of full size."""
     model, longest = params.model, params.training.max_prompt_tokens
     shown = [name for name in params.experiment.tasks if get_task(name).images]
     if shown and not model.may_take_pictures:
@@ -152,7 +152,7 @@ def _pictures(params: Params) -> Iterator[str]:
 
 
 def _offered(params: Params) -> dict[str, str]:
-    """The tools that the tasks offer, each with one of these tasks."""
+    """Return the tools that the tasks offer, each with one of these tasks."""
     return {tool: name for name in params.experiment.tasks for tool in get_task(name).tools}
 
 
@@ -165,7 +165,7 @@ def _raised_by(check: Callable[[Any], object], what: Any) -> UserError | None:
 
 
 def _tasksets(params: Params) -> Iterator[str]:
-    """The rows of a taskset of `verifiers` can be attempted by the agent of that taskset alone."""
+    """Yield an error for a taskset of `verifiers` without that taskset's agent, the only one that can attempt its rows."""
     agent, wanted = params.rollout.agent.model_dump(), params.data.verifiers
     theirs = (agent["name"], agent.get("taskset"), agent.get("parameters"))
     if "verifiers" in params.experiment.tasks and theirs != ("verifiers", wanted.taskset, wanted.parameters):
@@ -176,12 +176,12 @@ def _tasksets(params: Params) -> Iterator[str]:
 
 
 def _mistake(task: str) -> UserError | None:
-    """Why there is no such task; None where there is."""
+    """Return the error for an unknown task; None if it exists."""
     return _raised_by(get_task, task)
 
 
 def _names(values: Mapping[str, Any]) -> list[str]:
-    """The first tasks that unchecked values name, each once; what is not a name is the schema's to refuse."""
+    """Return the first tasks that unchecked values name, without repeats; the schema refuses other values."""
     experiment = values.get("experiment")
     if not isinstance(experiment, Mapping):
         return []
@@ -194,7 +194,7 @@ def _names(values: Mapping[str, Any]) -> list[str]:
 
 
 def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, Any]:
-    """With the nearest task for each unknown one, so that advice on other keys does not repeat the mistake."""
+    """Replace each unknown task by the nearest known one, so that advice on other keys does not repeat the mistake."""
     experiment = values.get("experiment")
     if not unknown or not isinstance(experiment, Mapping):
         return dict(values)
@@ -204,7 +204,7 @@ def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, 
 
 
 def _corrected(value: Any, meant: Mapping[str, str]) -> Any:
-    """Names replaced; in a list, a replacement that stands there already is left out."""
+    """Replace names; in a list, leave out a replacement that is already in it."""
     if isinstance(value, list):
         return [_corrected(item, meant) for item in value if not (item in [*meant] and meant[item] in value)]
     return meant.get(value, value) if isinstance(value, str) else value

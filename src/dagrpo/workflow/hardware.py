@@ -1,4 +1,4 @@
-"""The hardware preset that `dagrpo use` proposes for this machine's GPUs."""
+"""Hardware presets that `dagrpo use` proposes for this machine's GPUs."""
 
 import sys
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ NO_HARDWARE = "none"  # of --hardware: propose nothing
 
 
 def with_hardware(names: Sequence[str], asked: str | None) -> tuple[list[str], str | None]:
-    """Return the presets with one of hardware below them, and a sentence that says so; None: nothing was added.
+    """Return the presets with one of hardware below them, and a message about it; None if none was added.
 
-    `asked`: a preset of hardware, `none`, or None for what fits the GPUs of this machine, which is proposed for published models alone.
-    UserError: `asked` is no preset of hardware.
+    `asked`: a preset of hardware, `none`, or None for one that fits this machine's GPUs, proposed for published models alone.
+    Raises UserError if `asked` is not a preset of hardware.
     """
     if asked == NO_HARDWARE:
         return list(names), None
@@ -40,7 +40,7 @@ def with_hardware(names: Sequence[str], asked: str | None) -> tuple[list[str], s
 
 
 def _proposed() -> tuple[str, str] | None:
-    """Return a preset and the GPUs in words, such as `2 x NVIDIA H100 80GB HBM3`; None: no GPU, or one without a preset."""
+    """Return a preset and the GPUs as text, such as `2 x NVIDIA H100 80GB HBM3`; None without a GPU, or without a preset for it."""
     devices = visible_devices()
     if not devices:
         return None

@@ -1,4 +1,7 @@
-"""What a Snakemake process was asked for, read from its command line: the Snakefile is read before Snakemake says it."""
+"""Snakemake's command line, parsed before Snakemake reports it.
+
+The Snakefile is read earlier.
+"""
 
 import os
 import sys
@@ -42,7 +45,7 @@ WITHOUT_JOBS = (
 
 @lru_cache
 def _asked() -> Namespace | None:
-    """Snakemake's own command line; None where its API is used instead."""
+    """Parse Snakemake's command line; None if its API is used instead."""
     program = Path(sys.argv[0])
     if "snakemake" not in (program.name, program.parent.name):  # the latter: python -m snakemake
         return None
@@ -50,18 +53,18 @@ def _asked() -> Namespace | None:
 
 
 def is_command() -> bool:
-    """Whether somebody has typed `snakemake`; else its API plans jobs for dvc.yaml."""
+    """Return True for a typed `snakemake` command; False if its API plans jobs for dvc.yaml."""
     return _asked() is not None
 
 
 def runs_jobs() -> bool:
-    """Whether this command may run jobs."""
+    """Return True if this command may run jobs."""
     asked = _asked()
     return asked is not None and not any(getattr(asked, name, None) for name in WITHOUT_JOBS)
 
 
 def wants_report() -> bool:
-    """Whether it was asked for the whole, or for the report."""
+    """Return True if the targets are all outputs, or the report."""
     asked = _asked()
     return asked is not None and (
         not asked.targets or any(name == "target" or "/report/" in name for name in asked.targets)
@@ -69,7 +72,7 @@ def wants_report() -> bool:
 
 
 def require_own_targets(folder: str) -> None:
-    """UserError for a path that belongs to another experiment than the one whose parameters this run has."""
+    """Raise UserError for a path that belongs to another experiment than this run's parameters."""
     asked = _asked()
     for target in asked.targets if asked is not None and "DVC_STAGE" not in os.environ else ():
         top, *inner = PurePath(target).parts or ("",)

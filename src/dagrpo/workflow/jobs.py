@@ -1,7 +1,7 @@
-"""What the rules hand to a stage: its own parameters and code as a file named by its content, and the runtime likewise.
+"""Files that the rules pass to stages: parameters, code list, runtime.
 
-A file keeps Snakemake's error messages short, and its name is the parameter that Snakemake compares: another value is
-another name.
+Each is named by its content. A file keeps Snakemake's error messages short, and its name is the parameter that Snakemake
+compares: another value is another name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ SHOWN = ("model.name", "experiment.train", "algorithm.loss.name", "training.step
 
 
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
-    """What a stage reads of the parameters, nested as in params.yaml."""
+    """Return the parameters that a stage reads, nested as in params.yaml."""
     values = params.model_dump()
     chosen: dict[str, Any] = {}
     for key in stage.reads:
@@ -41,7 +41,7 @@ def own_params(params: Params, stage: Stage) -> dict[str, Any]:
 
 
 def code_files(params: Params, stage: Stage) -> list[str]:
-    """The files of a stage's code, as the parameters select it."""
+    """List the files of a stage's code, as the parameters select it."""
     selected = selected_modules(params)
     plugins = [module for kind in stage.selects for module in selected[kind]]
     own = [code for kind in stage.selects for code in named_code(params).get(kind, ())]
@@ -50,30 +50,30 @@ def code_files(params: Params, stage: Stage) -> list[str]:
 
 
 def given_inputs(params: Params, stage: str) -> list[str]:
-    """The files that a stage reads and no stage of the experiment makes: the parameters name them."""
+    """List the files that a stage reads and no stage of the experiment makes: the parameters name them."""
     folder = params.algorithm.teacher.folder
     return [str(Path(folder, MANIFEST))] if stage == TEACHER and folder is not None else []
 
 
 def held_out_tasks(params: Params) -> list[str]:
-    """The tasks of which training reads held-out problems; [] where training.evaluate_every asks for none."""
+    """List the tasks of which training reads held-out problems; [] if training.evaluate_every asks for none."""
     return params.experiment.evaluate if params.training.evaluate_every else []
 
 
 def held_out_data(params: Params, folder: str) -> list[str]:
-    """What training reads of those tasks, in the experiment in `folder`."""
+    """List the files of held-out problems that training reads, in the experiment in `folder`."""
     names = ("validation", "test", "passages")
     return [f"data/{folder}/{task}/{name}.parquet" for task in held_out_tasks(params) for name in names]
 
 
 def splits_of_report(params: Params, folder: str) -> list[str]:
-    """Where the report of the experiment in `folder` finds the kinds and the pictures of problems."""
+    """List the splits in which the report of the experiment in `folder` finds kinds and pictures of problems."""
     tests = [f"data/{folder}/{task}/test.parquet" for task in params.experiment.evaluate]
     return [*tests, f"results/{folder}/difficulty/train.parquet"]
 
 
 def teacher_folder(params: Params) -> list[str]:
-    """The manifest of the checkpoint that algorithm.teacher names, if any. UserError: it is not there."""
+    """Return the manifest of the checkpoint that algorithm.teacher names, if any. Raises UserError if it is missing."""
     manifests = given_inputs(params, TEACHER)
     for manifest in manifests:
         if not Path(manifest).is_file():
@@ -86,30 +86,30 @@ def teacher_folder(params: Params) -> list[str]:
 
 
 def job_file(params: Params, stage: Stage) -> str:
-    """The path of the stage's parameters and code list; the file is written where there is none."""
+    """Return the path of the stage's parameters and code list, and write the file if it is missing."""
     content = {"stage": stage.name, "params": own_params(params, stage), "code": code_files(params, stage)}
     return _file(stage.name, content)
 
 
 def runtime_file(params: Params) -> str:
-    """The same for section runtime."""
+    """Return the path of section runtime, and write the file if it is missing."""
     return _file("runtime", params.runtime.model_dump())
 
 
 def configuration_file(params: Params) -> str:
-    """The same for what the history of runs says of the whole experiment: it decides no output."""
+    """Return the path of the experiment's configuration, written if missing. For the history of runs: it decides no output."""
     return _file("configuration", configuration_of(params))
 
 
 def configuration_of(params: Params) -> dict[str, Any]:
-    """The digest of an experiment's parameters, its seeds, and the parameters that are not the defaults, by dotted key."""
+    """Return the digest of an experiment's parameters, its seeds, and the non-default parameters by dotted key."""
     own, defaults = (flat(each.model_dump(exclude={"runtime"})) for each in (params, Params()))
     changed = {key: value for key, value in own.items() if key in SHOWN or defaults.get(key, MISSING) != value}
     return {"digest": configuration_digest(params), "seeds": params.experiment.seeds, "changed": changed}
 
 
 def overrides_file(overrides: Mapping[str, Any]) -> str:
-    """The same for what a try changes, by dotted key."""
+    """Return the path of an override run's overrides by dotted key, and write the file if it is missing."""
     return _file("overrides", dict(overrides))
 
 
@@ -123,14 +123,14 @@ def _file(name: str, content: dict[str, Any]) -> str:
 def _holds(path: Path, text: str) -> bool:
     try:
         return path.read_bytes() == text.encode()
-    except OSError:  # there is none, or it cannot be read
+    except OSError:  # missing or unreadable
         return False
 
 
 def file_arguments(
     inputs: Iterable[tuple[str, str | Sequence[str]]], outputs: Iterable[tuple[str, str | Sequence[str]]]
 ) -> Iterator[str]:
-    """`--input name=path` for each input but the script and the code, `--output name=path` for each output.
+    """Yield `--input name=path` for each input except the script and the code, `--output name=path` for each output.
 
     A list of inputs repeats its name; a list of outputs gets numbered ones.
     """
@@ -148,13 +148,13 @@ def _listed(paths: str | Sequence[str]) -> list[str]:
 
 
 def memory_mb(needs: Needs, inputs: Sequence[str]) -> int:
-    """Megabytes that a job takes: its fixed part, and so many times the bytes of the checkpoints among its inputs."""
+    """Return a job's megabytes: its fixed part, and a multiple of the bytes of the checkpoints among its inputs."""
     manifests = [Path(path) for path in inputs if path.endswith(f"/{MANIFEST}")] if needs.memory_per_byte else []
     return needs.memory_mb + round(needs.memory_per_byte * sum(map(_bytes_of, manifests)) / 1e6)
 
 
 def _bytes_of(manifest: Path) -> int:
-    """What a checkpoint's files have together; 0 where its manifest is missing or damaged, which the stage then says."""
+    """Return the bytes of a checkpoint's files; 0 if its manifest is missing or damaged, which the stage then reports."""
     try:
         return sum(entry.bytes for entry in listed_files(manifest).values())
     except UserError:

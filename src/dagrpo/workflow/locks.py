@@ -1,8 +1,8 @@
-"""One run at a time in the folders of an experiment, whoever starts it: Snakemake, DVC, or both.
+"""Locks: one run at a time per experiment, by Snakemake or DVC.
 
-A run holds a file lock that the system releases however the run ends, and writes down who it is. It also holds DVC's own
-lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn, because DVC has
-already removed what this run is to make again. Tries, which DVC does not know, go on beside all of them.
+A run holds a file lock that the system releases however the run ends, and writes down its host and process. It also holds DVC's
+own lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn, because DVC has
+already removed what this run is to make again. Override runs, which DVC does not know, may run beside all of them.
 """
 
 import atexit
@@ -32,9 +32,9 @@ atexit.register(_held.close)
 
 
 def hold(experiment: str) -> None:
-    """Keep others from running this experiment here until this process ends. UserError names who does already.
+    """Lock this experiment's folders until this process ends. Raises UserError naming another process that holds them.
 
-    Under DVC it waits. A lock that a killed run of Snakemake has left for this experiment is removed.
+    Under DVC it waits. A lock left by a killed run of Snakemake for this experiment is removed.
     """
     if dvc_drives():
         _wait_for(experiment)
@@ -51,7 +51,7 @@ def hold(experiment: str) -> None:
 
 
 def is_run_by_another(experiment: str) -> bool:
-    """Whether some other process runs it now."""
+    """Return True if another process runs the experiment now."""
     if not lock_of(experiment).exists():
         return False
     try:
@@ -62,9 +62,9 @@ def is_run_by_another(experiment: str) -> bool:
 
 
 def runner_of(experiment: str) -> Holder | None:
-    """Who runs it now, by what runs have written down; None: nobody. For those who look on: no lock is taken.
+    """Return the recorded process that runs the experiment now, if any. For observers: takes no lock.
 
-    Of another machine only Snakemake's own locks tell whether the run still goes on.
+    For another machine only Snakemake's own locks show whether the run is still active.
     """
     owner = noted_holder(_file(experiment))
     if owner is None or owner.process.is_gone:
@@ -73,7 +73,7 @@ def runner_of(experiment: str) -> Holder | None:
 
 
 def driver() -> Holder | None:
-    """The `dvc repro` that is at work in this folder; None: there is none. Between two of its stages nobody runs anything."""
+    """Return the `dvc repro` at work in this folder, if any. Between two of its stages no run is active."""
     noted = noted_holder(DRIVER)
     return noted if noted is not None and noted.process.is_here and not noted.process.is_gone else None
 
@@ -96,7 +96,7 @@ def _acquire(experiment: str, *, wait: bool) -> bool:
 
 
 def lock_of(experiment: str) -> Path:
-    """The file that whoever runs an experiment keeps locked."""
+    """Return the file that a run of the experiment keeps locked."""
     return RUNNING / f"{experiment}.lock"
 
 
@@ -118,11 +118,11 @@ def _command(arguments: list[str]) -> str:
 
 
 def _driver() -> Holder:
-    """The DVC above this process."""
+    """Return the DVC above this process."""
     for parent in psutil.Process().parents():
         try:
             words, process = parent.cmdline(), Process.running(parent.pid)
-        except (psutil.Error, ProcessLookupError):  # gone, or somebody else's
+        except (psutil.Error, ProcessLookupError):  # gone, or another user's
             continue
         if any(Path(word).name == "dvc" for word in words[:2]):
             return Holder(process=process, command=_command(words[1:] if "python" in words[0] else words))
@@ -130,16 +130,16 @@ def _driver() -> Holder:
 
 
 def _refuse_beside_dvc() -> None:
-    """UserError where a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
+    """Raise UserError if a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
     at_work = driver()
     if at_work is not None:
         raise UserError(f"{at_work} is at work in this folder: wait for it to end, or stop it.")
 
 
 def _hold_dvcs_lock(experiment: str, *, wait: bool) -> None:
-    """Keep every other `dvc` command out until this process ends: `dvc checkout`, which `dvc exp run` begins with, too.
+    """Exclude every other `dvc` command until this process ends, including `dvc checkout`, with which `dvc exp run` begins.
 
-    DVC itself lets go of this lock while it runs a stage. UserError: another one has it.
+    DVC itself releases this lock while it runs a stage. Raises UserError if another process has it.
     """
     if not DVC_FOLDER.is_dir():
         return
@@ -164,10 +164,10 @@ def _who_has_dvcs_lock(experiment: str) -> str:
 
 
 def _remove_what_a_killed_run_left(experiment: str) -> None:
-    """Snakemake's own locks name no owner, so that a killed run would block every later one until --unlock.
+    """Remove a killed run's Snakemake locks: they name no owner, so they would block every later run until --unlock.
 
-    Only after the owner that the note names was seen to be gone from this machine: on a shared file system somebody
-    else may be at work elsewhere, and a file lock need not reach that far.
+    Only if the owner in the note was on this machine and is gone: on a shared file system another process may be at work elsewhere,
+    and a file lock need not reach that far.
     """
     owner = noted_holder(_file(experiment))
     if owner is None:
@@ -183,7 +183,7 @@ def _remove_what_a_killed_run_left(experiment: str) -> None:
 
 
 def _locks_of(experiment: str) -> list[Path]:
-    """Snakemake's locks that list files of this experiment."""
+    """Return Snakemake's own locks that list files of this experiment."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
     return [lock for lock in sorted(SNAKEMAKES_LOCKS.glob("*.lock")) if _lists(lock, starts)]
 

@@ -1,7 +1,7 @@
-"""What Snakemake's jobs have made is recorded in DVC: the outputs of the jobs that ran, and only those.
+"""Recording in DVC of the outputs of Snakemake's finished jobs only.
 
-A stage leaves an entry in `.state/ran/<experiment>/` when it ends well; it is removed when DVC has recorded its outputs. What
-cannot be recorded now, because params.yaml has been edited meanwhile, is recorded by a later run of the same experiment.
+A stage leaves an entry in `.state/ran/<experiment>/` when it ends well; it is removed when DVC has recorded its outputs. Outputs
+that cannot be recorded now, because params.yaml has been edited meanwhile, are recorded by a later run of the same experiment.
 """
 
 import logging
@@ -25,15 +25,15 @@ from dagrpo.workflow.dvc_lock import write_lock
 
 
 def record_left_over(folder: str) -> None:
-    """Before a run: record what an earlier one, which was killed or whose params.yaml was edited meanwhile, has finished."""
+    """Record, before a run, the outputs of an earlier one that was killed or whose params.yaml was edited meanwhile."""
     if commit(folder):
         say("What an earlier run had finished is recorded in DVC now.")
 
 
 def commit(folder: str) -> bool:
-    """Record what has run and is still current. True if there was such an output and DVC took all of them.
+    """Record finished outputs that are still current. Returns True if there was such an output and DVC took all of them.
 
-    Not when DVC is driving, which records by itself; of a try there is nothing.
+    Does nothing while DVC drives, which records by itself; an override run has nothing to record.
     """
     if dvc_drives() or not Path(".dvc").is_dir():
         return False
@@ -51,7 +51,7 @@ def commit(folder: str) -> bool:
 
 
 def _recordable(entry: Path, params: Params) -> list[str]:
-    """`still_current`; none, and the entry is removed, where somebody has damaged it or its provenance."""
+    """Return `still_current`; if the entry or its provenance is damaged, remove the entry and return []."""
     try:
         return still_current(entry, params)
     except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
@@ -62,10 +62,10 @@ def _recordable(entry: Path, params: Params) -> list[str]:
 
 
 def still_current(entry: Path, params: Params) -> list[str]:
-    """The outputs of a journal entry, if today's inputs, parameters and code would make them again; else none.
+    """Return the outputs of a journal entry if today's inputs, parameters and code would make them again, else [].
 
-    A run leaves entries that are not when params.yaml or the code was edited before it ended, or before it was killed: DVC
-    would record their outputs as made by the inputs, params.yaml and code of now.
+    Entries are out of date if params.yaml or the code was edited before a run ended, or before it was killed: DVC would record their
+    outputs as made by the inputs, params.yaml and code of now.
     """
     ran = read_json(entry)
     provenance = Path(ran["provenance"])
@@ -84,7 +84,7 @@ def _are_as_recorded(digests: Mapping[str, str]) -> bool:
 
 
 def _commit_to_dvc(outputs: list[Path]) -> bool:
-    """What `dvc commit` does, for the stages that own these outputs; False where one was not recorded, which is said.
+    """Do as `dvc commit` for the stages that own these outputs; return False, with a message, if one was not recorded.
 
     dvc.lock is written once: with several experiments in it, that takes seconds. A re-link would rewrite files and make
     Snakemake rerun.
@@ -129,7 +129,7 @@ def _record(repo: Any, outputs: list[Path]) -> bool:
 
 
 def _is_to_record(stage: Any, outputs: list[Path]) -> bool:
-    """Whether a stage of DVC's owns an output, or is the check of params.yaml."""
+    """Return True if a stage of DVC's owns an output, or is the check of params.yaml."""
     outs = {Path(str(out.def_path)) for out in stage.outs}
     owns = any(not outs.isdisjoint((output, *output.parents)) for output in outputs)
     return owns or stage.addressing.startswith(f"{CHECK_STAGE}@")

@@ -1,6 +1,7 @@
-"""SIGTERM to Snakemake is Ctrl-C: it stops the stages and ends. By itself Snakemake would wait until they are done.
+"""SIGTERM for Snakemake treated as Ctrl-C: stop the stages and end.
 
-A terminal's Ctrl-C reaches the stages too; a signal that another program sends to Snakemake alone is passed on.
+By itself Snakemake would wait until they are done. A terminal's Ctrl-C reaches the stages too; a signal that another program sends
+to Snakemake alone is passed on.
 """
 
 import os
@@ -17,7 +18,7 @@ SECONDS_TO_HEAR_OF_IT = 5.0  # for stages, from the terminal
 
 
 def stop_with_stages() -> None:
-    """From now on, SIGTERM and SIGINT to this process end its stages and raise KeyboardInterrupt. For the main thread alone.
+    """Install handlers: SIGTERM and SIGINT end this process's stages and raise KeyboardInterrupt. For the main thread alone.
 
     A SIGINT that is ignored, as in the background of a shell, stays so.
     """
@@ -50,7 +51,7 @@ def _terminate(stages: Iterable[psutil.Process]) -> None:
 
 
 def running_stages() -> list[psutil.Process]:
-    """The stages below this process; of one that works in a process of its own, the one that supervises it."""
+    """List the stages below this process; for one that works in a separate process, its supervisor."""
     below = [child for child in psutil.Process(os.getpid()).children(recursive=True) if _is_stage(child)]
     return [stage for stage in below if not _is_below(stage, below)]
 

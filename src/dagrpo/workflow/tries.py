@@ -1,7 +1,7 @@
-"""A try: an experiment with parameters that params.yaml does not hold, such as `--config training__steps=3`.
+"""Override runs: parameters that params.yaml lacks, such as `--config training__steps=3`.
 
-It has folders of its own, `data|models|results|logs/<name>~<digest>/`, so that it never touches what the experiment has
-made. DVC does not record it. The digest is that of all its parameters, so the same try goes on where it stopped.
+An override run has its own folders, `data|models|results|logs/<name>~<digest>/`, so that it never touches the experiment's
+outputs. DVC does not record it. The digest is that of all its parameters, so the same override run resumes where it stopped.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ DIGITS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """What tells a run from the experiment of params.yaml. Section runtime changes no result and is no part of it."""
+    """The differences of a run from the experiment of params.yaml, except section runtime, which changes no result."""
 
     folder: str  # name of the experiment, or <name>~<digest>
     overrides: Mapping[str, Any]  # by dotted key; empty for the experiment itself
@@ -30,7 +30,7 @@ class Try:
 
 
 def try_of(params: Params, held: Params) -> Try:
-    """How the parameters of a run differ from those that params.yaml holds."""
+    """Compare a run's parameters with those in params.yaml."""
     own, other = (flat(each.model_dump(exclude={"runtime"})) for each in (params, held))
     overrides = {key: value for key, value in own.items() if key not in other or other[key] != value}
     overrides |= {key: None for key in other if key not in own}
@@ -39,7 +39,7 @@ def try_of(params: Params, held: Params) -> Try:
 
 
 def configuration_digest(params: Params) -> str:
-    """The same for all runs of the same parameters; section runtime, which changes no result, is no part of it."""
+    """Return one digest for all runs with equal parameters, without section runtime, which changes no result."""
     return digest_of(params.model_dump(exclude={"runtime"}))[:DIGITS]
 
 

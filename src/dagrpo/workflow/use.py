@@ -1,7 +1,7 @@
-"""`dagrpo use`: params.yaml from presets, never at the cost of what somebody wrote there by hand.
+"""`dagrpo use`: writes params.yaml from presets without losing manual edits.
 
-A file is taken for edited unless it is byte for byte what this command wrote last, or what an experiment of presets/
-says, which is how a fresh clone begins.
+A file counts as edited unless it is byte for byte this command's last output, or an experiment of presets/, with which a fresh
+clone begins.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ WRITTEN = STATES / "params.sha256"  # of the params.yaml that this command wrote
 def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> None:
     """Write params.yaml, and dvc.yaml's lists of code, for presets; show every parameter that changes.
 
-    Where no preset of hardware is named, the one of this machine's GPUs is laid under the others, or `hardware`; `none`: no one is.
-    A params.yaml that was edited is kept beside the new one, and replaced only when the user agrees or `force` says so.
-    UserError: a preset is unknown, or there is nobody to ask. typer.Exit: the user does not agree.
+    If no preset of hardware is named, `hardware`, or else the one of this machine's GPUs, is laid under the others, unless it is `none`.
+    An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set.
+    Raises UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
     """
     names, told = with_hardware(names, hardware)
     if told is not None:
@@ -67,7 +67,7 @@ def _present() -> bytes | None:
 
 
 def _show_what_changes(new: Params) -> None:
-    """A line per parameter; a file that cannot be read has none to compare."""
+    """Print a line per changed parameter; an unreadable params.yaml has nothing to compare."""
     try:
         old = read_yaml(PARAMS)
     except UserError as error:
@@ -89,17 +89,17 @@ def _is_edited(text: bytes) -> bool:
 
 
 def _wrote(text: bytes) -> bool:
-    """Whether this command wrote it last."""
+    """Return True if this command wrote the text last."""
     try:
         return read_text(WRITTEN, "") == _digest(text)
-    except UserError:  # there is none, or it is damaged
+    except UserError:  # missing or damaged
         return False
 
 
 def _says(preset: str, text: bytes) -> bool:
     try:
         return preset_text([preset]).encode() == text
-    except UserError:  # a preset under repair, of which nobody has asked
+    except UserError:  # a broken preset, which the user has not selected
         return False
 
 
@@ -116,7 +116,7 @@ def _require_consent(*, force: bool) -> None:
 
 
 def _kept(text: bytes) -> Path:
-    """Where the edited file is kept: under a name that nothing has yet."""
+    """Return an unused path beside params.yaml for the edited file."""
     number = 1
     while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not _holds(path, text):
         number += 1
@@ -141,4 +141,4 @@ def _say(text: str) -> None:
 
 
 def _console() -> VisibleConsole:
-    return VisibleConsole(highlight=False, soft_wrap=True)  # made anew: to wherever stdout leads now
+    return VisibleConsole(highlight=False, soft_wrap=True)  # a new one each time: stdout may have been redirected
