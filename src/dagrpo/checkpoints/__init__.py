@@ -1,1 +1,1 @@
-"""Checkpoint folders: what makes one whole, and the exact way from one format to another."""
+"""Checkpoint folders: integrity, and exact conversion between formats."""

@@ -1,8 +1,8 @@
-"""A model in which PEFT has put a LoRA adapter: its weights without it, what it adds to them, and the adapter as files.
+"""Models with a PEFT LoRA adapter: base weights, updates, adapter files.
 
-The weights stay as they are for good: a merge is W + s B A in a tensor of its own, so that it is the same bits however often
-it is made. Not how an adapter comes into a model, which is the trainer's (trainer/adapter.py); nor adapters of others, in a
-folder (lora.py). Imports no PEFT: a model's layers are known by what they hold.
+The base weights never change: a merge is W + s B A in a separate tensor, so that repeated merges give the same bits. The trainer
+adds adapters to models (trainer/adapter.py); lora.py reads other adapters from folders. Imports no PEFT: adapted layers are
+recognised by their attributes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,38 +29,38 @@ BASE_DIGEST = "base_tensor_digest"  # in the metadata of WEIGHTS: see tensor_dig
 
 
 def low_rank_update(up: Tensor, down: Tensor, scale: float) -> Tensor:
-    """s B A in float32 (https://arxiv.org/abs/2106.09685). up: B, [outputs, rank]; down: A, [rank, inputs]."""
+    """Return s B A in float32 (https://arxiv.org/abs/2106.09685). up: B, [outputs, rank]; down: A, [rank, inputs]."""
     return scale * (up.to(torch.float32) @ down.to(torch.float32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
-    """What is added to one weight; the tensors are the trainer's own, maybe spread over ranks."""
+    """The low-rank update of one weight; its tensors are the trainer's, possibly sharded over ranks."""
 
     up: Tensor  # [outputs, rank]
     down: Tensor  # [rank, inputs]
     scale: float  # alpha / rank
 
     def merged(self, weight: Tensor) -> Tensor:
-        """The sum in float32, in a tensor of its own. Every rank calls this; weight: [outputs, inputs], whole."""
+        """Return weight plus update, summed in float32, in a new tensor. Every rank calls this; weight: [outputs, inputs], whole."""
         return weight.to(torch.float32) + low_rank_update(whole(self.up), whole(self.down), self.scale)
 
 
 def low_rank_updates(model: torch.nn.Module) -> dict[str, LowRank]:
-    """By the name of the weight that each is added to, as the model has it without an adapter; {} of one that has none."""
+    """Return the updates by their weights' names in the model without an adapter; {} if it has none."""
     return {f"{name}.weight": _update_of(layer) for name, layer in _adapted_layers(model)}
 
 
 def without_adapter(state: Mapping[str, Tensor], model: torch.nn.Module) -> dict[str, Tensor]:
-    """A state dict of the model as it would be without its adapter."""
+    """Return a state dict of the model as it would be without its adapter."""
     added = {f"{name}.{part}" for name, layer in _adapted_layers(model) for part in _own_tensors(layer)}
     return {name.replace(_BASE, "."): tensor for name, tensor in state.items() if name not in added}
 
 
 def adapter_files(model: torch.nn.Module, base_digest: str) -> list[PlannedFile]:
-    """The adapter in PEFT's format, in the folder ADAPTER of a checkpoint; [] of a model that has none. Every rank calls this.
+    """Plan the adapter in PEFT's format, in the folder ADAPTER of a checkpoint; [] without an adapter. Every rank calls this.
 
-    base_digest: of the tensors that it adds to, which the file names, so that it is merged into no others.
+    base_digest: of the base tensors, recorded in the file, so that it is merged into no others.
     """
     tensors = adapter_tensors(model)
     if not tensors:
@@ -73,7 +73,7 @@ def adapter_files(model: torch.nn.Module, base_digest: str) -> list[PlannedFile]
 
 
 def adapter_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """A and B of every layer, under their names in PEFT's files; {} of a model without an adapter. Every rank calls this."""
+    """Return A and B of every layer, under their names in PEFT's files; {} without an adapter. Every rank calls this."""
     tensors = {}
     for weight, update in low_rank_updates(model).items():
         for matrix, tensor in zip(matrices_of(weight.removesuffix(".weight")), (update.down, update.up), strict=True):
@@ -82,12 +82,12 @@ def adapter_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def matrices_of(layer: str) -> tuple[str, str]:
-    """The names of a layer's A and B in PEFT's files."""
+    """Return the names of a layer's A and B in PEFT's files."""
     return f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight"
 
 
 def adapter_config(rank: int, alpha: int, target_modules: list[str]) -> dict[str, Any]:
-    """What PEFT and SGLang read of an adapter. It names no folder of the base, which is another one on another machine."""
+    """Return the adapter's configuration for PEFT and SGLang, without the base's folder, which differs between machines."""
     return {
         "peft_type": "LORA",
         "task_type": _LANGUAGE_MODEL,
@@ -108,20 +108,20 @@ def _config(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _shortest_names(model: torch.nn.Module, adapted: set[str]) -> list[str]:
-    """The last parts of the layers' names where these say which they are, as readers expect; else the whole names."""
+    """Return the last parts of the layers' names if these are unambiguous, as readers expect; else the whole names."""
     last_parts = {name.rpartition(".")[2] for name in adapted}
     meant = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last_parts}
     return sorted(last_parts if meant == adapted else adapted)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that ranks may hold parts of: then every rank calls this."""
+    """Gather the whole of a tensor that may be sharded over ranks: then every rank calls this."""
     detached = tensor.detach()
     return detached.full_tensor() if isinstance(detached, DTensor) else detached
 
 
 def _adapted_layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """PEFT's layers by the names of those that they stand in the place of."""
+    """Yield PEFT's layers by the names of the layers that they replace."""
     for name, module in model.named_modules():
         if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
             yield name, module

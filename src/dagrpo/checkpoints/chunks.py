@@ -1,6 +1,7 @@
-"""Where the chunks in the files of a DCP folder say that they lie in their tensors: checked before torch works with it.
+"""Check of chunk positions in the files of a DCP folder.
 
-torch takes the places as they are: two chunks in one place leave a hole in their tensor, filled with whatever memory holds.
+Done before torch reads the folder. torch does not check the positions: two overlapping chunks leave a hole in their tensor, filled
+with arbitrary memory.
 """
 
 import json
@@ -21,20 +22,20 @@ _FARTHEST = 1 << 40  # elements along one axis
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A part of a tensor, and where in it that begins."""
+    """A part of a tensor, with its offset in it."""
 
     file: Path
     spec: TensorSpec
     start: tuple[int, ...]
 
     def overlaps(self, other: "_Chunk") -> bool:
-        """Whether some element is in both."""
+        """Return True if both chunks share an element."""
         sides = zip(self.start, self.spec.shape, other.start, other.spec.shape, strict=True)
         return all(a < b + m and b < a + n for a, n, b, m in sides)
 
 
 def require_sound_chunks(files: Sequence[Path]) -> None:
-    """UserError: a file does not say where its chunks lie, or the chunks of a tensor overlap or differ in type."""
+    """Raise UserError if a file lacks its chunks' positions, or the chunks of a tensor overlap or differ in type."""
     chunks: dict[str, list[_Chunk]] = defaultdict(list)
     for path in files:
         require_own(path.parent, path.name)
@@ -47,7 +48,7 @@ def require_sound_chunks(files: Sequence[Path]) -> None:
 
 
 def _places(file: SafetensorsFile) -> dict[str, Any] | None:
-    """What the header says of each chunk; None where it says nothing, and every chunk is a whole tensor."""
+    """Return the header's entry of each chunk; None without one: then every chunk is a whole tensor."""
     text = file.metadata.get("DCP_SHARDING_INFO")
     if not text:
         return None

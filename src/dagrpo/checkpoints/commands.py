@@ -1,4 +1,7 @@
-"""The checkpoint commands of `dagrpo`: convert, inspect, diff and verify, which takes whole experiments, too. Their work is elsewhere."""
+"""Checkpoint commands of `dagrpo`: convert, inspect, diff and verify.
+
+`verify` also takes whole experiments.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

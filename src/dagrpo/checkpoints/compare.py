@@ -1,4 +1,7 @@
-"""What a checkpoint consists of, and where two of them differ. Tensors are read one at a time."""
+"""Content of a checkpoint, and comparison of two.
+
+Tensors are read one at a time.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ _BLOCK = 1 << 22  # values that are compared at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One tensor that is not the same in both: `what` says how, `largest` is the largest absolute difference."""
+    """One tensor that differs: `what` describes how, `largest` is the largest absolute difference."""
 
     name: str
     what: str
@@ -44,7 +47,7 @@ class Comparison:
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """Compare the weights of two folders in any formats. UserError: one of them is not a readable checkpoint."""
+    """Compare the weights of two folders in any formats. Raises UserError if either is not a readable checkpoint."""
     ours, theirs = open_tensors(first), open_tensors(second)
     differences: list[Difference] = []
     for name in sorted(ours.specs.keys() | theirs.specs.keys()):
@@ -70,7 +73,7 @@ def _of_values(name: str, one: TensorSpec, other: TensorSpec, ours: Tensor, thei
 
 
 def _largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    """In float64, block by block; NaN where one of the two is."""
+    """Return the largest absolute difference, in float64, block by block; NaN if either tensor has one."""
     largest = 0.0
     for one, other in zip(torch.split(ours.reshape(-1), _BLOCK), torch.split(theirs.reshape(-1), _BLOCK), strict=True):
         if one.numel():
@@ -82,7 +85,7 @@ def _largest_difference(ours: Tensor, theirs: Tensor) -> float:
 
 
 def described(folder: Path) -> Iterator[str]:
-    """Lines about a checkpoint, manifest or not: first the whole, then each tensor."""
+    """Yield lines about a checkpoint, with or without a manifest: a summary, then each tensor."""
     tensors = open_tensors(folder)
     summary = summary_of(tensors)
     yield f"format: {format_of(folder)}"
@@ -94,7 +97,7 @@ def described(folder: Path) -> Iterator[str]:
 
 
 def verify_weights(folder: Path) -> Manifest:
-    """Check files and tensors against the manifest. UserError names the file, or says that the weights changed."""
+    """Check files and tensors against the manifest. Raises UserError naming the file, or if the weights changed."""
     manifest = verify(folder)
     if summary_of(open_tensors(folder)) != manifest.tensors:
         raise UserError(

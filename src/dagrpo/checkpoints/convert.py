@@ -1,4 +1,4 @@
-"""From any checkpoint format to any other, exactly."""
+"""Exact conversion between any two checkpoint formats."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,17 +25,17 @@ _SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
-    """Hugging Face layout -> the trainer's format. UserError: `source` is not whole, or not in that layout."""
+    """Convert the Hugging Face layout to the trainer's format. Raises UserError if `source` is incomplete, or in another layout."""
     return _between(source, HUGGINGFACE, destination, params.format, params.max_shard_bytes)
 
 
 def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
-    """The trainer's format -> Hugging Face layout, in shards of at most `params.max_shard_bytes`."""
+    """Convert the trainer's format to the Hugging Face layout, in shards of at most `params.max_shard_bytes`."""
     return _between(source, params.format, destination, HUGGINGFACE, params.max_shard_bytes)
 
 
 def _between(source: Path, old: str, destination: Path, new: str, max_shard_bytes: int) -> Manifest:
-    """Where both formats are one there is nothing to convert: the files are linked, whatever the size of their shards."""
+    """Convert between formats; if both are the same, link the files, whatever the size of their shards."""
     require_format(source, verify_listing(source), old)
     require_tokenizer(source)
     if old == new:
@@ -46,9 +46,9 @@ def _between(source: Path, old: str, destination: Path, new: str, max_shard_byte
 def write_as(
     format: str, source: Source, destination: Path, max_shard_bytes: int, options: Mapping[str, str] = _NO_OPTIONS
 ) -> Manifest:
-    """Write a checkpoint in another format. Names, types and bytes of all tensors stay, or it is an error.
+    """Write a checkpoint in another format. Fails unless names, types and bytes of all tensors stay.
 
-    The bytes of the source are checked while they are copied. `options` are those of the format. UserError: another
+    The bytes of the source are checked while they are copied. `options` are those of the format. Raises UserError if another
     process converts to `destination`.
     """
     target = format_named(format)
@@ -85,7 +85,7 @@ def _write(folder: Path, files: Sequence[PlannedFile], doing: str) -> dict[str, 
 
 @contextmanager
 def _only_conversion(destination: Path) -> Iterator[None]:
-    """Keep other conversions from a destination: the next writer removes the temporary folders of those before it."""
+    """Lock a destination against other conversions: the next writer removes the temporary folders of those before it."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     path = destination.parent / f".{destination.name}.convert.lock"
     lock = FileLock(path, timeout=_SECONDS_FOR_THE_LOCK)

@@ -1,4 +1,7 @@
-"""Whether a model is a mixture of experts, as its configuration says. Imports no torch."""
+"""Detection of mixtures of experts from a model's configuration.
+
+Imports no torch.
+"""
 
 from typing import Any
 
@@ -6,10 +9,10 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what famil
 
 
 def number_of_experts(config: Any) -> int:
-    """Of each layer, by the configuration of a language model; 0: it is no mixture of experts."""
+    """Return the experts of each layer, from the configuration of a language model; 0 for a dense model."""
     return next((int(getattr(config, name)) for name in EXPERTS if getattr(config, name, None)), 0)
 
 
 def is_mixture_of_experts(config: Any) -> bool:
-    """Whether each token is sent to some of several experts."""
+    """Return True if each token is routed to some of several experts."""
     return number_of_experts(config) > 0

@@ -1,4 +1,4 @@
-"""What a stage tells about the checkpoint it made: figures for the run, lines for the summary on the terminal."""
+"""Facts about a new checkpoint: figures for the run, summary lines."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from dagrpo.checkpoints.tensors import parameter_count
 
 
 def figures(folder: Path, manifest: Manifest) -> dict[str, float]:
-    """Size of a checkpoint: parameters (tied weights once) and bytes of all its files."""
+    """Return the size of a checkpoint: parameters (tied weights once) and bytes of all its files."""
     return {"parameters": parameter_count(open_tensors(folder)), "bytes": manifest.bytes}
 
 
 def lines(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
-    """The same for a person, with format, types and the beginning of the tensor digest."""
+    """Return the size as lines of text, with format, types and the beginning of the tensor digest."""
     size = figures(folder, manifest)
     return [
         ("folder", str(folder)),

@@ -1,7 +1,6 @@
-"""A checkpoint folder apart from its weights: made whole or not at all, and the files that go along with the weights.
+"""Atomic creation of checkpoint folders, and their auxiliary files.
 
-Those auxiliary files (config, generation config, tokenizer, chat template, origin) pass through every conversion byte
-for byte.
+Those files (config, generation config, tokenizer, chat template, origin) pass through every conversion byte for byte.
 """
 
 import json
@@ -30,9 +29,9 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 @contextmanager
 def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
-    """Yield a folder to fill, manifest last; it becomes `destination` when all went well, else it leaves no trace.
+    """Yield a folder to fill, manifest last; it becomes `destination` if all goes well, else it is removed.
 
-    Raises OSError with the destination's name when the disk is full, before writing where that can be foreseen.
+    Raises OSError with the destination's name if the disk is full, before writing if that can be foreseen.
     """
     with full_disk_naming(destination), atomic_folder(destination) as folder:
         require_space(folder, needed_bytes)  # what a killed run left is removed by now
@@ -40,7 +39,7 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
-    """Refuse to write over anything but a checkpoint that is not read from: the old folder is deleted at the end."""
+    """Raise UserError if `destination` is a non-checkpoint with content, or holds a source: the old folder is deleted at the end."""
     for source in sources:
         if destination.resolve() in (source.resolve(), *source.resolve().parents):
             raise UserError(f"{destination} holds {source}, which is read: give another folder to write.")
@@ -53,9 +52,9 @@ def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
 
 
 def auxiliary_files(folder: Path) -> list[str]:
-    """The files of a model's folder that are neither its weights nor belong to one format of them.
+    """List the files of a model's folder that are neither its weights nor belong to one format of them.
 
-    UserError: the folder has no manifest, and one of them is a link out of it.
+    Raises UserError if the folder has no manifest, and one of them is a link out of it.
     """
     if (folder / MANIFEST).is_file():
         return _listed_auxiliary_files(read_manifest(folder / MANIFEST))
@@ -63,14 +62,14 @@ def auxiliary_files(folder: Path) -> list[str]:
 
 
 def _listed_auxiliary_files(manifest: Manifest) -> list[str]:
-    """The same by a manifest alone."""
+    """List the auxiliary files by a manifest alone."""
     format = format_named(manifest.format)
     # A LoRA adapter that is kept apart goes along, its weights too.
     return [name for name in manifest.files if name.startswith(f"{ADAPTER}/") or not format.owns(name)]
 
 
 def _unlisted_auxiliary_files(folder: Path) -> list[str]:
-    """The same for a folder without a manifest, such as a download: what a model needs, no weights of other formats."""
+    """List the auxiliary files of a folder without a manifest, such as a download: a model's files, no weights of other formats."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in AUXILIARY)]
     formats = [FORMATS.get(name) for name in FORMATS.names()]
@@ -85,13 +84,13 @@ def _unlisted_auxiliary_files(folder: Path) -> list[str]:
 
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
-    """Copy everything but the weights, byte for byte, to a checkpoint with other weights: an adapter is not of these."""
+    """Copy all auxiliary files byte for byte beside other weights; an adapter is not among them."""
     names = [name for name in _listed_auxiliary_files(manifest) if not name.startswith(f"{ADAPTER}/")]
     copy_files({name: source / name for name in names}, folder)
 
 
 def copy_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Copy files byte for byte, under new names where these have folders too."""
+    """Copy files byte for byte, under new names, which may include folders."""
     for name, path in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / name)
@@ -108,19 +107,19 @@ def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:
 
 
 def require_format(folder: Path, manifest: Manifest, format: str) -> None:
-    """Refuse a checkpoint of another format than the caller can read."""
+    """Raise UserError for a checkpoint of another format."""
     if manifest.format != format:
         raise UserError(f"{folder} is a {manifest.format} checkpoint where a {format} one is needed: convert it first.")
 
 
 def require_config(folder: Path) -> None:
-    """Refuse a model folder without a config.json."""
+    """Raise UserError for a model folder without a config.json."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}: copy that of the model it comes from into it.")
 
 
 def require_tokenizer(folder: Path) -> None:
-    """Refuse a model folder without a tokenizer: nothing could be sampled from it."""
+    """Raise UserError for a model folder without a tokenizer: nothing could be sampled from it."""
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise UserError(
             f"{folder} has no tokenizer ({' or '.join(_TOKENIZERS[:2])}): "
@@ -129,7 +128,7 @@ def require_tokenizer(folder: Path) -> None:
 
 
 def require_chat_template(folder: Path) -> None:
-    """Refuse a model folder whose tokenizer cannot render a conversation: every prompt is one."""
+    """Raise UserError for a model folder whose tokenizer cannot render a conversation: every prompt is one."""
     if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
         return
     config = folder / "tokenizer_config.json"

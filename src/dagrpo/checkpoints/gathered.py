@@ -1,7 +1,6 @@
-"""The weights of a model under their names in a checkpoint, gathered one by one from the ranks that hold its parts.
+"""Sharded weights gathered one by one, under their names in a checkpoint.
 
-An adapter of the model is merged into them, unless it is left out: into each weight when it is read, so that the model's own stays as
-it is.
+An adapter of the model is merged into each weight when it is read, unless it is left out; the model's weights stay as they are.
 """
 
 from collections.abc import Iterator
@@ -21,36 +20,36 @@ _OWNERS_KEPT = 2  # of the weights of experts, two of the model's tensors are re
 
 
 def is_in_checkpoint_form(model: PreTrainedModel) -> bool:
-    """Whether the tensors of a model are those of its checkpoint, under the same names."""
+    """Return True if a model's tensors are those of its checkpoint, under the same names."""
     outlines = _outlines(own_state(model))
     return outlines.keys() == _unchanged(outlines, in_checkpoint_form(model, outlines))
 
 
 def _outlines(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors without values."""
+    """Return the tensors on the meta device, without values."""
     return {name: torch.empty(t.shape, dtype=t.dtype, device="meta") for name, t in state.items()}
 
 
 def _unchanged(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    """The names of tensors that a conversion left alone."""
+    """Return the names of tensors that a conversion left alone."""
     return {name for name, tensor in after.items() if tensor is before.get(name)}
 
 
 class GatheredWeights:
-    """The weights of a model in `dtype`, under their names in a checkpoint. Rank 0 reads them; every rank takes part:
+    """A model's weights in `dtype`, under their names in a checkpoint. Rank 0 reads them; every rank takes part:
 
         if world.is_rank_zero:
             with weights.reading() as tensors:  # any order; each tensor is gathered when it is read
                 write(tensors)
         else:
-            weights.give_parts()  # until rank 0 has read all that it wants
+            weights.give_parts()  # until rank 0 leaves the block
 
-    No rank ever holds more than a few whole tensors. UserError: the model, spread over several ranks, holds its weights
+    No rank ever holds more than a few whole tensors. Raises UserError if the model, sharded over several ranks, holds its weights
     in a form that cannot be undone tensor by tensor.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, world: World, *, merges: bool = True) -> None:
-        """`merges`: whether an adapter of the model is merged into them."""
+        """Set up gathering. `merges`: merge the model's adapter into the weights."""
         self._model = model
         self._dtype = dtype
         self._world = world
@@ -61,7 +60,7 @@ class GatheredWeights:
 
     @contextmanager
     def reading(self) -> Iterator[Tensors]:
-        """On rank 0: the weights as they are now, to be read inside the block. The other ranks are in `give_parts`."""
+        """Yield the current weights on rank 0, to be read inside the block, while the other ranks are in `give_parts`."""
         assert self._world.is_rank_zero
         self._state = own_state(self._model)
         try:
@@ -71,14 +70,14 @@ class GatheredWeights:
             self._world.broadcast(None)
 
     def give_parts(self) -> None:
-        """On every other rank: this rank's parts, one tensor after the other, as rank 0 asks for them."""
+        """Send this rank's parts, on every other rank, one tensor after the other, as rank 0 requests them."""
         assert not self._world.is_rank_zero
         self._state = own_state(self._model)
         while (owner := self._world.broadcast()) is not None:
             self._whole(owner)
 
     def read(self, name: str) -> Tensor:
-        """The whole tensor, on rank 0, inside `reading`."""
+        """Return the whole tensor, on rank 0, inside `reading`."""
         owner = self._owners[name]
         if owner not in self._converted:
             return self._requested(owner)
@@ -89,7 +88,7 @@ class GatheredWeights:
         return self._kept[owner][name]
 
     def _converted_whole(self) -> dict[str, Tensor]:
-        """All at once, where they cannot be converted one by one."""
+        """Convert all weights at once, if they cannot be converted one by one."""
         return in_checkpoint_form(self._model, {name: self._whole(name) for name in self._state})
 
     def _requested(self, owner: str) -> Tensor:
@@ -103,7 +102,7 @@ class GatheredWeights:
         return whole(self._in_type(self._state[owner].detach()))
 
     def _described(self) -> tuple[dict[str, str], set[str], dict[str, TensorSpec]]:
-        """Which of the model's tensors holds each of the checkpoint's, which of them are converted, and what comes out."""
+        """Return the model's tensor of each checkpoint tensor, the converted ones among them, and the resulting specs."""
         outlines = {owner: self._in_type(tensor) for owner, tensor in _outlines(self._state).items()}
         whole = in_checkpoint_form(self._model, outlines)
         converted = outlines.keys() - _unchanged(outlines, whole)

@@ -1,8 +1,8 @@
-"""LoRA adapters in PEFT's format: merged into the weights of their base model, or carried along as they are.
+"""LoRA adapters in PEFT's format: merged into base weights, or copied.
 
 Merging is W + s B A with s = alpha / r (https://arxiv.org/abs/2106.09685), or alpha / sqrt(r) for rank-stabilised
-adapters (https://arxiv.org/abs/2312.03732). It is computed in float32 and rounded once, to the type of W. Not for DoRA,
-biases, whole modules that an adapter replaces, or adapters that began by changing their base (PiSSA): those are refused.
+adapters (https://arxiv.org/abs/2312.03732). It is computed in float32 and rounded once, to the type of W. DoRA,
+biases, whole modules that an adapter replaces, and adapters that began by changing their base (PiSSA) are refused.
 """
 
 import math
@@ -61,13 +61,13 @@ class Adapter:
     file: SafetensorsFile
 
     def update(self, name: str) -> Tensor:
-        """s B A in float32."""
+        """Return s B A in float32."""
         up, down = (self.file.read(f"{self.modules[name]}.lora_{which}.weight") for which in "BA")
         return low_rank_update(up, down, self.scales[name])
 
 
 class MergedTensors:
-    """The weights of a base model with an adapter added. UserError: the adapter is of another model."""
+    """The weights of a base model with an adapter added. Raises UserError if the adapter is of another model."""
 
     def __init__(self, base: Tensors, adapter: Adapter) -> None:
         self._base = base
@@ -85,7 +85,7 @@ class MergedTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MergedSource(Source):
-    """The base with the adapter in it; its files are checked too, its tensors are no longer those of its manifest."""
+    """The base with the adapter in it; its files are checked too, but its tensors differ from its manifest's."""
 
     base: Source
 
@@ -95,7 +95,7 @@ class _MergedSource(Source):
 
 
 def merged(source: Source, folder: Path) -> Source:
-    """The source with an adapter merged into its weights."""
+    """Return the source with an adapter merged into its weights."""
     tensors = MergedTensors(source.tensors, _adapter_of(source, folder))
     return _MergedSource(
         folder=source.folder,
@@ -108,13 +108,13 @@ def merged(source: Source, folder: Path) -> Source:
 
 
 def with_adapter_beside(source: Source, folder: Path) -> Source:
-    """The source with the adapter's own two files beside its unchanged weights, byte for byte."""
+    """Return the source with the adapter's own two files beside its unchanged weights, byte for byte."""
     MergedTensors(source.tensors, _adapter_of(source, folder))  # it belongs to this model
     return replace(source, beside={f"{ADAPTER}/{name}": folder / name for name in (CONFIG, WEIGHTS)})
 
 
 def _adapter_of(source: Source, folder: Path) -> Adapter:
-    """The adapter, its weights under the names that they have in the source. UserError: it is of other weights."""
+    """Read the adapter, with its weights renamed as in the source. Raises UserError if it is of other weights."""
     adapter = read_adapter(folder)
     _require_base(source, adapter)
     if adapter.scales.keys() <= source.tensors.specs.keys():
@@ -132,7 +132,7 @@ def _adapter_of(source: Source, folder: Path) -> Adapter:
 
 
 def _require_base(source: Source, adapter: Adapter) -> None:
-    """Refuse an adapter of ours for weights that are not those it was trained on, such as those it is merged into already."""
+    """Raise UserError for a dagrpo adapter trained on other weights, such as those into which it is already merged."""
     expected = adapter.file.metadata.get(BASE_DIGEST)
     if expected is None or not (source.folder / MANIFEST).is_file():
         return
@@ -144,7 +144,7 @@ def _require_base(source: Source, adapter: Adapter) -> None:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Open an adapter. UserError: it is not LoRA, or does more than adding s B A to weights."""
+    """Open an adapter. Raises UserError if it is not LoRA, or does more than adding s B A to weights."""
     for name in (CONFIG, WEIGHTS):
         require_own(folder, name)
     config = _read_config(folder)
@@ -177,7 +177,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _require_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse ranks and alphas that are not numbers of a sensible size, given for all modules or by patterns of their names."""
+    """Raise UserError for ranks and alphas other than numbers of a sensible size, given for all modules or by name patterns."""
     for key, patterns_key in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
         patterns = config.get(patterns_key) or {}
         if not isinstance(patterns, dict):
@@ -193,7 +193,7 @@ def _require_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> float:
-    """alpha / r of a module; both may be given by patterns of its name."""
+    """Return alpha / r of a module; both may be given by patterns of its name."""
     name = module.removeprefix(PREFIX)
     where = file.path.with_name(CONFIG)
     rank = _by_pattern(where, config.get("rank_pattern"), name, config["r"])
@@ -207,7 +207,7 @@ def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> flo
 
 
 def _by_pattern(where: Path, patterns: Mapping[str, float] | None, name: str, default: float) -> float:
-    """As PEFT matches them: the pattern is the whole name or what follows a dot in it."""
+    """Return the value whose pattern matches as in PEFT: the pattern is the whole name, or follows a dot in it."""
     import regex  # type: ignore[import-untyped]  # re has no limit of time: a pattern of 20 characters can take years
 
     for pattern, value in (patterns or {}).items():

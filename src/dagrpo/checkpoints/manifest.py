@@ -1,7 +1,7 @@
-"""manifest.json: what a checkpoint folder consists of, and the check that it still does.
+"""manifest.json: the listed content of a checkpoint folder, and its check.
 
-Written last, so a folder that has one is whole. `provenance.json`, which the stage frame adds later, is not in it.
-The tensor digest does not depend on the format or the sharding: a conversion is exact when it does not change it.
+Written last, so a folder that has one is complete. `provenance.json`, which the stage frame adds later, is not in it.
+The tensor digest does not depend on the format or the sharding: a conversion is exact if it does not change it.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folde
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSummary:
-    """The weights of a checkpoint, whatever files hold them."""
+    """The weights of a checkpoint, independent of their files."""
 
     count: int
     dtypes: dict[str, int]  # type -> number of tensors of it
@@ -48,7 +48,7 @@ _ADAPTER = TypeAdapter(Manifest)
 
 
 def tensor_digest(tensors: Tensors) -> str:
-    """One sha256 over name, type, shape and bytes of every tensor in name order, read one by one."""
+    """Return one sha256 over name, type, shape and bytes of every tensor in name order, read one by one."""
     digest = hashlib.sha256()
     for name in sorted(tensors.specs):
         spec = tensors.specs[name]
@@ -58,7 +58,7 @@ def tensor_digest(tensors: Tensors) -> str:
 
 
 def summary_of(tensors: Tensors) -> TensorSummary:
-    """What a manifest says about weights. Reads every tensor."""
+    """Summarise weights for a manifest. Reads every tensor."""
     dtypes = Counter(dtype_name(spec.dtype) for spec in tensors.specs.values())
     return TensorSummary(count=len(tensors.specs), dtypes=dict(dtypes), digest=tensor_digest(tensors))
 
@@ -79,7 +79,7 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest.json. UserError: it is missing or not a manifest. The files it lists are not looked at."""
+    """Read a manifest.json without looking at the listed files. Raises UserError if it is missing or not a manifest."""
     try:
         manifest = _ADAPTER.validate_python(read_json(path))
     except ValidationError as error:
@@ -97,19 +97,19 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def tensor_digest_of(folder: Path) -> str:
-    """What the manifest of a checkpoint says; its weights are not read."""
+    """Return the tensor digest from a checkpoint's manifest, without reading its weights."""
     return read_manifest(folder / MANIFEST).tensors.digest
 
 
 def verify(folder: Path) -> Manifest:
-    """Check every file of a checkpoint against its manifest. UserError names what is missing, changed or too much."""
+    """Check every file of a checkpoint against its manifest. Raises UserError naming a missing, changed or unlisted file."""
     manifest = verify_listing(folder)
     verify_digests(folder, manifest)
     return manifest
 
 
 def verify_listing(folder: Path) -> Manifest:
-    """The cheap part of `verify`: that the files are there and as long as they should be, and no others."""
+    """Check, as the cheap part of `verify`, that exactly the listed files exist, with the listed lengths."""
     manifest = read_manifest(folder / MANIFEST)
     for name, entry in manifest.files.items():
         _require_none(folder, name, fault_of_size(folder / name, entry))
@@ -121,7 +121,7 @@ def verify_listing(folder: Path) -> Manifest:
 
 
 def verify_digests(folder: Path, manifest: Manifest) -> None:
-    """The other part of `verify`: that the bytes are the listed ones. Reads every file."""
+    """Check, as the other part of `verify`, that the bytes are the listed ones. Reads every file."""
     for name, entry in manifest.files.items():
         _require_none(folder, name, fault_of(folder / name, entry))
 

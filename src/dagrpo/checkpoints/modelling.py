@@ -1,8 +1,8 @@
-"""What is used of transformers' models, imported without what transformers would import for tasks that are none of ours.
+"""transformers' model classes, imported without scikit-learn and scipy.
 
-For an option of assisted decoding it imports scikit-learn, and with it scipy.stats and pandas; for the detection of things
-in pictures, scipy.optimize: 2.6 s of processor time in every process that has a model. Whoever imports those packages
-elsewhere still gets them.
+For an option of assisted decoding transformers imports scikit-learn, and with it scipy.stats and pandas; for object detection,
+scipy.optimize: 2.6 s of processor time in every process that has a model, for tasks that dagrpo does not have. Other modules can
+still import those packages.
 """
 
 import sys
@@ -12,7 +12,7 @@ from transformers.utils import is_scipy_available, is_sklearn_available
 
 
 def _seems_missing(package: str, is_available: Any) -> None:
-    """Have transformers look for a package while the import system knows of none: it looks once, and remembers."""
+    """Have transformers look for a package while the import system knows of none: it looks once, and caches the result."""
     imported = sys.modules.get(package)
     sys.modules[package] = None  # type: ignore[assignment]  # "is not installed", to the import system
     is_available.cache_clear()

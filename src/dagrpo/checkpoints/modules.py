@@ -1,4 +1,4 @@
-"""Between a checkpoint's tensors and a transformers model.
+"""Translation between a checkpoint's tensors and a transformers model.
 
 Names and shapes in a checkpoint are those of the Hugging Face layout; transformers may hold them otherwise inside a
 model (fused experts, tied embeddings), and its own rules translate both ways.
@@ -20,10 +20,10 @@ from dagrpo.visible import one_line
 
 
 def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -> PreTrainedModel:
-    """The causal language model of a folder's config.json with the given weights, in eval mode.
+    """Build the causal language model of a folder's config.json with the given weights, in eval mode.
 
-    The model takes over the storage of `state` where the type is right already, so memory holds the weights once.
-    UserError: transformers has no such model, or tensors are missing, left over or of another shape.
+    The model shares the storage of `state` if the type is right already, so memory holds the weights once.
+    Raises UserError if transformers has no such model, or tensors are missing, left over or of another shape.
     """
     config, model_class = _architecture_of(folder)
     with no_progress_bars():
@@ -54,7 +54,7 @@ def _architecture_of(folder: Path) -> tuple[PreTrainedConfig, type[PreTrainedMod
 
 
 def model_class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class of a causal language model, or of a vision-language model. UserError: transformers has neither for it."""
+    """Return the class of a causal or vision-language model. Raises UserError if transformers has neither for it."""
     for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
         model_class: type[PreTrainedModel] | None = classes.get(type(config), None)
         if model_class is not None:
@@ -63,7 +63,7 @@ def model_class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def empty_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a folder's config.json in eval mode, its weights allocated but neither set nor touched.
+    """Build the model of a folder's config.json in eval mode, its weights allocated but neither set nor touched.
 
     Untouched memory takes none: the parts of the weights that are dropped before they are set cost nothing.
     """
@@ -75,21 +75,21 @@ def empty_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def own_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's tensors under the names that the model gives them; tied weights appear once, an adapter not at all."""
+    """Return a model's tensors under the model's names for them; tied weights appear once, an adapter not at all."""
     tied, state = getattr(model, "all_tied_weights_keys", {}), without_adapter(model.state_dict(), model)
     return {name: tensor for name, tensor in state.items() if name not in tied}
 
 
 def in_checkpoint_form(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Some of `own_state` under their names in a checkpoint, where one tensor may be several."""
+    """Return some of `own_state` under their names in a checkpoint, where one tensor may become several."""
     reverted: dict[str, Tensor] = revert_weight_conversion(model, state)
     return reverted
 
 
 def names_in_checkpoint(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """What each weight of the model of a folder's config.json is called in a checkpoint.
+    """Map weights of the model of a folder's config.json to their names in a checkpoint.
 
-    One that a checkpoint holds in several parts keeps its name, which is none of a checkpoint.
+    A weight that a checkpoint holds in several parts keeps its name, which no checkpoint has.
     """
     model = empty_model(folder, torch.float32)
     found = {}
@@ -100,13 +100,13 @@ def names_in_checkpoint(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def state_of(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's tensors under their names in a checkpoint; tied weights appear once. Of a model without an adapter."""
+    """Return the tensors of a model without an adapter, under their names in a checkpoint; tied weights appear once."""
     assert not low_rank_updates(model), "GatheredWeights merges them"
     return in_checkpoint_form(model, own_state(model))
 
 
 def dtype_of_model(model: PreTrainedModel) -> torch.dtype:
-    """The type most of a model's weights are in."""
+    """Return the type of most of a model's weights."""
     dtype: torch.dtype = model.dtype
     return dtype
 
@@ -127,7 +127,7 @@ def require_all_loaded(folder: Path, model_class: str, report: Mapping[str, Any]
 
 
 class no_progress_bars:
-    """transformers draws a bar per loaded model, which would tear the stage's own."""
+    """Suppresses transformers' bar per loaded model, which would tear the stage's own."""
 
     def __enter__(self) -> None:
         self._shown = transformers.utils.logging.is_progress_bar_enabled()

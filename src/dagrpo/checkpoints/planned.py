@@ -1,6 +1,6 @@
-"""The files of a checkpoint before they exist: each one's name, its exact length and how to write it.
+"""Planned checkpoint files: name, exact length, and how to write them.
 
-A plan costs no memory and no reading of weights, so what cannot be converted is refused before anything is written.
+A plan costs no memory and no reading of weights, so a model that cannot be converted is refused before anything is written.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ class PlannedFile:
 
 
 def planned_content(name: str, content: bytes, executable: bool = False) -> PlannedFile:
-    """A file whose content is known already."""
+    """Plan a file whose content is known already."""
 
     def write(file: BinaryIO) -> None:
         file.write(content)
@@ -32,7 +32,7 @@ def planned_content(name: str, content: bytes, executable: bool = False) -> Plan
 
 
 def planned_copy(name: str, path: Path) -> PlannedFile:
-    """A file that is another one byte for byte."""
+    """Plan a byte-for-byte copy of another file."""
 
     def write(file: BinaryIO) -> None:
         with path.open("rb") as original:
@@ -42,7 +42,7 @@ def planned_copy(name: str, path: Path) -> PlannedFile:
 
 
 def write_planned(folder: Path, file: PlannedFile) -> Path:
-    """Write one file into a folder, in place of what may be there; it is not fsynced."""
+    """Write one file into a folder, replacing an existing one; it is not fsynced."""
     path = folder / file.name
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as opened:
@@ -54,7 +54,7 @@ def write_planned(folder: Path, file: PlannedFile) -> Path:
 
 
 def write_hashed(folder: Path, file: PlannedFile) -> str:
-    """`write_planned`, and the sha256 of what was written: not read again, but hashed while it is written."""
+    """Write a file as `write_planned` does, and return its sha256, hashed while it is written instead of read again."""
     with ThreadPoolExecutor(1) as thread:
         digest = hashlib.sha256()
 
@@ -79,6 +79,6 @@ class _Hashed:
 
 
 def write_all(folder: Path, files: Iterable[PlannedFile]) -> None:
-    """Write files into a folder that exists."""
+    """Write files into an existing folder."""
     for file in files:
         write_planned(folder, file)

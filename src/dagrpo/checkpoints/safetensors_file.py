@@ -1,4 +1,4 @@
-"""One safetensors file: written tensor by tensor, read by mapping, refused in a sentence.
+"""safetensors files, written tensor by tensor and read by mapping.
 
 The safetensors package itself is not used for writing: its `save_file` needs all tensors of a file in memory (2.1 GB for
 a file of 1 GB), and it writes several metadata keys in random order, so that equal weights give unequal files.
@@ -37,7 +37,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def planned_safetensors(name: str, tensors: Tensors, metadata: Mapping[str, str]) -> PlannedFile:
-    """One file with all tensors; the same tensors give the same bytes. Writing it holds one tensor in memory."""
+    """Plan one file with all tensors; equal tensors give equal bytes. Writing it holds one tensor in memory."""
     order = _file_order(tensors)
     header = _header(tensors, order, metadata)
 
@@ -55,7 +55,7 @@ def write_safetensors(path: Path, tensors: Tensors, metadata: Mapping[str, str])
 
 
 def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[Tensors]:
-    """Fill shards with tensors in name order; a larger tensor gets a shard of its own."""
+    """Fill shards with tensors in name order; a larger tensor gets a separate shard."""
     shards: list[list[str]] = [[]]
     room = max_shard_bytes
     for name in sorted(tensors.specs):
@@ -69,7 +69,7 @@ def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[Tensors]:
 
 
 class SafetensorsFile:
-    """One file, mapped into memory. UserError: it is missing, truncated, or something else."""
+    """One file, mapped into memory. Raises UserError if it is missing, truncated, or not safetensors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,12 +78,12 @@ class SafetensorsFile:
         self.metadata: Mapping[str, str] = self._handle.metadata() or {}
 
     def spec(self, name: str) -> TensorSpec:
-        """Type and shape, from the header alone."""
+        """Return type and shape, from the header alone."""
         view = self._handle.get_slice(name)
         return TensorSpec(dtype=self._dtype(name, view.get_dtype()), shape=tuple(view.get_shape()))
 
     def read(self, name: str) -> Tensor:
-        """A view of the file; changing it copies the page and leaves the file alone."""
+        """Return a view of the file; changing it copies the page and leaves the file alone."""
         tensor: Tensor = self._handle.get_tensor(name)
         return tensor
 
@@ -108,7 +108,7 @@ class SafetensorsFile:
 
 
 def _file_order(tensors: Tensors) -> list[str]:
-    """Widest type first, so that every tensor is aligned; then by name, as the safetensors package does."""
+    """Order tensors by the widest type first, so that each is aligned; then by name, as the safetensors package does."""
     return sorted(tensors.specs, key=lambda name: (-tensors.specs[name].dtype.itemsize, name))
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints of models that several ranks hold parts of: each rank reads and writes its own.
+"""Checkpoints of models sharded over ranks.
 
-No rank ever holds the whole model, except where transformers keeps tensors in another form than the checkpoint does
-(a mixture of experts): every rank builds those whole before they are sharded.
+Each rank reads and writes its own part. No rank ever holds the whole model, except if transformers keeps tensors in another form
+than the checkpoint (a mixture of experts): every rank builds those whole before they are sharded.
 """
 
 from pathlib import Path
@@ -24,10 +24,10 @@ from dagrpo.distributed import World
 
 
 def model_to_shard(folder: Path, dtype: torch.dtype, world: World) -> tuple[PreTrainedModel, Tensors | None]:
-    """The model of a checkpoint in any format, and its weights where they can be read after it is sharded.
+    """Return the model of a checkpoint in any format, and its weights if they can be read after sharding.
 
     With weights: the model is empty; shard it, then `read_weights`. Without (None): it holds them already; shard it.
-    UserError, on rank 0 and before the other ranks read anything: the folder is not what its manifest says.
+    Raises UserError, on rank 0 and before the other ranks read anything, if the folder does not match its manifest.
     """
     if world.is_rank_zero:
         verify(folder)
@@ -41,13 +41,13 @@ def model_to_shard(folder: Path, dtype: torch.dtype, world: World) -> tuple[PreT
 
 
 def _are_the_models_own(model: PreTrainedModel, tensors: Tensors) -> bool:
-    """Whether a model holds the checkpoint's tensors unconverted: same names, same shapes, nothing fused or renamed."""
+    """Return True if a model holds the checkpoint's tensors unconverted: same names, same shapes, nothing fused or renamed."""
     shapes = {name: tuple(tensor.shape) for name, tensor in own_state(model).items()}
     return shapes == {name: spec.shape for name, spec in tensors.specs.items()} and is_in_checkpoint_form(model)
 
 
 def read_weights(model: PreTrainedModel, tensors: Tensors) -> None:
-    """Fill a model, sharded or not, from the weights of `model_to_shard`. Every rank reads what it holds."""
+    """Fill a model, sharded or not, from the weights of `model_to_shard`. Every rank reads its own part."""
     state = own_state(model)
     if isinstance(tensors, DcpTensors):
         tensors.read_into(state)
@@ -57,7 +57,7 @@ def read_weights(model: PreTrainedModel, tensors: Tensors) -> None:
 
 
 def fill(target: Tensor, value: Tensor) -> None:
-    """Set a tensor that ranks may hold parts of: every rank has the whole value, and keeps its part."""
+    """Set a tensor that may be sharded over ranks: every rank has the whole value, and keeps its part."""
     value = value.to(target.device, target.dtype)
     if isinstance(target, DTensor):
         value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
@@ -67,8 +67,8 @@ def fill(target: Tensor, value: Tensor) -> None:
 def save_sharded(model: PreTrainedModel, like: Path, destination: Path, world: World) -> None:
     """Write a model in the format of the checkpoint `like`, with its auxiliary files. Every rank calls this.
 
-    In the format dcp every rank writes its own parts; in the others rank 0 writes tensor after tensor, and always those of
-    a model with an adapter: merged into the weights, and beside them by itself.
+    In the format dcp every rank writes its own parts; in the others rank 0 writes tensor after tensor. A model with an adapter is
+    always written by rank 0: the adapter merged into the weights, and also beside them.
     """
     dtype, is_adapted = dtype_of_model(model), bool(low_rank_updates(model))
     if world.size > 1 and not is_adapted and is_in_checkpoint_form(model) and format_of(like) == "dcp":

@@ -1,4 +1,4 @@
-"""A checkpoint to read from: one of ours with a manifest, or what another program saved in a format that is known."""
+"""Checkpoints to read: with dagrpo's manifest, or in a known format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from dagrpo.listing import MANIFEST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a conversion reads: weights, and the files that go along with them."""
+    """The input of a conversion: weights, and their auxiliary files."""
 
     folder: Path  # of the weights
     format: str  # of the weights
@@ -25,11 +25,11 @@ class Source:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Everything but the weights, by its name in the new checkpoint."""
+        """Return the path of every auxiliary file by its name in the new checkpoint."""
         return {name: self.home / name for name in self.auxiliary} | dict(self.beside)
 
     def summary(self) -> TensorSummary:
-        """What the manifest says about the weights after checking every file; without one, what the weights say."""
+        """Return the manifest's summary of the weights after checking every file; without a manifest, compute it."""
         if not (self.folder / MANIFEST).is_file():
             return summary_of(self.tensors)
         manifest = read_manifest(self.folder / MANIFEST)
@@ -40,8 +40,8 @@ class Source:
 def open_source(folder: Path, base: Path | None = None) -> Source:
     """Open a checkpoint of any format. Files are checked for presence and length, their bytes not yet.
 
-    `base` is the model that training began with: it gives config, tokenizer and missing rows of the vocabulary to what
-    a trainer saved without them. UserError: the folder is no checkpoint, or not whole.
+    `base` is the model that training began with: it gives config, tokenizer and missing rows of the vocabulary to a checkpoint that
+    a trainer saved without them. Raises UserError if the folder is not a checkpoint, or incomplete.
     """
     if (folder / MANIFEST).is_file():
         verify_listing(folder)
@@ -60,15 +60,15 @@ def open_source(folder: Path, base: Path | None = None) -> Source:
 
 
 def open_tensors(folder: Path) -> Tensors:
-    """The weights of a checkpoint folder in any format."""
+    """Open the weights of a checkpoint folder in any format."""
     return open_as(format_of(folder), folder)
 
 
 def format_of(folder: Path) -> str:
-    """What the manifest says, or else the files. UserError: neither says anything."""
+    """Return the format from the manifest, or else from the files. Raises UserError if neither identifies it."""
     if (folder / MANIFEST).is_file():
         return read_manifest(folder / MANIFEST).format
-    for name in reversed(FORMATS.names()):  # those of packages first: theirs have more of their own to be known by
+    for name in reversed(FORMATS.names()):  # those of packages first: they are more specific
         if FORMATS.get(name).recognises(folder):
             return name
     raise UserError(
@@ -78,5 +78,5 @@ def format_of(folder: Path) -> str:
 
 
 def open_as(format: str, folder: Path, base: Path | None = None) -> Tensors:
-    """The weights of a folder in a known format."""
+    """Open the weights of a folder in a known format."""
     return format_named(format, f"the format of {folder}").open(folder, base)

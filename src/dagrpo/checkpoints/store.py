@@ -1,7 +1,6 @@
-"""Checkpoints as models: one way to load one, one way to save one, in whichever format it is.
+"""Loading and saving of models in any checkpoint format.
 
-Not for changing the format (`convert`), nor for models that are spread over processes (`sharded`, which saves through
-here too where one process writes).
+`convert` changes formats; `sharded` handles models spread over processes, and also saves through here if one process writes.
 """
 
 import shutil
@@ -27,7 +26,7 @@ DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """(model, tokenizer) of a checkpoint in any format, after checking it against its manifest, in eval mode."""
+    """Load (model, tokenizer) of a checkpoint in any format, after checking it against its manifest, in eval mode."""
     from dagrpo.checkpoints.modules import build_model
     from dagrpo.checkpoints.tokenizers import load_tokenizer
 
@@ -48,7 +47,7 @@ def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manif
 def save_weights(
     tensors: Tensors, dtype: torch.dtype, like: Path, destination: Path, beside: Sequence[PlannedFile] = ()
 ) -> Manifest:
-    """The same with the weights of a model in `dtype`, read one by one. `beside`: files of its own, such as an adapter."""
+    """Write a model's weights in `dtype`, read one by one, in the format of `like`. `beside`: extra files, such as an adapter."""
     origin = verify(like)
     with new_checkpoint(destination, total_bytes(tensors) + sum(file.bytes for file in beside)) as folder:
         copy_auxiliary(like, origin, folder)
@@ -65,9 +64,9 @@ def finish(folder: Path, format: str, tensors: Tensors, max_shard_bytes: int = D
 
 
 def link(source: Path, destination: Path) -> Manifest:
-    """The same checkpoint under another name, after checking it: its files linked where the disk allows, else copied.
+    """Link a checkpoint under another name, after checking it; files are copied if the disk does not allow links.
 
-    The manifest has the same bytes in a file of its own: its time is when this folder was made, which Snakemake looks at.
+    The manifest is copied: its time is when this folder was made, which Snakemake looks at.
     """
     manifest = verify(source)
     with new_checkpoint(destination, 0) as folder:

@@ -1,4 +1,4 @@
-"""A 64-bit hash of a tensor, computed where the tensor is."""
+"""64-bit hash of a tensor, computed on its device."""
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ _TILES_LAUNCHED = 512  # on other devices: temporary tensors of 32 MiB each
 def tensor_hash(tensor: Tensor) -> Tensor:
     """Return the hash of a tensor's bytes, [] in int64, on the tensor's device, without synchronising.
 
-    The value is that of SGLang's gpu_tensor_hash: two 32-bit sums of mixed words for each 8,192 words. It shows errors and other
-    roundings; it is no defence against somebody who looks for a tensor with the same hash.
+    The value is that of SGLang's gpu_tensor_hash: two 32-bit sums of mixed words for each 8,192 words. It detects errors and different
+    rounding; it is no defence against a deliberate collision.
     """
     words = _words(tensor)
     seeds = (0x243F6A88, (0x243F6A88 * 0x9E3779B1 ^ 0xDEADBEEF) & _WORD)
@@ -35,7 +35,7 @@ def in_hex(value: int) -> str:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """Return the bytes as [words] in int32; zeros fill the last word up. Copies only what cannot be viewed."""
+    """Return the bytes as [words] in int32; zeros pad the last word. Copies only bytes that cannot be viewed."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     if len(data) % 4 or data.storage_offset() % 4:
         data = torch.nn.functional.pad(data, (0, -len(data) % 4))
@@ -43,7 +43,7 @@ def _words(tensor: Tensor) -> Tensor:
 
 
 def _place(index: Tensor, factor: int, seed: int, turn: int) -> Tensor:
-    """Return what a word is combined with, so that its place counts."""
+    """Return the value that a word is combined with, so that its position counts."""
     return ((index * factor + seed) & _WORD) ^ (((index << turn) | (index >> (32 - turn))) & _WORD)
 
 

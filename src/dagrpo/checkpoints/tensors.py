@@ -1,6 +1,6 @@
-"""Named tensors that are read one at a time, whatever holds them.
+"""Named tensors read one at a time, from memory or files.
 
-A 30 GB checkpoint passes through here with one tensor in memory. Not a state dict: nothing is kept after it was read.
+A 30 GB checkpoint passes through here with one tensor in memory. Unlike a state dict, nothing is kept after it was read.
 """
 
 import math
@@ -17,7 +17,7 @@ NAMED_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """What a tensor is, without its values."""
+    """Type and shape of a tensor, without its values."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class StateTensors:
 
 
 class CastTensors:
-    """Other tensors with their floating point ones in `dtype`; integers stay as they are."""
+    """A view of other tensors with floating point ones cast to `dtype`; integers stay as they are."""
 
     def __init__(self, tensors: Tensors, dtype: torch.dtype) -> None:
         self._tensors = tensors
@@ -67,7 +67,7 @@ class CastTensors:
 
 
 class SomeTensors:
-    """Those of other tensors that `names` lists."""
+    """The subset of other tensors that `names` lists."""
 
     def __init__(self, tensors: Tensors, names: list[str]) -> None:
         self._tensors = tensors
@@ -78,7 +78,7 @@ class SomeTensors:
 
 
 class JointTensors:
-    """Two lots of tensors, which have no name in common."""
+    """The union of two sets of tensors, which have no name in common."""
 
     def __init__(self, one: Tensors, other: Tensors) -> None:
         assert one.specs.keys().isdisjoint(other.specs), "a name stands for two tensors"
@@ -91,17 +91,17 @@ class JointTensors:
 
 
 def total_bytes(tensors: Tensors) -> int:
-    """What all tensors take on a disk."""
+    """Return the bytes of all tensors on a disk."""
     return sum(spec.bytes for spec in tensors.specs.values())
 
 
 def parameter_count(tensors: Tensors) -> int:
-    """How many numbers all tensors hold; tied weights count once."""
+    """Count the numbers in all tensors; tied weights count once."""
     return sum(spec.numel for spec in tensors.specs.values())
 
 
 def first_difference(ours: Tensors, theirs: Tensors) -> str | None:
-    """The name of a tensor whose name, type, shape or bytes are not the same in both, or None."""
+    """Return the name of a tensor whose name, type, shape or bytes differ, or None."""
     for name in sorted(ours.specs.keys() | theirs.specs.keys()):
         if ours.specs.get(name) != theirs.specs.get(name) or not _same_bytes(ours.read(name), theirs.read(name)):
             return name
@@ -109,7 +109,7 @@ def first_difference(ours: Tensors, theirs: Tensors) -> str | None:
 
 
 def _same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Compared as integers, since NaN is not equal to itself; as wide ones where their places allow it."""
+    """Compare tensors as integers, since NaN is not equal to itself; as 64-bit ones if size and offset allow it."""
     first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
     if all(values.numel() % 8 == 0 and values.storage_offset() % 8 == 0 for values in (first, second)):
         first, second = first.view(torch.int64), second.view(torch.int64)
@@ -117,10 +117,10 @@ def _same_bytes(one: Tensor, other: Tensor) -> bool:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """The values of a tensor as they lie in a row-major file, without a copy where that is possible."""
+    """Return the values of a tensor in row-major order, without a copy if possible."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`float32`, as params.yaml and config.json write it."""
+    """Return a type's name as in params.yaml and config.json: `float32`."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,7 @@
-"""Token ids as text, special tokens included. Reads tokenizer.json alone: neither torch nor transformers is imported."""
+"""Token ids as text, special tokens included.
+
+Reads tokenizer.json alone: neither torch nor transformers is imported.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +14,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def decoder_of(path: Path, remedy: str) -> Decode:
-    """Decodes tokens as a tokenizer.json says. UserError names the file, and the remedy, where it cannot be read."""
+    """Return a decoder of tokens for a tokenizer.json. Raises UserError naming the file, and the remedy, if it cannot be read."""
     from tokenizers import Tokenizer
 
     text = read_text(path, remedy)

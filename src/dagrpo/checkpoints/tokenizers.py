@@ -1,4 +1,7 @@
-"""The tokenizer of a model folder, without importing torch where that can be avoided: it costs seconds and half a gigabyte."""
+"""Tokenizer of a model folder, without torch if possible.
+
+Importing torch costs seconds and half a gigabyte.
+"""
 
 from pathlib import Path
 
@@ -13,7 +16,7 @@ _MODELS = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen3", "q
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """What AutoTokenizer gives for a checkpoint folder; nothing is looked up elsewhere. UserError: its files are damaged."""
+    """Load a checkpoint folder's tokenizer as AutoTokenizer does, from the folder alone. Raises UserError if its files are damaged."""
     try:
         return _load_tokenizer(folder)
     except (UserError, ImportError, MemoryError):

@@ -1,6 +1,6 @@
-"""Which file of a model's folder holds which tensor, by the index of sharded weights. Checked before anything is opened.
+"""Index of sharded weights: the file of each tensor, checked.
 
-Whoever wrote the index may be anyone. Not here: what the files hold.
+The check precedes any opening of a file, since an index may come from an untrusted source. The formats read the files.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def files_of_weights(folder: Path) -> list[str]:
-    """The names of a folder's weight files. UserError: there are none, one is missing, or one is a link out of the folder."""
+    """List a folder's weight files. Raises UserError if there are none, one is missing, or one is a link out of the folder."""
     index = folder / INDEX
     if index.is_file():
         return [require_shard(folder, name) for name in sorted(set(read_weight_map(index).values()))]
@@ -27,7 +27,7 @@ def files_of_weights(folder: Path) -> list[str]:
 
 
 def read_weight_map(index: Path) -> dict[str, str]:
-    """The file that holds each tensor. UserError: it is no index, or names what is no safetensors file of its folder."""
+    """Return the file of each tensor. Raises UserError for an invalid index, or one naming other than the folder's safetensors files."""
     content = read_json(index)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -41,7 +41,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 
 def require_shard(folder: Path, name: str) -> str:
-    """The name of a file that the index promises. UserError: it is not there."""
+    """Return the name of a file in the index. Raises UserError if the file is missing."""
     if not (folder / name).is_file():
         raise UserError(f"{folder / name} is missing, but {folder / INDEX} names it: copy or download it again.")
     require_own(folder, name)
@@ -49,6 +49,6 @@ def require_shard(folder: Path, name: str) -> str:
 
 
 def require_own(folder: Path, name: str) -> None:
-    """Refuse a file that is a link out of a folder for whose content no manifest vouches."""
+    """Raise UserError for a file that is a link out of a folder for whose content no manifest vouches."""
     if not (folder / MANIFEST).is_file() and leads_out(folder / name):
         raise UserError(f"{folder / name} is a link out of its folder: put the file itself there.")

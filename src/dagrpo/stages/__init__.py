@@ -1,4 +1,7 @@
-"""The stages of the DAG, one module each: what a stage reads, what it needs, its work. A new one is a file and a rule."""
+"""Stages of the DAG, one module each: declaration and work.
+
+A stage declares the parameters that it reads and the resources that it needs. A new one is a file and a rule.
+"""
 
 import importlib
 import pkgutil
@@ -9,7 +12,7 @@ from dagrpo.execution.declaration import Stage
 
 @cache
 def all_stages() -> dict[str, Stage]:
-    """Every module's STAGE, by name."""
+    """Return every module's STAGE, by name."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     stages: list[Stage] = [module.STAGE for module in modules]
     return {stage.name: stage for stage in stages}

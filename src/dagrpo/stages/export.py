@@ -5,7 +5,7 @@ from dagrpo.params.runtime import Runtime
 
 
 def work(job: Job) -> None:
-    """Write the trained policy as everybody else can load it."""
+    """Write the trained policy in the layout that other programs load."""
     from dagrpo import console
     from dagrpo.checkpoints import facts
     from dagrpo.checkpoints.convert import export

@@ -8,7 +8,7 @@ from dagrpo.params.runtime import Runtime
 
 
 def work(job: Job) -> None:
-    """Make models/<experiment>/<name>/ from wherever the parameters say."""
+    """Make models/<experiment>/<name>/ from the source that the parameters name."""
     from dagrpo import console
     from dagrpo.checkpoints import facts
     from dagrpo.models.make import make_model
@@ -25,7 +25,7 @@ def needs(runtime: Runtime) -> Needs:
 
 
 def reusable(params: Mapping[str, Any]) -> bool:
-    """Not where it reads a file of this machine, which may have changed."""
+    """Return False if it reads a file of this machine, which may have changed."""
     return bool(params["model"]["source"] != "gguf")
 
 

@@ -33,7 +33,7 @@ def work(job: Job) -> None:
 
 
 def reusable(params: Mapping[str, Any]) -> bool:
-    """Not where it reads files of this machine, which may have changed."""
+    """Return False if it reads files of this machine, which may have changed."""
     return params["data"]["mirror"] is None and params["data"]["pass_rates"] is None
 
 

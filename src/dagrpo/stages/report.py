@@ -54,7 +54,7 @@ def work(job: Job) -> None:
 
 
 def _tokenizer(models: Sequence[Path]) -> Path | None:
-    """The tokenizer of the policy; None where its checkpoint has none of that form. UserError: it is not as it was made."""
+    """Return the policy's tokenizer.json; None if its checkpoint has none. Raises UserError if it differs from the manifest's."""
     from dagrpo.listing import fault_of, listed_files
 
     for manifest in models:
@@ -67,7 +67,7 @@ def _tokenizer(models: Sequence[Path]) -> Path | None:
 
 
 def reusable(params: Mapping[str, Any]) -> bool:
-    """Never: the page names its experiment."""
+    """Return False: the page names its experiment."""
     return False
 
 

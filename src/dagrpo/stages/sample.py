@@ -5,7 +5,7 @@ from dagrpo.params.runtime import Runtime
 
 
 def work(job: Job) -> None:
-    """Write completions.parquet; nothing is graded here."""
+    """Write completions.parquet without grading."""
     from dagrpo.console import summary
     from dagrpo.evaluation.conversations import about_conversations
     from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample

@@ -4,7 +4,7 @@ from dagrpo.execution.declaration import Job, Stage
 
 
 def work(job: Job) -> None:
-    """Needs completions alone: another extractor rescores, and samples nothing again."""
+    """Write scores from completions alone: another extractor rescores, and samples nothing again."""
     from dagrpo.console import summary
     from dagrpo.evaluation.outcomes import label_of
     from dagrpo.evaluation.scoring import rows_to_show, score

@@ -7,7 +7,7 @@ OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the t
 
 
 def work(job: Job) -> None:
-    """Fetch or link the teacher, and refuse one with another vocabulary; where there is none to fetch, the folder says so."""
+    """Fetch or link the teacher, and refuse one with another vocabulary; without a teacher, write a folder that records so."""
     from dagrpo.console import summary
     from dagrpo.models.teacher import make_teacher
     from dagrpo.params.teacher import Teacher

@@ -80,7 +80,7 @@ def _run(job: Job) -> "TrainingRun":
 
 
 def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
-    """The files of each task's folder, in the order of the tasks."""
+    """Return the files of each task's folder, in the order of the tasks."""
     from dagrpo.trainer.run import HeldOutSplits
 
     folders = dict.fromkeys(path.parent for path in paths)
@@ -93,7 +93,7 @@ def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
 
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
-    """A finished run in lines for a person."""
+    """Summarise a finished run as lines of text."""
     from dagrpo.times import step_seconds, times_of
 
     last = curve[-min(10, len(curve)) :]
@@ -115,7 +115,7 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
 
 
 def _about_turns(last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
-    """Lines on turns and calls, for a run that has any."""
+    """Return lines on turns and calls, for a run that has any."""
     return [
         (f"{label}, last 10 steps", f"{sum(metrics[name] for metrics in last) / len(last):.3f}")
         for name, label in ABOUT_TURNS.items()
@@ -124,14 +124,14 @@ def _about_turns(last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
 
 
 def _about_programs(curve: Sequence[Mapping[str, float]], last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
-    """A line on attempts whose program failed, for a run that has had any."""
+    """Return a line on attempts whose program failed, for a run that has had any."""
     if not any(metrics.get(FAILED) for metrics in curve):
         return []
     return [("attempts whose program failed, last 10 steps", f"{sum(m[FAILED] for m in last) / len(last):.1%}")]
 
 
 def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[str, str]]:
-    """A line for each task whose held-out problems were answered: the first policy, and the last."""
+    """Return a line for each task whose held-out problems were answered: the first policy, and the last."""
     if not figures:
         return []
     first, last = figures[min(figures)], figures[max(figures)]

@@ -1,7 +1,7 @@
-"""Checkpoint formats: the files that hold a model's weights. One module per format; others plug in.
+"""Plug-in checkpoint formats: layouts of a model's weights in files.
 
-A format of another package is found by the entry point group `dagrpo.checkpoint_formats`. Nothing here imports torch, so
-that the schema can ask for the names.
+One module per format. Another package's format is found by the entry point group `dagrpo.checkpoint_formats`. Nothing here imports
+torch, so that the schema can ask for the names.
 """
 
 from abc import ABC, abstractmethod
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class CheckpointFormat(ABC):
-    """A layout of weights in files. It says nothing about config and tokenizer: these are the same beside every format.
+    """A layout of weights in files. Config and tokenizer are the same beside every format.
 
-    Names, types and shapes of tensors are those of the Hugging Face layout, whatever the files themselves call them.
+    Names, types and shapes of tensors are those of the Hugging Face layout, whatever names the files have for them.
     """
 
     name: ClassVar[str]  # as the manifest and params.yaml write it
@@ -32,29 +32,29 @@ class CheckpointFormat(ABC):
 
     @abstractmethod
     def recognises(self, folder: Path) -> bool:
-        """Whether a folder without a manifest holds weights in this format."""
+        """Return True if a folder without a manifest holds weights in this format."""
 
     @abstractmethod
     def open(self, folder: Path, base: Path | None = None) -> "Tensors":
-        """The weights of a folder, not yet read. `base` is the model that training began with, where one was named."""
+        """Open the weights of a folder without reading them. `base` is the model that training began with, if named."""
 
     @abstractmethod
     def planned_files(self, described_by: Path, tensors: "Tensors", max_shard_bytes: int) -> list[PlannedFile]:
-        """The files of weights whose config.json is in `described_by`. UserError: this format cannot hold them."""
+        """Plan the files of weights whose config.json is in `described_by`. Raises UserError if this format cannot hold them."""
 
     def extra_files(self, described_by: Path, options: Mapping[str, str]) -> list[PlannedFile]:
-        """What a conversion writes beside the weights, such as a script that trains them."""
+        """Plan a conversion's files beside the weights, such as a script that trains them."""
         return []
 
     def check(self, params: "Params") -> None:  # noqa: B027  most formats take all models
-        """Raise UserError where the parameters select a model that this format cannot hold. Called when params.yaml is read."""
+        """Raise UserError if the parameters select a model that this format cannot hold. Called when params.yaml is read."""
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
-        """Lines for the summary of a checkpoint, beside size and digest."""
+        """Return lines for the summary of a checkpoint, beside size and digest."""
         return []
 
     def owns(self, name: str) -> bool:
-        """Whether a file is part of the weights or belongs to this format alone."""
+        """Return True if a file is part of the weights or belongs to this format alone."""
         return any(fnmatch(name, pattern) for pattern in self.own_files)
 
 
@@ -68,9 +68,9 @@ FORMATS: Plugins[CheckpointFormat] = Plugins(
 
 
 def require_format_name(name: str, where: str = "`checkpoint.format`") -> str:
-    """The name itself. UserError: no format of that name is installed; `where` says who asks for it.
+    """Return the name if a format of that name is installed, else raise UserError; `where` describes the source of the name.
 
-    An import path is refused: manifests name formats, and what is read from a disk must not choose what is imported.
+    An import path is refused: manifests name formats, and data read from a disk must not choose what is imported.
     """
     if name not in FORMATS.own_names() and name not in FORMATS.names():
         raise UserError(
@@ -81,5 +81,5 @@ def require_format_name(name: str, where: str = "`checkpoint.format`") -> str:
 
 
 def format_named(name: str, where: str = "`checkpoint.format`") -> CheckpointFormat:
-    """The format of that name. UserError as above."""
+    """Return the format of that name. Raises UserError if it is not installed; `where` describes the source of the name."""
     return FORMATS.get(require_format_name(name, where))

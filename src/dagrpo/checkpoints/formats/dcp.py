@@ -1,7 +1,7 @@
-"""Checkpoints in the layout of torch.distributed.checkpoint (DCP): what the trainer reads and writes.
+"""The trainer's format: the layout of torch.distributed.checkpoint (DCP).
 
-Each rank writes the chunks of tensors that it holds into a safetensors file of its own; the chunks' places in the whole
-tensor are in the file's metadata, so that any number of ranks can read it back. This is the layout of torch's own
+Each rank writes its chunks of tensors into a separate safetensors file; the chunks' positions in the whole tensor are in the file's
+metadata, so that any number of ranks can read it back. This is the layout of torch's own
 HuggingFaceStorageWriter(save_distributed=True) and HuggingFaceStorageReader, chosen over `.distcp` + `.metadata` because
 those are pickles: here nothing read from a disk can run code. Only folders whose manifest verifies are opened.
 No process group is needed.
@@ -33,9 +33,9 @@ from dagrpo.listing import FileEntry
 
 
 class StreamedStorageWriter(HuggingFaceStorageWriter):
-    """torch's writer, with the bytes written tensor by tensor and in a fixed order.
+    """A torch storage writer that writes bytes tensor by tensor and in a fixed order.
 
-    torch collects all tensors of a file and writes its metadata in random order: twice the memory, unequal files.
+    torch's own collects all tensors of a file and writes its metadata in random order: twice the memory, unequal files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class StreamedStorageWriter(HuggingFaceStorageWriter):
 
 
 def _file_of_rank(rank: int, number: int = 1, count: int = 1) -> str:
-    """The name that torch gives: file 1 of 1 of this rank."""
+    """Return torch's name for a rank's file: file 1 of 1 of this rank."""
     return f"shard-{rank:05d}-model-{number:05d}-of-{count:05d}.safetensors"
 
 
@@ -77,7 +77,7 @@ class _PlannedTensors:
         return tensor
 
     def metadata(self) -> dict[str, str]:
-        """What HuggingFaceStorageReader looks for: where in the whole tensor each chunk begins."""
+        """Return the metadata that HuggingFaceStorageReader needs: the offset of each chunk in its whole tensor."""
         offsets = {}
         for name, item in sorted(self._items.items()):
             assert item.tensor_data is not None
@@ -85,7 +85,7 @@ class _PlannedTensors:
         return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
 
     def results(self, file: tuple[str, str, int]) -> list[WriteResult]:
-        """What rank 0 is told of each tensor: the name, sha256 and length of the file that it is in."""
+        """Return each tensor's result for rank 0: the name, sha256 and length of its file."""
         return [
             WriteResult(index=item.index, size_in_bytes=self.specs[name].bytes, storage_data=file)
             for name, item in self._items.items()
@@ -98,9 +98,10 @@ def _chunk_spec(item: WriteItem) -> TensorSpec:
 
 
 class DcpTensors:
-    """The weights of a DCP folder, each put together from the chunks of all ranks.
+    """The weights of a DCP folder, each assembled from the chunks of all ranks.
 
-    UserError: no weights, chunks that overlap or say not where they lie, or a tensor with a hole. (The manifest tells of a missing file.)
+    Raises UserError if there are no weights, chunks overlap or lack their positions, or a tensor has a hole. (A missing file is found
+    by the manifest.)
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,7 +119,7 @@ class DcpTensors:
         self._mapped = self._in_one_piece()
 
     def read(self, name: str) -> Tensor:
-        """Mapped where one file holds all of it. Raises nothing of its own: the files were checked before."""
+        """Read a tensor, mapped if one file holds all of it. Raises no UserError: the files were checked before."""
         if name in self._mapped:
             return self._mapped[name].read(name)
         spec = self.specs[name]
@@ -127,7 +128,7 @@ class DcpTensors:
         return tensor
 
     def _in_one_piece(self) -> dict[str, SafetensorsFile]:
-        """The file of each tensor that has just one chunk."""
+        """Return the file of each tensor that has just one chunk."""
         opened: dict[str, SafetensorsFile] = {}
         mapped = {}
         for index, place in self._metadata.storage_data.items():
@@ -139,7 +140,7 @@ class DcpTensors:
         return mapped
 
     def read_into(self, state: dict[str, Tensor]) -> None:
-        """Fill tensors in place, in their own types. Of a tensor that is spread over processes, this one's part."""
+        """Fill tensors in place, in their own types; for a tensor sharded over processes, this one's part."""
         planner = DefaultLoadPlanner()
         planner.set_up_planner(dict(state), self._metadata, is_coordinator=True)
         self._reader.read_data(planner.create_local_plan(), planner).wait()
@@ -156,7 +157,7 @@ def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
 def write_weights(folder: Path, state: dict[str, Tensor]) -> dict[str, FileEntry]:
     """Write a state dict into a folder; every rank of a process group calls this with its own shards.
 
-    Returns, on rank 0, the files of all ranks; nothing on the others.
+    Returns the files of all ranks on rank 0; nothing on the others.
     """
     writer = StreamedStorageWriter(folder)
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -170,7 +171,7 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> dict[str, FileEntry
 
 
 def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
-    """The files of weights that one process holds all of. Where one is enough, it is that of `write_weights`."""
+    """Plan the files of weights held whole by one process. If one file is enough, it equals that of `write_weights`."""
     shards = plan_shards(tensors, max_shard_bytes)
     return [
         planned_safetensors(_file_of_rank(1, number, len(shards)), shard, _metadata_of_whole(shard))
@@ -179,13 +180,13 @@ def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
 
 
 def _metadata_of_whole(tensors: Tensors) -> dict[str, str]:
-    """Every tensor begins at its own beginning."""
+    """Return metadata in which every chunk is a whole tensor, at offset 0."""
     offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
     return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
 
 
 class Dcp(CheckpointFormat):
-    """The trainer's own format, which any number of processes reads and writes."""
+    """The trainer's format, which any number of processes reads and writes."""
 
     name = "dcp"
     own_files = ("*.safetensors",)

@@ -1,6 +1,6 @@
-"""Checkpoints in the Hugging Face layout: sharded safetensors with an index, beside config and tokenizer.
+"""Hugging Face layout: sharded safetensors with an index.
 
-Reading maps the files and writing streams them: neither ever holds the whole model.
+It lies beside config and tokenizer. Reading maps the files and writing streams them: neither ever holds the whole model.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from dagrpo.files import json_text
 
 
 class HuggingFaceTensors:
-    """The weights of a folder in the Hugging Face layout, mapped into memory: what is not looked at is not read.
+    """The weights of a folder in the Hugging Face layout, mapped into memory and read on access.
 
-    UserError: no safetensors weights, a missing or truncated shard, or an index that its files contradict.
+    Raises UserError if there are no safetensors weights, a shard is missing or truncated, or the index contradicts its files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class HuggingFaceTensors:
 
 
 def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
-    """One file, or shards of at most so many bytes of weights and an index."""
+    """Plan one file, or an index and shards of at most `max_shard_bytes` of weights."""
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         return [planned_safetensors(WEIGHTS, tensors, {"format": "pt"})]
@@ -55,7 +55,7 @@ def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
 
 
 class HuggingFace(CheckpointFormat):
-    """The layout of the Hugging Face hub: what transformers, SGLang and vLLM read."""
+    """The layout of the Hugging Face hub, read by transformers, SGLang and vLLM."""
 
     name = "huggingface"
     own_files = ("*.safetensors", "*.safetensors.index.json")
@@ -74,7 +74,7 @@ FORMAT = HuggingFace()
 
 
 def _weight_map(folder: Path, files: Mapping[str, SafetensorsFile]) -> dict[str, str]:
-    """The file that holds each tensor."""
+    """Return the file that holds each tensor."""
     if (folder / INDEX).is_file():
         return read_weight_map(folder / INDEX)
     return dict.fromkeys(files[WEIGHTS].names, WEIGHTS)
