@@ -12,7 +12,7 @@ from transformers.utils import is_scipy_available, is_sklearn_available
 
 
 def _seems_missing(package: str, is_available: Any) -> None:
-    """Have transformers look for a package while the import system knows of none: it looks once, and caches the result."""
+    """Make transformers look for a package while the import system knows of none: it looks once, and caches the result."""
     imported = sys.modules.get(package)
     sys.modules[package] = None  # type: ignore[assignment]  # "is not installed", to the import system
     is_available.cache_clear()

@@ -1,1 +1,4 @@
-"""The closed schema of params.yaml: one small module per section, so that a stage depends on its own sections alone."""
+"""Closed schema of params.yaml, with one small module per section.
+
+So a stage depends on its own sections alone.
+"""

@@ -1,4 +1,4 @@
-"""Section `algorithm`: the objective, made of plug-ins with parameters of their own."""
+"""Section `algorithm`: the objective, composed of plug-ins with their parameters."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -102,7 +102,7 @@ class Algorithm(Section):
 
     @property
     def distils(self) -> list[str]:
-        """The keys of what reads a teacher's logprobs."""
+        """Return the keys whose plug-ins read a teacher's logprobs."""
         loss = [f"algorithm.loss {self.loss.name}"] if LOSSES.get(self.loss.name).needs_teacher else []
         return loss + [f"algorithm.terms.{name}" for name in computed(self.terms) if TERMS.get(name).needs_teacher]
 

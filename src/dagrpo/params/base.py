@@ -1,4 +1,4 @@
-"""What every section of params.yaml is: closed, frozen, strict."""
+"""Base class of params.yaml's sections: closed, frozen, strict."""
 
 import re
 from typing import Annotated, Any, Literal, get_args
@@ -49,7 +49,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_exponents_as_numbers(cls, values: Any) -> Any:
-        """YAML 1.1, which Snakemake reads, takes 1e-4 for a text; YAML 1.2, which DVC reads, for a number."""
+        """Parse 1e-4 as a number: YAML 1.1, which Snakemake reads, takes it for a text; YAML 1.2, which DVC reads, does not."""
         if not isinstance(values, dict):
             return values
         numbers = {name for name, field in cls.model_fields.items() if _takes_float(field.annotation)}
@@ -57,7 +57,7 @@ class Section(BaseModel):
 
 
 def _takes_float(annotation: Any) -> bool:
-    """Also where it may be null."""
+    """Return True for a float's annotation, nullable or not."""
     return annotation is float or any(_takes_float(part) for part in get_args(annotation))
 
 
@@ -66,6 +66,6 @@ def _is_exponent(value: Any) -> bool:
 
 
 def require_commit(revision: str | None, key: str) -> None:
-    """UserError: the revision of a hub repository that stands at this key is not a whole commit."""
+    """Raise UserError unless the hub revision at this key is a whole commit."""
     if revision is not None and not (len(revision) == 40 and set(revision) <= set("0123456789abcdef")):
         raise UserError(f"{key} is {revision!r}: give the full commit, 40 hex digits, since a branch can move")

@@ -1,4 +1,7 @@
-"""Section `checkpoint`: the format that the trainer reads and writes. Read by convert and export."""
+"""Section `checkpoint`: the format that the trainer reads and writes.
+
+Read by convert and export.
+"""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""Section `data`: where raw data comes from and how much of it is used. Read by the prepare stage."""
+"""Section `data`: sources of raw data, and the amount used.
+
+Read by the prepare stage.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -19,7 +22,7 @@ class GeneratedTask(Section):
     """Keys of a task whose problems are generated."""
 
     def check(self, params: "Params") -> None:
-        """Raise UserError where the other parameters do not fit. Called when params.yaml is read."""
+        """Raise UserError if the other parameters do not fit. Called when params.yaml is read."""
 
 
 class Arithmetic(Section):
@@ -94,7 +97,7 @@ class Shapes(GeneratedTask):
         return self
 
     def check(self, params: "Params") -> None:
-        """Refuse two controls at a time: a score that falls would not say which of them is the reason."""
+        """Raise an error for two controls at a time: a lower score would not show which of them is the reason."""
         if self.swapped and params.reward.permuted:
             raise UserError(
                 "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "

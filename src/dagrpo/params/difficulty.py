@@ -1,4 +1,4 @@
-"""Section `difficulty`: how hard each train problem is for the policy that training starts from."""
+"""Section `difficulty`: pass rate of each train problem under the base policy."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
-"""What is generated from the schema: params.yaml with its comments, the JSON schema, the table in docs/parameters.md.
+"""Documents generated from the schema: params.yaml, JSON schema, docs/parameters.md.
 
-A test fails when one of them is not what the schema says; `make params` writes them again.
+A test fails if one of them differs from the schema; `make params` writes them again.
 """
 
 import json
@@ -22,7 +22,7 @@ HEAD = ("| key | allowed | default | meaning |", "|---|---|---|---|")
 
 
 def yaml_value(value: Any) -> str:
-    """A scalar or list as YAML that versions 1.1 and 1.2 read alike: floats in plain decimal notation."""
+    """Return a scalar or list as YAML that versions 1.1 and 1.2 read alike: floats in plain decimal notation."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, float):
@@ -43,7 +43,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
-    """names: what the key `name` of a plug-in's parameters may hold."""
+    """Yield a section's lines. names: the allowed values of the key `name` of a plug-in's parameters."""
     for name, field in type(section).model_fields.items():
         value, others = getattr(section, name), _names(_marker(field))
         if isinstance(section, Choice) and name == "name":
@@ -69,12 +69,12 @@ def _part_lines(parts: Mapping[str, Section], indent: str) -> Iterator[str]:
 
 
 def _meaning(config: type[Section]) -> str:
-    """What a plug-in's Config says of it."""
+    """Return the first line of a plug-in's Config docstring."""
     return (config.__doc__ or "Not described.").strip().partition("\n")[0]
 
 
 def params_yaml(params: Params) -> str:
-    """The text of params.yaml: every key, each with its description above it."""
+    """Return the text of params.yaml: every key, each with its description above it."""
     head = [
         "# yaml-language-server: $schema=./workflow/schemas/params.schema.json",
         "# The experiment: every parameter that changes a result. `dagrpo use X` writes another one.",
@@ -86,7 +86,7 @@ def params_yaml(params: Params) -> str:
 
 
 def json_schema() -> str:
-    """The JSON schema of params.yaml, for editors."""
+    """Return the JSON schema of params.yaml, for editors."""
     return json.dumps(Params.model_json_schema(), indent=2, sort_keys=True) + "\n"
 
 
@@ -138,7 +138,7 @@ def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo
 
 
 def _said(field: FieldInfo) -> str:
-    """A description in which `<name>` outside backticks is a text: Markdown would take it for HTML, and show nothing."""
+    """Return a description with `<name>` outside backticks escaped: Markdown would take it for HTML, and show nothing."""
     parts = (field.description or "").split("`")
     parts[::2] = [re.sub(r"<(?=[a-z])", r"\\<", part) for part in parts[::2]]
     return "`".join(parts)
@@ -159,7 +159,7 @@ def _names(marker: Chosen | Several | None, quote: str = "") -> str:
 
 
 def _variants(section: type[Section], prefix: str) -> Iterator[str]:
-    """A table for each plug-in that a section may name."""
+    """Yield a table for each plug-in that a section may name."""
     for name, field in section.model_fields.items():
         marker = _marker(field)
         if marker is None:
@@ -183,7 +183,7 @@ def _variants(section: type[Section], prefix: str) -> Iterator[str]:
 
 
 def table() -> str:
-    """The page docs/parameters.md: one table per section, and one for each plug-in of the package."""
+    """Return the page docs/parameters.md: one table per section, and one for each plug-in of the package."""
     schema = Params.model_json_schema()
     parts = [
         "# Parameters",

@@ -1,4 +1,7 @@
-"""Section `evaluation`: sampling on the test split, and scoring of what was sampled. Two stages, two sub-sections."""
+"""Section `evaluation`: sampling on the test split, and scoring.
+
+Two stages, two sub-sections.
+"""
 
 from typing import Annotated, Self
 

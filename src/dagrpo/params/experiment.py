@@ -1,4 +1,7 @@
-"""Section `experiment`: what is run. Read by the workflow to lay out the DAG; only prepare reads of it, too."""
+"""Section `experiment`: name, seeds and tasks.
+
+The workflow reads it to lay out the DAG; of the stages only prepare does.
+"""
 
 from typing import Annotated, Self
 

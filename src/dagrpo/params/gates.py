@@ -1,7 +1,7 @@
-"""Section `training.gates`: what ends a run with a sentence before it goes on in silence.
+"""Section `training.gates`: runtime checks that stop a broken run.
 
-On by default, with limits that a healthy run does not come near. None of them changes what a run computes: a run that was
-refused goes on from its last saved step with other limits.
+On by default, with limits that a healthy run does not come near. None of them changes results: a run that was stopped resumes
+from its last saved step with other limits.
 """
 
 from typing import Annotated, Literal

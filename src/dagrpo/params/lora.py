@@ -1,4 +1,7 @@
-"""Part `lora` of the sections `sft` and `training`: an adapter that is trained in the place of the weights."""
+"""Part `lora` of the sections `sft` and `training`: a trained adapter.
+
+It is trained in place of the weights.
+"""
 
 from typing import Annotated, Literal, Self
 
@@ -35,7 +38,7 @@ class Lora(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether an adapter is trained, and the weights are not."""
+        """Return True if an adapter is trained instead of the weights."""
         return self.rank > 0
 
     @model_validator(mode="after")
@@ -88,7 +91,7 @@ class TrainedLora(Lora):
 
 
 def require_tower_agrees(section: str, vision: str, lora: Lora) -> None:
-    """UserError: the adapter is to be in a tower that is not trained. `section`: training or sft; `vision`: its key."""
+    """Raise UserError for an adapter in a tower that is not trained. `section`: training or sft; `vision`: its key."""
     if lora.vision and vision == "frozen":
         raise UserError(
             f"{section}.lora.vision is true, but {section}.vision is frozen: set the first to false, or the second to trained"
@@ -96,7 +99,7 @@ def require_tower_agrees(section: str, vision: str, lora: Lora) -> None:
 
 
 def untrained_tower(section: str) -> str:
-    """What is wrong where the tower is to be trained, and the adapter is not in it."""
+    """Return the error message for a tower that is to be trained without the adapter in it."""
     return (
         f"{section}.vision is trained, but {section}.lora trains nothing outside its adapter, which leaves out the vision tower: "
         f"set {section}.vision to frozen, or {section}.lora.vision to true"

@@ -1,4 +1,4 @@
-"""What a reader of params.yaml is told of its mistakes: one sentence for each, with the key and what to do."""
+"""Error messages for params.yaml: the key, the mistake, the fix."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from dagrpo.visible import shown
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One error of pydantic. In the keys of a plug-in: `prefix` leads to them, and `part` says which keys there are."""
+    """One error of pydantic. In the keys of a plug-in: `prefix` is their path, and `part` has the known keys."""
 
     error: Mapping[str, Any]
     prefix: str
     part: InvalidPart | None
 
     def sentence(self, source: str, known: Sequence[str]) -> str:
-        """What to do about it. `known`: every key of params.yaml."""
+        """Return the error message with its fix. `known`: every key of params.yaml."""
         inside = ".".join(str(each) for each in self.error["loc"])
         key = self.prefix + inside
         if self.error["type"] == "extra_forbidden":
@@ -33,7 +33,7 @@ class Mistake:
         return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}{self._nearest_value()}."
 
     def _nearest_value(self) -> str:
-        """Where one of several words is to be given, the one that was probably meant."""
+        """Return the value that was probably meant, if one of several words is expected."""
         given = self.error["input"]
         if self.error["type"] != "literal_error" or not isinstance(given, str):
             return ""
@@ -44,7 +44,7 @@ class Mistake:
 def mistakes(
     errors: Iterable[Mapping[str, Any]], prefix: str = "", part: InvalidPart | None = None
 ) -> Iterator[Mistake]:
-    """Every mistake, those inside plug-ins one by one. part: what the prefix leads to, where that has keys of its own."""
+    """Yield every mistake, those inside plug-ins one by one. part: the section at the prefix, if it has its own keys."""
     for error in errors:
         inner = error.get("ctx", {}).get("error")
         if isinstance(inner, InvalidPart):
@@ -55,7 +55,7 @@ def mistakes(
 
 
 def _hint(key: str, prefix: str, part: InvalidPart | None, all_keys: Sequence[str]) -> str:
-    """The nearest known key. One with the same ending comes first, of the same section before others: the key may have moved."""
+    """Suggest the nearest known key. One with the same ending comes first, of the same section before others: it may have moved."""
     known = part.known if part else all_keys
     section, _, last = key.rpartition(".")
     same = [each for each in known if section and each.endswith(f".{last}")]

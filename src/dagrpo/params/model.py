@@ -1,4 +1,7 @@
-"""Section `model`: the policy before any training. Read by the model stage."""
+"""Section `model`: the policy before any training.
+
+Read by the model stage.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -23,9 +26,9 @@ FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as Ope
 
 
 def require_divided(heads: int, key_value_heads: int, inner: int, ranks: int, key: str) -> None:
-    """Raise UserError where SGLang cannot divide layers over so many ranks. `inner`: width of the MLP; `key`: names `ranks`.
+    """Raise UserError if SGLang cannot divide layers over `ranks`. `inner`: width of the MLP; `key`: names `ranks`.
 
-    As SGLang's layers/linear.py divides them: each rank has as many heads, and a key-value head may be in several ranks.
+    As SGLang's layers/linear.py divides them: each rank has equally many heads, and a key-value head may be in several ranks.
     """
 
     def divide(number: int) -> bool:
@@ -40,7 +43,7 @@ def require_divided(heads: int, key_value_heads: int, inner: int, ranks: int, ke
 
 
 def smallest_picture(patch_size: int) -> int:
-    """Pixels of a picture of one token."""
+    """Return the pixels of a picture of one token."""
     return (MERGED * patch_size) ** 2
 
 
@@ -92,7 +95,7 @@ class Fresh(Section):
 
     @property
     def takes_pictures(self) -> bool:
-        """Whether it has a vision tower."""
+        """Return True if the model has a vision tower."""
         return self.vision.family != "none"
 
     @model_validator(mode="after")
@@ -185,14 +188,14 @@ class Model(Section):
 
     @property
     def may_take_pictures(self) -> bool:
-        """Whether it does, or nobody knows before the hub has been asked."""
+        """Return True if the model has a vision tower, or this is unknown until the hub is asked."""
         return self.source == "hub" or (self.source == "fresh" and self.fresh.takes_pictures)
 
     @property
     def full_picture_tokens(self) -> int | None:
-        """The tokens of a picture of full size; None: it takes none, or the parameters do not tell.
+        """Return the tokens of a picture of full size; None for a model without pictures, or if the parameters do not determine it.
 
-        One that is far longer than wide may take more, since its shorter side has a token at least.
+        A picture far longer than wide may take more, since its shorter side has at least one token.
         """
         if self.source != "fresh" or not self.fresh.takes_pictures:
             return None

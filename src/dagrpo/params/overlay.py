@@ -1,4 +1,4 @@
-"""Small mappings laid over larger ones: presets, overrides, and the difference that they make."""
+"""Overlays of mappings: presets, overrides, and the differences they make."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LONGEST_SHOWN = 400  # characters of a value
 
 
 def _chosen(section: type[Section], prefix: str = "") -> Iterator[str]:
-    """The dotted keys whose parameters belong to the plug-in that they name."""
+    """Yield the dotted keys whose parameters belong to the plug-in that they name."""
     for name, field in section.model_fields.items():
         if any(isinstance(marker, Chosen) for marker in field.metadata):
             yield prefix + name
@@ -30,9 +30,9 @@ CHOSEN = frozenset(_chosen(Params))  # algorithm.loss, algorithm.advantage
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`overlay` over `base`: mappings are merged key by key, everything else is replaced.
+    """Lay `overlay` over `base`: mappings are merged key by key, everything else is replaced.
 
-    Where the overlay names another loss or advantage, nothing is left of the parameters of the one before.
+    If the overlay names another loss or advantage, the parameters of the former one are dropped.
     """
     if prefix in CHOSEN and "name" in base and overlay.get("name", base["name"]) != base["name"]:
         return dict(overlay)
@@ -47,7 +47,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], prefix: str = ""
 
 
 def with_overrides(config: Mapping[str, Any], source: str = "params.yaml with --config") -> dict[str, Any]:
-    """Snakemake's config with `--config training__steps=3` laid over its section. UserError: a value is none that YAML knows.
+    """Return Snakemake's config with `--config training__steps=3` in its section. Raises UserError for a value that is not YAML.
 
     Two underscores stand for the dot, which Snakemake refuses in a key.
     """
@@ -65,7 +65,7 @@ def _nested(keys: list[str], value: Any) -> dict[str, Any]:
 
 
 def _typed(key: str, value: Any, source: str) -> Any:
-    """Snakemake reads lists and null on the command line as texts."""
+    """Parse a value from the command line, where Snakemake leaves lists and null as texts."""
     if isinstance(value, list):
         return [_typed(key, item, source) for item in value]
     if not isinstance(value, str):
@@ -75,7 +75,7 @@ def _typed(key: str, value: Any, source: str) -> Any:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as one mapping of dotted keys. Lists stay whole, and so do empty mappings."""
+    """Flatten nested sections into dotted keys. Lists stay whole, and so do empty mappings."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -95,7 +95,7 @@ class Change:
 
 
 def changes(old: Mapping[str, Any], new: Params) -> list[Change]:
-    """What differs between a params.yaml, which may hold mistakes, and other parameters, in the order of the latter."""
+    """List the differences between a params.yaml, which may hold mistakes, and other parameters, in the latter's order."""
     before, after = flat(_whole(old)), flat(new.model_dump())
     keys = [*after, *(key for key in before if key not in after)]
     return [
@@ -106,7 +106,7 @@ def changes(old: Mapping[str, Any], new: Params) -> list[Change]:
 
 
 def _whole(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With the defaults of the keys that are not there; of invalid values as they stand."""
+    """Fill in the defaults of missing keys; invalid values stay as they are."""
     try:
         return parse(values).model_dump()
     except UserError:

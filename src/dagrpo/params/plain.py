@@ -1,7 +1,7 @@
-"""What any parameter may be at all, before its section is asked: plain values within limits that no experiment meets.
+"""Limits on any parameter's value, checked before its section's own.
 
-So nothing that comes after has to expect a number that cannot be written, a text without an end, or a structure that
-exhausts the stack. Not here: what a key is called, and what it may hold.
+No experiment meets them. So later code need not expect a number that cannot be written, a text without an end, or a structure
+that exhausts the stack. The sections check keys and their values.
 """
 
 import math
@@ -21,13 +21,13 @@ LONGEST_PATH_SHOWN = 120
 
 
 def require_plain(values: Any, source: str) -> None:
-    """UserError, a sentence per fault, where values hold what no parameter takes."""
+    """Raise UserError, with a message per fault, if values exceed the limits of every parameter."""
     if faults := list(islice(_faults(values), MOST_TOLD + 1)):
         raise UserError(sentences((f"{source}: {fault}." for fault in faults[:MOST_TOLD]), MOST_TOLD))
 
 
 def _faults(values: Any) -> Iterator[str]:
-    """Without recursion: what is nested too deeply is what is looked for."""
+    """Yield faults without recursion: excessive nesting is one of them."""
     waiting: list[tuple[str, Any, int]] = [("", values, 0)]
     seen = 0
     while waiting:
@@ -62,7 +62,7 @@ def _fault_of_key(path: str, key: Any) -> str:
 
 
 def _fault(value: Any) -> str | None:
-    """What is wrong with a value that is neither a mapping nor a list."""
+    """Return the fault of a value that is neither a mapping nor a list, if any."""
     if isinstance(value, str):
         return _fault_of_text(value)
     if isinstance(value, float):

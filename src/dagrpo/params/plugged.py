@@ -1,7 +1,7 @@
-"""Sections of params.yaml whose keys belong to the plug-in that they name: unions over whatever is found.
+"""Sections whose keys belong to the plug-in that they name.
 
 Two forms. `Chosen`: one plug-in, `{name: gspo, clip_low: 0.0003}`. `Several`: a mapping from names to parameters,
-`{accuracy: {weight: 1.0}}`. The Config of the plug-in that is named checks the keys, and no other plug-in is imported.
+`{accuracy: {weight: 1.0}}`. The Config of the named plug-in checks the keys, and no other plug-in is imported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ class Configured(Protocol):
 
     @property
     def config(self) -> type[Section]:
-        """The section that checks them."""
+        """Return the section that checks the parameters."""
 
 
 class InvalidPart(ValueError):
-    """What is wrong with the keys of plug-ins: pydantic's own records, whose keys they are, and which are known there."""
+    """Faults in the keys of plug-ins: pydantic's own records, with the plug-in's path and known keys."""
 
     def __init__(self, errors: Sequence[Mapping[str, Any]], owner: str, known: Sequence[str]) -> None:
         super().__init__("; ".join(f"{error['loc']}: {error['msg']}" for error in errors))
@@ -45,13 +45,13 @@ class InvalidPart(ValueError):
 
 
 class Chosen:
-    """Marks a field of type Choice: a mapping with `name`, checked by the Config of the plug-in of that name."""
+    """Marker of a field of type Choice: a mapping with `name`, checked by the Config of the plug-in of that name."""
 
     def __init__(self, plugins: Plugins[Any]) -> None:
         self.plugins = plugins
 
     def check(self, values: Any) -> Section:
-        """The plug-in's Config. UserError when none is named, InvalidPart when the Config refuses a key."""
+        """Return the plug-in's Config. Raises UserError if no plug-in is named, InvalidPart if the Config refuses a key."""
         if isinstance(values, Choice):
             return values
         if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
@@ -76,19 +76,19 @@ class Chosen:
         return {"oneOf": [*variants, other]}
 
     def variant(self, name: str) -> dict[str, Any]:
-        """The JSON schema of one plug-in's parameters."""
+        """Return the JSON schema of one plug-in's parameters."""
         schema = config_of(self.plugins, name).model_json_schema()
         return {**schema, "properties": {**schema["properties"], "name": {"const": name}}, "title": name}
 
 
 class Several:
-    """Marks a field of type dict[str, Section]: names of plug-ins, each with its own parameters."""
+    """Marker of a field of type dict[str, Section]: names of plug-ins, each with its own parameters."""
 
     def __init__(self, plugins: Plugins[Any]) -> None:
         self.plugins = plugins
 
     def check(self, values: Any) -> dict[str, Section]:
-        """Each plug-in's Config, in the order of the names: the order of the file changes no sum."""
+        """Return each plug-in's Config, in the order of the names: the order of the file changes no sum."""
         if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
             raise UserError(f"{self.plugins.key} is {shown(values)}: write a mapping from names to parameters")
         checked: dict[str, Section] = {}
@@ -118,19 +118,19 @@ class Several:
         }
 
     def variant(self, name: str) -> dict[str, Any]:
-        """The JSON schema of one plug-in's parameters."""
+        """Return the JSON schema of one plug-in's parameters."""
         return {**config_of(self.plugins, name).model_json_schema(), "title": name}
 
 
 class NameOf:
-    """Marks a field of type str: the name or import path of a plug-in without parameters, or one of `also`."""
+    """Marker of a field of type str: the name or import path of a plug-in without parameters, or one of `also`."""
 
     def __init__(self, plugins: Plugins[Any], also: Sequence[str] = ()) -> None:
         self.plugins = plugins
         self.also = also
 
     def check(self, name: Any) -> str:
-        """UserError when there is no such plug-in."""
+        """Return the name if such a plug-in exists, else raise UserError."""
         if not isinstance(name, str):
             raise UserError(f"{self.plugins.key} is {shown(name)}: write the name of a {self.plugins.what}")
         if name not in self.also:
@@ -147,7 +147,7 @@ class NameOf:
 
 
 def config_of(plugins: Plugins[Any], name: str) -> type[Section]:
-    """The section that checks the parameters of a plug-in."""
+    """Return the section that checks the parameters of a plug-in."""
     plugin: Configured = plugins.get(name)
     return plugin.config
 

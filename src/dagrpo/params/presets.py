@@ -1,7 +1,7 @@
-"""Presets: parts of an experiment (a model, a task, an algorithm, hardware), and experiments that combine them.
+"""Presets: parts of an experiment, and experiments that combine them.
 
-A part is a small mapping in presets/<kind>/<name>.yaml; a file of presets/experiments names the parts it uses under
-`use`, and lays its own keys over them. Later parts win.
+A part (a model, a task, an algorithm, hardware) is a small mapping in presets/<kind>/<name>.yaml; a file of presets/experiments
+names the parts it uses under `use`, and lays its own keys over them. Later parts win.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ USE = "use"
 
 
 def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
-    """The parameters that parts and experiments stand for, one laid over the other.
+    """Compose the parameters of parts and experiments, each laid over the one before.
 
-    Where none of them names the experiment, it gets their names, joined, without the hardware's. UserError when a name is
+    If none of them names the experiment, it gets their names, joined, without the hardware's. Raises UserError if a name is
     unknown, or the whole does not fit together.
     """
     values: dict[str, Any] = {}
@@ -39,33 +39,33 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
 
 
 def _short(name: str, folder: Path) -> str:
-    """What a part adds to the name of an experiment: its own name, or that of the experiment in a file."""
+    """Return a part's contribution to an experiment's name: its own name, or that of the experiment in a file."""
     own = _preset(Path(name)).get("experiment", {}) if Path(name).suffix == ".yaml" else {}
     return str(own.get("name", Path(name).stem))
 
 
 def preset_text(names: Sequence[str], folder: Path = FOLDER) -> str:
-    """The params.yaml that they stand for."""
+    """Return the params.yaml of composed presets."""
     return params_yaml(composed(names, folder))
 
 
 def known(folder: Path = FOLDER) -> dict[str, Path]:
-    """Every preset by its name; experiments first."""
+    """Return every preset by its name; experiments first."""
     return {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
 
 
 def experiments(folder: Path = FOLDER) -> list[str]:
-    """The names of the presets that are whole experiments."""
+    """List the presets that are whole experiments."""
     return sorted(path.stem for path in (folder / "experiments").glob("*.yaml"))
 
 
 def hardware(folder: Path = FOLDER) -> list[str]:
-    """Return the names of the presets of hardware."""
+    """List the presets of hardware."""
     return sorted(path.stem for path in (folder / "hardware").glob("*.yaml"))
 
 
 def hardware_in(names: Sequence[str], folder: Path = FOLDER) -> list[str]:
-    """Return the presets of hardware among others and among those that they use. UserError: a name is unknown."""
+    """List the presets of hardware among others and among those that they use. Raises UserError if a name is unknown."""
     found = list[str]()
     for name in names:
         path = _path(name, folder)
@@ -77,7 +77,7 @@ def hardware_in(names: Sequence[str], folder: Path = FOLDER) -> list[str]:
 
 
 def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]:
-    """A preset with the parts that it uses below its own keys."""
+    """Return a preset's keys laid over the parts that it uses."""
     if name in above:
         raise UserError(f"the presets {' -> '.join([*above, name])} use each other: remove one `{USE}`.")
     own = _preset(_path(name, folder))
@@ -88,7 +88,7 @@ def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]
 
 
 def _preset(path: Path) -> dict[str, Any]:
-    """What a file of presets says. UserError when its sections or its `use` have another form than those of a preset."""
+    """Read a file of presets. Raises UserError if its sections or its `use` do not have the form of a preset's."""
     values = read_yaml(path)
     parts = values.get(USE, [])
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
@@ -101,7 +101,7 @@ def _preset(path: Path) -> dict[str, Any]:
 
 
 def _without_a_name(values: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment that is used by another one does not lend it its name."""
+    """Drop the name of an experiment that another one uses."""
     experiment = {key: value for key, value in values.get("experiment", {}).items() if key != "name"}
     return {**values, "experiment": experiment}
 

@@ -1,4 +1,4 @@
-"""Section `reward`: what a completion is worth."""
+"""Section `reward`: grading of completions, and the reward's components."""
 
 from typing import Annotated, Any, Self
 
@@ -29,7 +29,7 @@ class Reward(Section):
 
     @property
     def reported_keys(self) -> list[str]:
-        """The keys that take what a program or an environment reports; [] where none does."""
+        """List the keys that take the report of a program or an environment; [] without such keys."""
         verifier = self.verifier != "task" and get_verifier(self.verifier).by_report
         names = [name for name, config in self.components.items() if config.weight]
         components = [f"reward.components.{name}" for name in names if COMPONENTS.get(name).needs_report]

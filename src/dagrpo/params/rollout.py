@@ -1,4 +1,4 @@
-"""Section `rollout`: how completions are sampled during training, and in which type the engine computes."""
+"""Section `rollout`: sampling during training, and the engine's type."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -84,10 +84,10 @@ class Rollout(Conversation):
 
     @property
     def cuts(self) -> bool:
-        """Whether some tokens are never sampled."""
+        """Return True if some tokens are never sampled."""
         return self.top_k != -1
 
 
 def conversation_of(section: Mapping[str, Any]) -> Conversation:
-    """The part of section rollout that says how an attempt is made, for a stage that reads no more of it."""
+    """Return the part of section rollout about making an attempt, for a stage that reads no more of it."""
     return Conversation.model_validate({name: section[name] for name in Conversation.model_fields})

@@ -1,4 +1,4 @@
-"""Section `runtime`: what changes speed, memory or place, and no result.
+"""Section `runtime`: changes speed, memory or place, and no result.
 
 Part of no stage's identity, of no resumable state's and of nothing that DVC compares; recorded with each execution. Other batch
 sizes, numbers of threads or processes and ways to add up gradients may still round the last bits differently.
@@ -87,7 +87,7 @@ class Engine(Section):
 
     @property
     def gpus(self) -> int:
-        """GPUs that the servers take that a stage starts."""
+        """Return the GPUs of the servers that a stage starts."""
         return self.replicas * self.tensor_parallel
 
 
@@ -144,7 +144,7 @@ class SftRuntime(Section):
 
     @property
     def all_threads(self) -> int:
-        """Of all processes together, on a CPU."""
+        """Return the threads of all processes together, on a CPU."""
         return max(LEAST_THREADS, self.processes)
 
 
@@ -196,7 +196,7 @@ class TrainingRuntime(Section):
 
     @property
     def all_threads(self) -> int:
-        """Of all processes together, on a CPU."""
+        """Return the threads of all processes together, on a CPU."""
         return max(LEAST_THREADS, self.processes) if self.threads is None else self.processes * self.threads
 
     @model_validator(mode="after")
@@ -243,7 +243,7 @@ class Runtime(Section):
 
     @model_validator(mode="after")
     def _servers_have_addresses(self) -> Self:
-        """What is refused is not quoted: it may hold a password."""
+        """Check the servers' addresses without quoting an invalid one: it may hold a password."""
         for section, engine in self._engines():
             for number, address in enumerate(engine.servers, start=1):
                 if wrong := _wrong_with(address):
@@ -324,5 +324,5 @@ class Runtime(Section):
         return self
 
     def _engines(self) -> tuple[tuple[str, Engine], ...]:
-        """Each with the section that it is in."""
+        """Return each engine with the path of its section."""
         return ("runtime.engine", self.engine), ("runtime.teacher", self.teacher)

@@ -1,4 +1,4 @@
-"""The whole of params.yaml, and how it is read: every error is one sentence that says what to do."""
+"""The whole of params.yaml, parsed with actionable error messages."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -99,7 +99,7 @@ class Params(Section):
         return self
 
     def _with_a_tower(self) -> Self:
-        """A model of the hub is asked when it is loaded."""
+        """Check the parameters of a fresh model with a vision tower; one from the hub is checked when it is loaded."""
         for name, section in (("training", self.training), ("sft", self.sft)):
             outside = section.lora.is_on and not section.lora.vision
             if self.model.source == "fresh" and outside and section.vision == "trained":
@@ -145,7 +145,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _plugins_take_the_other_parameters(self) -> Self:
-        """Ask every selected plug-in, of which only its own package knows the name."""
+        """Call the check of every selected plug-in, since only its own package knows its requirements."""
         check_components(self)
         check_advantage(self)
         check_loss(self)
@@ -287,7 +287,7 @@ class Params(Section):
 
 
 def _keys(section: Section, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of a section, those of its parts included."""
+    """Yield every dotted key of a section, including those of its parts."""
     for name in type(section).model_fields:
         yield prefix + name
         value = getattr(section, name)
@@ -300,12 +300,12 @@ def _keys(section: Section, prefix: str = "") -> Iterator[str]:
 
 
 def all_keys() -> list[str]:
-    """Every dotted key of params.yaml with its defaults, in the schema's order."""
+    """List every dotted key of params.yaml with its defaults, in the schema's order."""
     return list(_keys(Params()))
 
 
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
-    """Check values against the schema; UserError holds one sentence per mistake, or the first ones and their number."""
+    """Check values against the schema. Raises UserError with one message per mistake, or the first ones and their number."""
     require_plain(values, source)
     try:
         return Params.model_validate(values)

@@ -1,4 +1,7 @@
-"""Section `sft`: supervised fine-tuning on the train split's own answers and demonstrations, before GRPO."""
+"""Section `sft`: supervised fine-tuning before GRPO.
+
+On the train split's own answers and demonstrations.
+"""
 
 from typing import Annotated, Literal, Self
 

@@ -1,4 +1,7 @@
-"""Section `algorithm.teacher`: whose logprobs of the policy's own tokens a loss or a term learns from."""
+"""Section `algorithm.teacher`: the teacher model of distillation.
+
+A loss or a term learns from its logprobs of the policy's own tokens.
+"""
 
 from typing import Annotated, Literal, Self
 
@@ -44,7 +47,7 @@ class Teacher(Section):
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a teacher."""
+        """Return True if there is a teacher."""
         return self.source != "none"
 
     @model_validator(mode="after")

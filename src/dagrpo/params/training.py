@@ -42,12 +42,12 @@ class DynamicSampling(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether a step may draw more prompts than its batch has."""
+        """Return True if a step may sample more prompts than its batch has."""
         return self.max_rounds > 1 or self.oversampling > 1
 
     @property
     def wants_spread(self) -> bool:
-        """Whether groups are thrown away because their samples do not differ."""
+        """Return True if groups are discarded because their samples do not differ."""
         return self.is_on and self.spread_of is not None
 
     @model_validator(mode="after")

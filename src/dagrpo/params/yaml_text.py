@@ -1,7 +1,7 @@
-"""YAML that Snakemake (YAML 1.1), DVC (YAML 1.2) and we read alike, within limits: a mapping, or one sentence.
+"""YAML that versions 1.1 and 1.2 read alike, within limits.
 
-Refused are also what the two versions read differently, aliases, and a key that stands twice. Not here: what the keys
-are called, and what they may hold.
+Snakemake reads YAML 1.1, DVC 1.2. Also refused: text that the two versions read differently, aliases, and a repeated key. The
+sections check keys and their values.
 """
 
 import re
@@ -30,7 +30,7 @@ _SAME_IN_BOTH = {  # what YAML 1.1 takes for this, and 1.2 as well
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; UserError names the file when it is missing, not YAML, not a mapping, or beyond the limits."""
+    """Read a YAML mapping. Raises UserError naming the file if it is missing, not YAML, not a mapping, or beyond the limits."""
     values = yaml_value(
         _text(path), str(path), f"{path} is not valid YAML", "correct it, or write it anew with `dagrpo use`"
     )
@@ -42,7 +42,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
-    """What a YAML text says. UserError, made of the complaint and the remedy, when it is none within the limits."""
+    """Parse a YAML text. Raises UserError with the complaint and the remedy if it is invalid or beyond the limits."""
     try:
         value = yaml.load(text, Loader=_Careful)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: what a tag says of a value is not true
@@ -52,7 +52,7 @@ def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """In which line, and what; without the lines that PyYAML quotes."""
+    """Return line and problem, without the lines that PyYAML quotes."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {one_line(error.problem or str(error.context), 200)}"
     return one_line(str(error), 200)
@@ -78,7 +78,7 @@ def _text(path: Path) -> str:
 
 
 class _Careful(yaml.SafeLoader):
-    """Of plain YAML alone: no aliases, nothing that YAML 1.1 and 1.2 read differently, few levels, each key once."""
+    """A loader of plain YAML: no aliases, nothing that YAML 1.1 and 1.2 read differently, few levels, each key once."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -111,7 +111,7 @@ class _Careful(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """The second of two equal keys would win, and its neighbours be forgotten."""
+        """Refuse repeated keys: the second would win silently."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, ScalarNode):

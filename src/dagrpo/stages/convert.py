@@ -1,4 +1,4 @@
-"""Stage convert: Hugging Face layout to the trainer's format. No logic of its own."""
+"""Stage convert: Hugging Face layout to the trainer's format."""
 
 from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime

@@ -1,4 +1,4 @@
-"""Stage difficulty: the pass rate of every train problem under the policy that training starts from."""
+"""Stage difficulty: pass rate of every train problem under the base policy."""
 
 from typing import TYPE_CHECKING
 

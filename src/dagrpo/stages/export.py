@@ -1,4 +1,4 @@
-"""Stage export: the trained policy to the Hugging Face layout. No logic of its own."""
+"""Stage export: the trained policy to the Hugging Face layout."""
 
 from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime

@@ -1,4 +1,4 @@
-"""Stage model: the policy before any training. No logic of its own."""
+"""Stage model: the policy before any training."""
 
 from collections.abc import Mapping
 from typing import Any

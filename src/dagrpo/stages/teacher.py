@@ -1,4 +1,4 @@
-"""Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from. No logic of its own."""
+"""Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from."""
 
 from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime
