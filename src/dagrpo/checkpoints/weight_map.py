@@ -16,7 +16,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def files_of_weights(folder: Path) -> list[str]:
-    """List a folder's weight files. Raises UserError if there is none, one is missing, or one is a link out of the folder."""
+    """List a folder's weight files. Raises UserError if it has no weights, lacks a listed file, or one is a link out of the folder."""
     index = folder / INDEX
     if index.is_file():
         return [require_shard(folder, name) for name in sorted(set(read_weight_map(index).values()))]

@@ -1,1 +1,4 @@
-"""`dagrpo doctor`: what this machine has, what it lacks, and the command that mends it. Nothing here changes anything."""
+"""`dagrpo doctor`: checks this machine and suggests fixes.
+
+Changes nothing.
+"""

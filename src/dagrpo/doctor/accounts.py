@@ -1,4 +1,7 @@
-"""Credentials, of which only whether they are there is told, and the hub, which is asked only where the user wants it."""
+"""Checks of credentials, and of the hub if requested.
+
+Only the presence of a credential is reported.
+"""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ VARIABLES = {
 
 
 def findings(*, online: bool) -> Iterator[Finding]:
-    """Each credential; with `online` also whether the hub answers."""
+    """Yield each credential; with `online` also the hub's answer."""
     has_token = get_token() is not None
     yield Finding(
         name="HF_TOKEN",
@@ -39,7 +42,7 @@ def findings(*, online: bool) -> Iterator[Finding]:
 
 
 def _hub() -> Finding:
-    """Any answer counts, a refusal too: something is there."""
+    """Check that the hub answers; a refusal counts as an answer."""
     try:
         found, answers = f"{endpoint()} answers {httpx.head(constants.ENDPOINT, timeout=SECONDS).status_code}", True
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -21,7 +21,7 @@ def doctor(
     online: Annotated[bool, typer.Option("--online", help="also ask whether the hub answers")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per line")] = False,
 ) -> None:
-    """Say what this machine has and lacks, and what mends it; exit code 1 where something is missing that runs need."""
+    """Check this machine and suggest fixes; exit code 1 if something that runs need is missing."""
     from dagrpo.doctor import accounts, machine, software
     from dagrpo.status.terminal import console
 

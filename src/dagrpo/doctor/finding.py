@@ -1,4 +1,4 @@
-"""A line of the diagnosis, and the words that several lines share."""
+"""A line of the diagnosis, and shared helpers."""
 
 import os
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ GIBIBYTE = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the diagnosis. Never holds a secret: of a credential only whether it is there."""
+    """One line of the diagnosis. Never holds a secret: of a credential only its presence."""
 
     name: str  # "GPU"
     found: str  # in words; of something missing, what is wrong
@@ -22,7 +22,7 @@ class Finding:
 
     @property
     def state(self) -> str:
-        """ok; missing: a run needs it; none: a run does without."""
+        """Return "ok"; "missing": a run needs it; "none": a run does without."""
         return "ok" if self.is_there else "missing" if self.is_needed else "none"
 
 
@@ -36,7 +36,7 @@ def sudo() -> str:
 
 
 def version_of(text: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a version; None where it has none."""
+    """Return the first two numbers of a version; None if it has none."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0] or "0"
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None

@@ -1,4 +1,4 @@
-"""The needs of a GPU: its driver, capability and memory."""
+"""Checks of a GPU: its driver, capability and memory."""
 
 import os
 import shutil
@@ -68,7 +68,7 @@ def _driver_remedy() -> str:
 
 
 def _compat_remedy() -> str:
-    """Return how this driver can stay: by a cuda-compat that is installed, else by one from NVIDIA's repository."""
+    """Return a fix that keeps this driver: an installed cuda-compat, else one from NVIDIA's repository."""
     installed = next(filter(_has_driver, INSTALLED_COMPAT), None)
     package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
     install = "" if installed else f"{apt(package)} from NVIDIA's repository, then "
@@ -79,7 +79,7 @@ def _compat_remedy() -> str:
 
 
 def _compat() -> Path | None:
-    """Return the folder whose libcuda programs load, where that is of a new enough driver.
+    """Return the folder whose libcuda programs load, if that is of a new enough driver.
 
     The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
     """
@@ -102,13 +102,13 @@ def _cached() -> list[Path]:
 
 
 def _has_driver(folder: Path) -> bool:
-    """Return whether libcuda.so.1 of a folder is that of a driver new enough for the lock's CUDA."""
+    """Return True if a folder's libcuda.so.1 is of a driver new enough for the lock's CUDA."""
     version = (folder / "libcuda.so.1").resolve().name.removeprefix("libcuda.so.")
     return (version_of(version) or (0, 0))[0] >= LEAST_DRIVER
 
 
 def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
-    """Check the capability and the memory of one GPU; `fitting`: the numbers of those that do."""
+    """Check the capability and the memory of one GPU; `fitting`: the numbers of the GPUs that fit."""
     memory = "unknown memory" if card.mebibytes is None else f"{card.mebibytes:,} MiB"
     capability = "unknown" if card.capability is None else ".".join(map(str, card.capability))
     troubles = []

@@ -1,4 +1,4 @@
-"""The need for GSM8K: in a folder of copies, or at the hub."""
+"""Check of access to GSM8K, in a folder of copies or at the hub."""
 
 import base64
 import os
@@ -18,7 +18,7 @@ UNREACHABLE = (OSError, ValueError, HTTPException)  # what urlopen raises, of a 
 
 
 def data(mirror: str | None = None) -> Finding:
-    """Check that GSM8K can be had: in the folder `mirror`, or the one that DAGRPO_DATA names, else at the hub."""
+    """Check access to GSM8K: in the folder `mirror`, or the one that DAGRPO_DATA names, else at the hub."""
     asked = "--mirror" if mirror else "DAGRPO_DATA"
     mirror = mirror or os.environ.get("DAGRPO_DATA")
     if mirror:
@@ -59,7 +59,7 @@ def hub() -> Finding:
 
 
 def request(address: str, *, method: str = "GET", accept: str = "*/*") -> Request:
-    """Return the request for an address, whose user and password go into the header Authorization. ValueError: it is malformed.
+    """Return the request for an address, with user and password in the header Authorization. Raises ValueError if it is malformed.
 
     urllib takes them for a part of the host, and prints them. A redirection does not pass the header on.
     """

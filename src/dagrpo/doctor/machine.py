@@ -1,4 +1,7 @@
-"""What the machine has: processors, memory, disk, shared memory, GPUs, isolation, ports."""
+"""Checks of the machine: processors, memory, disk, GPUs, isolation, ports.
+
+Shared memory is among them.
+"""
 
 import asyncio
 import os
@@ -23,7 +26,7 @@ SANDBOX_SECONDS = 20.0
 
 
 def findings(*, needs_isolation: bool) -> Iterator[Finding]:
-    """All of it, in seconds. `needs_isolation`: the experiment has programs of the policy run."""
+    """Yield all findings, in seconds. `needs_isolation`: the experiment runs programs of the policy."""
     yield Finding(name="processors", found=f"{len(os.sched_getaffinity(0))} that this process may use")
     yield _memory()
     yield needs.disk(Path.cwd(), LEAST_DISK)
@@ -45,7 +48,7 @@ def _memory() -> Finding:
 
 
 def _gpus() -> Iterator[Finding]:
-    """Yield the driver and each GPU with what runs on it need besides; one line in all where there is none."""
+    """Yield the driver, each GPU, and the other needs of runs on it; a single line without a GPU."""
     devices = visible_devices()
     if not devices:
         yield Finding(
@@ -76,7 +79,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _isolation(*, is_needed: bool) -> Finding:
-    """Whether programs of a policy can be run: one is."""
+    """Check that programs of a policy can be run, by running one."""
     from dagrpo_sandbox import Limits, SandboxUnavailable, run_cold
 
     try:

@@ -1,8 +1,8 @@
-"""The needs of a machine with a GPU, checked with the standard library alone.
+"""Requirements of a machine with a GPU, checked with the standard library.
 
-`python3 src/dagrpo/doctor/needs.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints what is missing with the
-command that mends it, and ends with 1 where a need is not met. `make gpu`, `make gpu-check` (which passes --check) and `dagrpo doctor`
-ask this list.
+`python3 src/dagrpo/doctor/needs.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints each missing requirement
+with the command that fixes it, and ends with 1 if one is not met. `make gpu`, `make gpu-check` (which passes --check) and
+`dagrpo doctor` use this list.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SECONDS = 20.0  # for git to answer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print every need that is not met with its remedy. SystemExit with 1: a run on the GPU would fail."""
+    """Print every requirement that is not met with its remedy. Raises SystemExit with 1 if a run on the GPU would fail."""
     parser = argparse.ArgumentParser(prog="needs.py", add_help=False)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--mirror")
@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: bool = False) -> Iterator[Finding]:
-    """Yield what an installation for a GPU in `folder` needs.
+    """Yield the requirements of an installation for a GPU in `folder`.
 
-    `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is needed, not only advised.
+    `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is required, not only advised.
     """
     yield from of_cards(nvidia_smi.cards(), needs_memory=needs_memory)
     yield programs.python()
@@ -59,7 +59,7 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: b
 
 
 def of_check(folder: Path = Path(), *, mirror: str | None = None, with_headers: bool = True) -> Iterator[Finding]:
-    """Yield what `make gpu-check` needs: what an installation does, a repository git reads, and GSM8K, in `mirror` where one is given."""
+    """Yield the requirements of `make gpu-check`: an installation's, a repository git reads, and GSM8K, in `mirror` if given."""
     yield from of_gpu(folder, with_headers=with_headers, needs_memory=True)
     yield repository(folder)
     yield hub.data(mirror)

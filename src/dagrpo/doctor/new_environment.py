@@ -1,6 +1,6 @@
-"""Make the project's environment, of a Python that uv gets where needed.
+"""Creation of the project's environment, with uv's Python if needed.
 
-`python3 src/dagrpo/doctor/new_environment.py FOLDER` takes the Python that runs it where that has the right version, venv and headers.
+`python3 src/dagrpo/doctor/new_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
 Elsewhere, as on Ubuntu 22.04 (Python 3.10) and a bare Ubuntu 24.04 (neither venv nor headers), it unpacks uv's wheel, from a folder of
 UV_FIND_LINKS or PIP_FIND_LINKS or else from the package index, and has uv get Python 3.12 with headers.
 """
@@ -44,11 +44,11 @@ SECONDS = 120.0
 
 
 class WheelRefused(Exception):
-    """The sentence that says why there is no wheel of uv to use; it quotes no password."""
+    """An error message about a missing or unknown wheel of uv; it quotes no password."""
 
 
 class _Links(HTMLParser):
-    """The addresses that a page of a package index links to."""
+    """The links on a page of a package index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Links(HTMLParser):
 
 
 def main(folder: Path) -> None:
-    """Make the environment. SystemExit with a sentence: uv or Python cannot be had."""
+    """Make the environment. Raises SystemExit with a message if uv or Python is not available."""
     if programs.suits():
         raise SystemExit(_of_this_python(folder))
     trouble = _of_uv(folder)
@@ -74,7 +74,7 @@ def _of_this_python(folder: Path) -> int:
 
 
 def _of_uv(folder: Path) -> str:
-    """Make the environment of a Python that uv gets. Returns what went wrong, if anything did."""
+    """Make the environment with a Python that uv gets. Returns the error, if any."""
     command = ["venv", "--quiet", "--seed", "--python", PYTHON, "--managed-python", str(folder)]
     try:
         # Beside the environment: many machines run no program of /tmp.
@@ -98,8 +98,8 @@ def _refusal(trouble: str) -> str:
 def wheel() -> bytes:
     """Return uv's wheel for this machine.
 
-    WheelRefused: none is known for the processor, the index has none, or it is another than the one known. OSError, ValueError,
-    HTTPException: the index cannot be read.
+    Raises WheelRefused if no wheel is known for the processor, the index has none, or it differs from the known one; OSError, ValueError or
+    HTTPException if the index cannot be read.
     """
     machine = platform.machine()
     if machine not in WHEELS:
@@ -130,7 +130,7 @@ def _of_index(name: str) -> bytes:
 
 
 def _with_user(link: str, index: str) -> str:
-    """Return the link with user and password of the index, where it leads to the same host."""
+    """Return the link with user and password of the index, if it leads to the same host."""
     there, here = urlsplit(link), urlsplit(index)
     is_same = (there.scheme, there.netloc) == (here.scheme, here.netloc.rpartition("@")[2])
     return urlunsplit(there._replace(netloc=here.netloc)) if is_same else link

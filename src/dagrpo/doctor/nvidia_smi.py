@@ -1,4 +1,4 @@
-"""The GPUs that nvidia-smi lists, and those that CUDA_VISIBLE_DEVICES leaves."""
+"""GPUs listed by nvidia-smi, and those that CUDA_VISIBLE_DEVICES leaves."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Card(NamedTuple):
-    """A GPU as nvidia-smi lists it; what it does not know is None."""
+    """A GPU as nvidia-smi lists it; an unknown value is None."""
 
     number: str
     name: str
@@ -35,7 +35,7 @@ class Card(NamedTuple):
 
 
 def cards() -> list[Card]:
-    """Return the GPUs that the driver lists; [] where there is no driver, or it says nothing."""
+    """Return the GPUs that the driver lists; [] without a driver, or if it lists none."""
     fields: Sequence[str] = FIELDS
     answer = _asked(fields)
     if answer is None:  # an old driver refuses the whole query for the field compute_cap
@@ -46,7 +46,7 @@ def cards() -> list[Card]:
 
 
 def _asked(fields: Sequence[str]) -> str | None:
-    """Return what nvidia-smi prints for these fields; None where it fails."""
+    """Return nvidia-smi's output for these fields; None if it fails."""
     query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
@@ -55,7 +55,7 @@ def _asked(fields: Sequence[str]) -> str | None:
 
 
 def _of_row(row: Mapping[str, str]) -> Card:
-    """Return the GPU of one line, by field; a field may be missing or hold words such as [N/A]."""
+    """Parse the GPU of one line, by field; a field may be missing or hold words such as [N/A]."""
     memory = row.get("memory.total", "")
     return Card(
         number=row["index"],
@@ -68,7 +68,7 @@ def _of_row(row: Mapping[str, str]) -> Card:
 
 
 def visible(found: Sequence[Card]) -> list[Card]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, by index or the beginning of a UUID; all where it is not set."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, by index or the beginning of a UUID; all if it is not set."""
     if VISIBLE not in os.environ:
         return list(found)
     listed = [name.strip() for name in os.environ[VISIBLE].split(",")]

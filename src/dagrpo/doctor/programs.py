@@ -1,4 +1,4 @@
-"""The needs of an installation: Python, its headers, compilers and programs."""
+"""Checks of Python, its headers, compilers and programs for an installation."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ OLDEST, NEWEST = (3, 11), (3, 13)  # Python
 
 
 def python() -> Finding:
-    """Check the version of the Python that runs this; `make gpu` gets another where it does not fit."""
+    """Check the version of the Python that runs this; `make gpu` gets another if it does not fit."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     fits = OLDEST <= sys.version_info[:2] <= NEWEST
     return Finding(
@@ -39,12 +39,12 @@ def environment_module() -> Finding:
 
 
 def is_environment() -> bool:
-    """Return whether the Python that runs this belongs to an environment that is already made."""
+    """Return True if the Python that runs this belongs to an existing environment."""
     return sys.prefix != sys.base_prefix
 
 
 def headers(*, is_needed: bool) -> Finding:
-    """Check that Python.h is there, which Triton includes for each kernel; of an environment, that of the Python it was made from."""
+    """Check that Python.h exists, which Triton includes for each kernel; in an environment, that of its base Python."""
     base = {"installed_base": sys.base_prefix, "base": sys.base_prefix}
     place = Path(sysconfig.get_path("include", vars=base)) / "Python.h"
     return Finding(
@@ -57,12 +57,12 @@ def headers(*, is_needed: bool) -> Finding:
 
 
 def has_venv() -> bool:
-    """Return whether this Python makes environments of a version that fits."""
+    """Return True if this Python makes environments of a version that fits."""
     return python().is_there and makes_environments()
 
 
 def suits() -> bool:
-    """Return whether this Python can make the project's environment for a GPU: version, venv and headers."""
+    """Return True if this Python can make the project's environment for a GPU: version, venv and headers."""
     return has_venv() and headers(is_needed=False).is_there
 
 

@@ -1,4 +1,7 @@
-"""What is installed: Python, the packages, the programs that are called, and the project's folder."""
+"""Checks of installed software, and of the project's folder.
+
+Python, the packages, and the programs that are called.
+"""
 
 import platform
 import re
@@ -23,7 +26,7 @@ INTERPRETER = "code_interpreter"  # the tool that runs programs
 
 
 def findings() -> Iterator[Finding]:
-    """All of it, in seconds; the packages are not imported."""
+    """Yield all findings, in seconds; the packages are not imported."""
     yield _python()
     yield from map(_package, NEEDED)
     yield from _lock()
@@ -47,7 +50,7 @@ def _package(name: str) -> Finding:
 
 
 def _lock() -> Iterator[Finding]:
-    """Whether what is installed is what one of the locks pins; nothing where there is no lock."""
+    """Check that the installed packages match one of the locks; yield nothing without a lock."""
     compared = [(path, _differing(Path(path))) for path in LOCKS if Path(path).is_file()]
     if not compared:
         return
@@ -70,7 +73,7 @@ def _differing(lock: Path) -> list[str]:
 
 
 def _is(installed: str | None, pinned: str) -> bool:
-    """A local version such as 2.13.0+cpu is the version before the plus."""
+    """Return True if versions match; a local version such as 2.13.0+cpu also matches the version before the plus."""
     return installed is not None and pinned in {installed, installed.partition("+")[0]}
 
 
@@ -84,7 +87,7 @@ def _git() -> Finding:
 
 
 def _project() -> Iterator[Finding]:
-    """The folder's own files; only the first thing that is missing is told."""
+    """Yield findings on the folder's own files; without a Snakefile, that one alone."""
     if found := without_snakefile():
         yield Finding(name="project", found=found, is_there=False, remedy=REMEDY)
         return
@@ -100,7 +103,7 @@ def _project() -> Iterator[Finding]:
 
 
 def needs_isolation() -> bool:
-    """Whether the experiment of params.yaml has programs of the policy run in sandboxes of our own."""
+    """Return True if the experiment of params.yaml runs programs of the policy in dagrpo's sandboxes."""
     from dagrpo.params.schema import read_params
     from dagrpo.rollout.tools import config_for
     from dagrpo.tasks.registry import get_task
@@ -108,7 +111,7 @@ def needs_isolation() -> bool:
     try:
         params = read_params(Path("params.yaml"))
         offers = any(INTERPRETER in get_task(name).tools for name in params.experiment.tasks)
-    except UserError:  # which is told as a line of its own
+    except UserError:  # reported in a separate line
         return False
     return offers and getattr(config_for(INTERPRETER, params.rollout.tools), "sandbox_fusion", None) is None
 

@@ -21,7 +21,7 @@ _TEMPLATE: Any = {"name": "template"}
 
 
 class Conversation(Section):
-    """How an attempt is made, in training and in evaluation alike."""
+    """The settings of an attempt, in training and in evaluation alike."""
 
     agent: Annotated[Limits, Chosen(AGENTS)] = Field(
         _TOOL_AGENT, description="Who makes an attempt: our own loop of turns and tools, or a program."

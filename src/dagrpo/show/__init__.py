@@ -1,1 +1,4 @@
-"""`dagrpo show`: the best and the worst attempts of a training step or of an evaluation, as conversations."""
+"""`dagrpo show`: best and worst attempts of a step or an evaluation.
+
+Shown as conversations.
+"""

@@ -1,4 +1,4 @@
-"""The attempts of a file, and which of them are worth a look."""
+"""Attempts of a file, and the choice of which to show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What is shown of a file."""
+    """The chosen attempts of a file."""
 
     attempts: int  # in the file
     step: int | None  # of training
@@ -41,9 +41,9 @@ class Chosen:
 
 
 def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Chosen:
-    """The best and the worst attempts of a file. `prompt`: of problems whose prompt has this text, in any case of letters.
+    """Choose the best and the worst attempts of a file. `prompt`: only of prompts that contain this text, ignoring case.
 
-    UserError: it is no rollout table, or no prompt has that text.
+    Raises UserError if it is not a rollout table, or no prompt contains the text.
     """
     table = _read(place)
     if prompt is not None:
@@ -66,7 +66,7 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Ch
 
 
 def _read(place: Place) -> pa.Table:
-    """The table with its grades beside it, without what a step of training has thrown away."""
+    """Read the table and its grades, without the attempts that a step of training discarded."""
     table = read_parquet(place.attempts)
     if "discarded" in table.column_names:
         table = without_discarded(table)
@@ -88,7 +88,7 @@ def _read(place: Place) -> pa.Table:
 
 
 def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
-    """The rows whose prompt or question has a text; spaces count as one."""
+    """Return the rows whose prompt or question contains a text; spaces count as one."""
     wanted = _plain(text)
     rows = table.select(["prompt", "question"]).to_pylist()
     found = [number for number, row in enumerate(rows) if any(wanted in _plain(value or "") for value in row.values())]

@@ -1,4 +1,7 @@
-"""Where the pictures of a problem are: a terminal shows none, and no table of attempts holds them."""
+"""Location of a problem's pictures, in the rows of a split.
+
+A terminal shows no pictures, and no table of attempts holds them.
+"""
 
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +15,7 @@ IMAGES = "images"
 
 
 def pictures(place: Place, task: str, problem: int) -> str | None:
-    """How many a problem has, and in which row of which file. None: it has none, or its split is not here."""
+    """Return a problem's number of pictures, and their file and row; None without pictures, or if its split is missing."""
     split = _split(place, task)
     counts = () if split is None else _counts(split)
     count = counts[problem] if 0 <= problem < len(counts) else 0
@@ -20,7 +23,7 @@ def pictures(place: Place, task: str, problem: int) -> str | None:
 
 
 def _split(place: Place, task: str) -> Path | None:
-    """The file whose rows the problems are."""
+    """Return the file whose rows the problems are."""
     if place.run is None or place.run.parent.name != "runs":
         return None
     results = place.run.parents[1]
@@ -31,6 +34,6 @@ def _split(place: Place, task: str) -> Path | None:
 
 @lru_cache(maxsize=8)
 def _counts(split: Path) -> tuple[int, ...]:
-    """Of every row. UserError: the file is damaged."""
+    """Count the pictures of every row. Raises UserError if the file is damaged."""
     table = read_parquet(split, columns=[IMAGES])
     return tuple(pc.list_value_length(table[IMAGES]).to_pylist()) if IMAGES in table.column_names else ()

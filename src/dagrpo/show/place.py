@@ -1,4 +1,4 @@
-"""Which file of attempts is meant: of a run's training step, of one of its evaluations, or a file by its own path."""
+"""Selection of the file of attempts: training step, evaluation, or path."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ WITH_TOKENIZER = ("exported", "initial", "sft", "policy")  # checkpoints of a ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where attempts are read."""
+    """The file from which attempts are read."""
 
     attempts: Path  # a rollout table
     scores: Path | None  # of the same attempts, row by row; None: the table has all there is, or nothing is graded
@@ -26,7 +26,7 @@ class Place:
 
 
 def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
-    """The folder of one seed. `name`: that folder, or an experiment. UserError says which there are."""
+    """Return the folder of one seed. `name`: that folder, or an experiment. Raises UserError listing the existing ones."""
     given = Path(name)
     if (given / "rollouts").is_dir() or (given / "eval").is_dir():
         return given
@@ -50,7 +50,7 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
 
 
 def training_step(run: Path, step: int | None) -> Place:
-    """The rollouts of a step, the last one if none is named. UserError says which steps there are."""
+    """Return the rollouts of a step, by default the last one. Raises UserError listing the existing steps."""
     folder = run / "rollouts"
     steps = {int(match.group(1)): path for path in folder.glob("*.parquet") if (match := STEP.fullmatch(path.name))}
     if not steps:
@@ -64,7 +64,7 @@ def training_step(run: Path, step: int | None) -> Place:
 
 
 def evaluation(run: Path, task: str, which: Which) -> Place:
-    """The completions of an evaluation, and their scores where there are some. UserError says which there are."""
+    """Return the completions of an evaluation, and their scores if any. Raises UserError listing the existing ones."""
     folder = run / "eval" / task / which
     attempts, scores = folder / "completions.parquet", folder / "scores.parquet"
     if not attempts.is_file():
@@ -75,7 +75,7 @@ def evaluation(run: Path, task: str, which: Which) -> Place:
 
 
 def single_file(path: Path) -> Place:
-    """A rollout table by its path. UserError: there is no such file."""
+    """Return a rollout table by its path. Raises UserError if the file does not exist."""
     if not path.is_file():
         raise UserError(f"There is no file {path}: name a step of rollouts/, or a completions.parquet.")
     scores = path.with_name("scores.parquet")
@@ -85,7 +85,7 @@ def single_file(path: Path) -> Place:
 
 
 def tokenizer_file(place: Place) -> Path | None:
-    """The tokenizer of the run's checkpoints; None: there is none to be found."""
+    """Return the tokenizer of the run's checkpoints; None if there is no checkpoint with one."""
     folders = [place.run / name for name in WITH_TOKENIZER] if place.run else []
     return next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)
 

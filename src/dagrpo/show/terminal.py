@@ -1,4 +1,7 @@
-"""Attempts on a terminal or in a pipe. Whatever a policy wrote is escaped here: no byte of it controls the terminal."""
+"""Attempts on a terminal or in a pipe.
+
+A policy's text is escaped: no byte of it controls the terminal.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -27,12 +30,12 @@ FOLDED_LINE = 160  # characters of arguments or a result, on one line
 
 
 def console() -> VisibleConsole:
-    """Where attempts are shown: nothing in a text is markup, a number to highlight or an emoji."""
+    """Return the console for attempts: nothing in a text is markup, a number to highlight or an emoji."""
     return VisibleConsole(highlight=False, markup=False, emoji=False)
 
 
 def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
-    """What is looked at, and what the colours say."""
+    """Return the heading: the source of the attempts, and the meaning of the colours."""
     facts = [_counted(chosen.attempts, "attempt")]
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "right"
@@ -42,9 +45,9 @@ def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
 
 
 def attempt(shown: Shown, *, full: bool, decode: Decode | None, pictures: str | None = None) -> RenderableType:
-    """One attempt: its facts, then turn by turn what was said, or with `decode` the tokens themselves.
+    """Render one attempt: its facts, then its messages turn by turn, or with `decode` the tokens themselves.
 
-    `pictures`: how many the problem has, and where they are.
+    `pictures`: number and location of the problem's pictures.
     """
     body = _tokens(shown.samples, decode) if decode else _conversation(shown.transcript, full=full)
     grid = Table.grid(padding=(0, 1))
@@ -64,7 +67,7 @@ def _title(shown: Shown) -> Text:
 
 
 def _outcome(read: Transcript) -> Iterator[Text]:
-    """What came of it, in one line; a second one where something broke."""
+    """Yield the outcome in one line; a second one if there was an error."""
     line = Text()
     if read.reward is not None:
         line.append(f"reward {read.reward:.3f}  ", style=LABEL)
@@ -114,7 +117,7 @@ def _said(label: str, said: Said, *, full: bool) -> Iterator[tuple[str, Renderab
 
 
 def _call(call: Call, *, full: bool) -> Text:
-    """Folded: one line for the call, and one for how it went."""
+    """Render a call, folded: one line for the call, and one for its outcome."""
     name = one_line(call.name, 60) or "?"
     arguments = visible(call.arguments) if full else one_line(call.arguments, FOLDED_LINE)
     line = Text.assemble(("\N{RIGHTWARDS ARROW} ", LABEL), (f"{name} {arguments}", WRITTEN))
@@ -126,7 +129,7 @@ def _call(call: Call, *, full: bool) -> Text:
 
 
 def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tuple[str, RenderableType]]:
-    """Each sequence that the trainer sees, special tokens included."""
+    """Yield each sequence that the trainer sees, special tokens included."""
     for number, segments in enumerate(samples, start=1):
         tokens = sum(len(segment.token_ids) for segment in segments)
         written = sum(len(segment.token_ids) for segment in segments if segment.written)

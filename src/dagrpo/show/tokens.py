@@ -1,4 +1,4 @@
-"""What makes text of the token ids of a run's attempts."""
+"""Decoder of the token ids of a run's attempts."""
 
 from dagrpo.checkpoints.token_text import Decode, decoder_of
 from dagrpo.show.place import Place, tokenizer_file
@@ -7,6 +7,6 @@ REMEDY = "restore it, or leave out --tokens"
 
 
 def decoder(place: Place) -> Decode | None:
-    """Decodes tokens of the run's policy; None where no tokenizer is found. UserError: its file cannot be read."""
+    """Return a decoder for the run's policy; None if no tokenizer is found. Raises UserError if its file cannot be read."""
     path = tokenizer_file(place)
     return None if path is None else decoder_of(path, REMEDY)

@@ -1,1 +1,4 @@
-"""`dagrpo status`: what every experiment of this folder has come to, from the records of its runs alone."""
+"""`dagrpo status`: the state of this folder's experiments.
+
+Taken from the records of their runs alone.
+"""

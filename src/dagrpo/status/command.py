@@ -31,7 +31,7 @@ def status(
         bool, typer.Option("--json", help="for programs: a list with an object per experiment; with --why one object")
     ] = False,
 ) -> None:
-    """Say of every experiment in this folder whether it is done, running, stale, stopped or failed, and why."""
+    """Print for every experiment in this folder if it is done, running, stale, stopped or failed, and why."""
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.status import terminal
     from dagrpo.status.experiments import statuses
@@ -61,7 +61,7 @@ def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
 
 
 def _former_why(file: Annotated[Path | None, typer.Argument()] = None) -> None:
-    """Name the option that this command became."""
+    """Print the option that replaced this command."""
     raise UserError(f"`dagrpo why` is an option now: `dagrpo status --why {file or 'FILE'}`.")
 
 

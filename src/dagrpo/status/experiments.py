@@ -1,4 +1,4 @@
-"""What an experiment has come to: running, failed, stale, done, or begun and not complete."""
+"""State of an experiment: running, failed, stale, done or incomplete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _FAILURE = TypeAdapter(Failure)
 
 
 class State(StrEnum):
-    """The most urgent thing that can be said of an experiment."""
+    """The state of an experiment, the most urgent one that applies."""
 
     RUNNING = "running"
     FAILED = "failed"
@@ -43,7 +43,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One experiment."""
+    """The status of one experiment."""
 
     experiment: str
     state: State
@@ -58,9 +58,9 @@ class Status:
 
 
 def statuses(asked: Sequence[str] = ()) -> list[Status]:
-    """The status of each experiment that is asked for; if none is, of every one in this folder, the selected one first.
+    """Return the status of each given experiment; by default of every one in this folder, the selected one first.
 
-    UserError: params.yaml has a mistake, or there is no such experiment.
+    Raises UserError if params.yaml has a mistake, or an experiment does not exist.
     """
     today = Today.read()
     changes = Changes(today)
@@ -74,7 +74,7 @@ def statuses(asked: Sequence[str] = ()) -> list[Status]:
 
 
 def all_failures() -> dict[str, list[Failure]]:
-    """What is on record of stages that did not end well, by experiment, the latest first."""
+    """Return the recorded failures of stages by experiment, the latest first."""
     found: dict[str, list[Failure]] = {}
     for path in sorted(FAILURES.glob("*.json")):
         try:

@@ -1,4 +1,7 @@
-"""How far a run that is at work has come: which jobs it has begun, and of training the step, the reward and the time left."""
+"""Progress of an active run: started jobs; for training more figures.
+
+Those are the step, the reward and the time left.
+"""
 
 import binascii
 from base64 import urlsafe_b64decode
@@ -24,7 +27,7 @@ REWARD = "reward/mean"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A job that is at work. The figures are those of training; None for other stages, and before the first step."""
+    """The progress of an active job. The figures are those of training; None for other stages, and before the first step."""
 
     what: str  # "train, seed 0"
     step: int | None = None
@@ -34,7 +37,7 @@ class Progress:
 
 
 def at_work(experiment: str) -> list[Progress]:
-    """The jobs that a run of this experiment has begun and not ended; only while somebody runs it."""
+    """Return the jobs that a run of this experiment has begun and not ended; [] unless a run is active."""
     training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
     begun = sorted(set(_begun(experiment)))
     others = [Progress(what=what) for what in begun if what not in training]
@@ -42,7 +45,7 @@ def at_work(experiment: str) -> list[Progress]:
 
 
 def _states(experiment: str) -> list[Path]:
-    """The states of trainings that some process holds now. Not those of `<experiment>-with-a-longer-name`."""
+    """Return the states of trainings that a process holds now, without those of `<experiment>-with-a-longer-name`."""
     folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
     return [folder for folder in folders if _is_held(folder)]
 
@@ -53,7 +56,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def _training(state: Path) -> Progress | None:
-    """How far a training is; None where the state is another stage's."""
+    """Return the progress of a training; None if the state is another stage's."""
     try:
         run = read_object(state / DESCRIPTION)
         what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
@@ -77,7 +80,7 @@ def _figures(path: Path) -> dict[str, Any] | None:
 
 
 def _begun(experiment: str) -> Iterator[str]:
-    """The jobs that Snakemake has noted as begun."""
+    """Yield the jobs that Snakemake has noted as begun."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
     for marker in sorted(BEGUN.glob("*")):
         path = _decoded(marker.name)

@@ -1,4 +1,4 @@
-"""Experiments on a terminal or in a pipe: a line for each, and below it what there is to say."""
+"""Experiments on a terminal or in a pipe, a line each with details."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +25,7 @@ PIPE_WIDTH = 200
 
 
 def console() -> VisibleConsole:
-    """Where it is shown: nothing in a text is markup. A pipe breaks no line."""
+    """Return the console for statuses: nothing in a text is markup. A pipe breaks no line."""
     made = VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not made.is_terminal:
         made.width = PIPE_WIDTH
@@ -33,7 +33,7 @@ def console() -> VisibleConsole:
 
 
 def shown(statuses: Sequence[Status]) -> Group:
-    """All of them; a word where there is none."""
+    """Render all statuses; without any, a hint on selecting an experiment."""
     if not statuses:
         remedy = REMEDY if without_snakefile() else "`dagrpo use arithmetic_tiny` selects one"
         return Group(Text(f"No experiment has been run in this folder: {remedy}."))
@@ -78,7 +78,7 @@ def _progress(progress: Progress) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as 45 s, 12 min or 3 h 20 min."""
+    """Format a duration, such as 45 s, 12 min or 3 h 20 min."""
     minutes = round(seconds / 60)
     if seconds < 60:
         return f"{seconds:.0f} s"

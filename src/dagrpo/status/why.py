@@ -1,4 +1,4 @@
-"""Explain why a stage would run again."""
+"""Explanation of why a stage would run again."""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ LONGEST = 200  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One job that would run again."""
+    """One job that would run again, with its changes."""
 
     what: str  # "train, seed 0"
     changes: tuple[Change, ...]
@@ -35,11 +35,11 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Of one file."""
+    """The explanation of one file."""
 
     file: str
     made_by: str  # "score, seed 0, arithmetic, base"
-    own: Reason | None  # None: nothing of its own has changed
+    own: Reason | None  # None: the stage itself is unchanged
     before: tuple[Reason, ...]  # jobs that come before it, the first of the pipeline first
 
     @property
@@ -48,7 +48,7 @@ class Explanation:
 
 
 def explain(file: Path) -> Explanation:
-    """Find the changes of the stage that makes a file, and of those before it. UserError: no recorded stage made it."""
+    """Find the changes of the stage that makes a file, and of those before it. Raises UserError if no recorded stage made it."""
     made = maker_of(file)
     today = Today.read()
     if made is None:
@@ -76,7 +76,7 @@ def _not_made(file: Path, today: Today) -> str:
 
 
 def _experiment(file: Path) -> str | None:
-    """The experiment that a file belongs to by its path, or that a bare word names; None: another file is meant."""
+    """Return the experiment of a file's path, or the one that a bare word names; None for any other file."""
     parts = file.parts
     if len(parts) > 1 and parts[0] in TOPS:
         return parts[1]
@@ -84,7 +84,7 @@ def _experiment(file: Path) -> str | None:
 
 
 def _ancestors(made: Made) -> list[Made]:
-    """Every job whose outputs lead to it, the first of the pipeline first."""
+    """Return every job whose outputs lead to this one, the first of the pipeline first."""
     makers = {path: each for each in all_made(made.experiment) for path in each.outputs}
     ordered: dict[Path, Made] = {}
 
@@ -120,7 +120,7 @@ def _notes(made: Made) -> list[str]:
 
 
 def rendered(explanation: Explanation) -> Group:
-    """Return the explanation as a terminal shows it."""
+    """Render the explanation for a terminal."""
     return Group(*_lines(explanation))
 
 
