@@ -1,4 +1,7 @@
-"""What is recorded about executions of stages: runs in MLflow, lineage by content. Cannot change an output."""
+"""Records of stage executions: runs in MLflow, lineage by content.
+
+Cannot change an output.
+"""
 
 import os
 

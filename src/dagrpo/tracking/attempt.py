@@ -1,4 +1,7 @@
-"""Executions of stages that work or have failed: a JSON file each."""
+"""Notes on executions that are at work or have failed, as JSON.
+
+One file each.
+"""
 
 import logging
 import os
@@ -31,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def mode() -> str:
-    """Return when runs are recorded, as DAGRPO_TRACKING says. UserError for another value.
+    """Return when runs are recorded, from DAGRPO_TRACKING. Raises UserError for an unknown value.
 
     on, the default: after each workflow, and while a stage works for more than 20 seconds; later: by `dagrpo ui` and
     `dagrpo tracking rebuild` alone, for machines that do not reach the MLflow server; off: as later, and no failures.
@@ -46,10 +49,10 @@ def mode() -> str:
 def noted(
     record: Mapping[str, Any], configuration: Mapping[str, Any], facts: Mapping[str, str], log: Path
 ) -> Iterator[None]:
-    """Keep a file about this execution that stays where it does not end well; have a long one followed by MLflow.
+    """Keep a note about this execution, which stays if it fails; have MLflow follow a long one.
 
     record: of provenance.json, with the paths of all outputs; facts: commit, versions, hardware.
-    UserError, before any work, when MLFLOW_TRACKING_URI names no place for runs.
+    Raises UserError, before any work, if MLFLOW_TRACKING_URI does not name a store for runs.
     """
     chosen = mode()
     if chosen == "off":
@@ -85,7 +88,7 @@ def _write(note: Path, content: Mapping[str, Any]) -> None:
 
 
 def _follow(note: Path) -> None:
-    """Start a process, since an import of MLflow in a thread doubles the duration of the trainer's steps meanwhile."""
+    """Start a follower process, since an import of MLflow in a thread doubles the duration of the trainer's steps meanwhile."""
     try:
         if LOG.exists() and LOG.stat().st_size > MAX_LOG_BYTES:
             LOG.unlink()

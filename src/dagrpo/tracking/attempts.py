@@ -1,7 +1,7 @@
-"""Some attempts of a table as traces in plain JSON.
+"""Selected attempts of a table as traces in plain JSON.
 
-A trace has a span for the attempt, one per turn and one per call; traces.py makes MLflow's objects of them. It tells in
-which order things happened and not how long they took: a table holds no times, which differ from run to run.
+A trace has a span for the attempt, one per turn and one per call; traces.py converts them to MLflow's objects. It has the order of
+events but not their duration: a table holds no times, which differ from run to run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ TRACED_STEPS = 5  # of a training run, evenly from the first to the last
 
 
 def traced_steps(last: int) -> list[int]:
-    """The steps of a training run of which attempts are traced: 1, 31, 61, 90, 120 of 120."""
+    """Return the steps of a training run whose attempts are traced: 1, 31, 61, 90, 120 of 120."""
     count = min(TRACED_STEPS, last)
     return [1 + round(number * (last - 1) / max(count - 1, 1)) for number in range(count)]
 
 
 def traces_of(table: pa.Table, count: int) -> list[dict[str, Any]]:
-    """The traces of up to `count` attempts: the best, the worst, and others evenly between them, best first."""
+    """Return the traces of up to `count` attempts: the best, the worst, and others evenly between them, best first."""
     order = next((name for name in ORDERED_BY if name in table.column_names), None)
     worth = [float(value or 0) for value in table[order].to_pylist()] if order else [0.0] * table.num_rows
     falling = sorted(range(len(worth)), key=lambda row: -worth[row])
@@ -36,7 +36,7 @@ def traces_of(table: pa.Table, count: int) -> list[dict[str, Any]]:
 
 
 def trace_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The attempt in a row of a rollout table or a scores table."""
+    """Return the trace of the attempt in a row of a rollout table or a scores table."""
     read = transcript(row)
     return {
         "name": f"{one_line(read.task, 60)} {read.problem_index}",
@@ -68,7 +68,7 @@ def _tags(read: Transcript, step: int | None) -> dict[str, str]:
 
 
 def _feedback(read: Transcript, correct: bool | None) -> dict[str, float | bool | str]:
-    """What the attempt is worth, by name."""
+    """Return the attempt's reward and its grades, by name."""
     rewards = {} if read.reward is None else {"reward": read.reward}
     rewards |= {f"reward_{name}": value for name, value in read.components.items()}
     judged = {"verdict": read.verdict, "correct": correct}
@@ -77,7 +77,7 @@ def _feedback(read: Transcript, correct: bool | None) -> dict[str, float | bool 
 
 
 def _usage(row: Mapping[str, Any]) -> list[dict[str, int]]:
-    """Tokens before each turn and in it; [] where a turn cannot be told from another, or the table has no tokens."""
+    """Return the tokens before each turn and in it; [] if turns cannot be distinguished, or the table has no tokens."""
     if "prompt_ids" not in row:
         return []
     sequences = segments(row)
@@ -90,7 +90,7 @@ def _usage(row: Mapping[str, Any]) -> list[dict[str, int]]:
 
 
 def _spans(read: Transcript, usage: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
-    """Turns and calls in order. What was said to the policy before a turn is the input of its span."""
+    """Yield turns and calls in order. The messages to the policy before a turn are the input of its span."""
     heard = [{"role": "user", "content": visible(read.question, LONGEST)}]
     turn = 0
     for said in read.said:
@@ -128,7 +128,7 @@ def _call(call: Call) -> dict[str, Any]:
 
 
 def _heard(said: Said) -> list[dict[str, str]]:
-    """What a message tells the policy: the results of its calls, or what somebody said."""
+    """Return a message as the policy's input: the results of its calls, or another speaker's text."""
     if said.speaker == "policy":
         return [{"role": "tool", "content": visible(call.result, LONGEST)} for call in said.calls]
     return [{"role": said.speaker, "content": visible(said.text, LONGEST)}]

@@ -1,4 +1,4 @@
-"""Writes what an execution shows into its MLflow run. Written twice, it is there once."""
+"""Writing of an execution's contents into its MLflow run, idempotently."""
 
 import json
 import logging
@@ -64,7 +64,7 @@ class Target:
 
 
 def bring(target: Target, contents: Contents) -> None:
-    """Write all that an execution shows into its run, and what belongs there into the run of its seed."""
+    """Write an execution's contents into its run, and those for its seed into the seed's run."""
     client, run_id = target.client, target.run_id
     bring_steps(target, contents.steps)
     for name, value in contents.tags.items():
@@ -116,7 +116,7 @@ def _bring_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
 
 
 def _bring_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
-    """Write the problems of an evaluation, and the form in which its task puts them."""
+    """Write the problems of an evaluation, and the prompt form of its task."""
     for data, asked in problems:
         bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, asked)
         if asked["prompt"]:
@@ -213,7 +213,7 @@ def _named(data: Mapping[str, str]) -> DatasetInput:
 
 
 def _described(data: DataSet) -> DatasetInput:
-    """Return a data set with the shape that its file has."""
+    """Return a data set with the shape of its file."""
     footer = pq.read_metadata(data.path)
     types = {field.name: str(field.type) for field in footer.schema.to_arrow_schema()}
     columns = [{"name": name, "type": kind, "required": True} for name, kind in types.items()]
@@ -237,7 +237,7 @@ def _data_set(
 
 @contextmanager
 def left_out(what: str) -> Iterator[None]:
-    """Go on without what the server is too old for, or cannot take for a reason that the user can mend."""
+    """Continue without content for which the server is too old, or which it cannot take for a reason that the user can fix."""
     try:
         yield
     except (NotImplementedError, UserError) as error:

@@ -1,4 +1,4 @@
-"""The contents of an execution's MLflow run, in the form in which they are written."""
+"""Contents of an execution's MLflow run, ready to be written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the run of a seed says, or that of all seeds (None): as report.history makes it."""
+    """The contents for the run of a seed, or of all seeds (None), from report.history."""
 
     seed: int | None
     content: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Page:
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """What the run of an execution shows beside its parameters and digests."""
+    """The contents of an execution's run beside its parameters and digests."""
 
     steps: list[Step] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)

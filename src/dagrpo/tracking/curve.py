@@ -1,4 +1,4 @@
-"""The metrics of a stage's steps while it works: JSONL beside its log."""
+"""Metrics of an active stage's steps: JSONL beside its log."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ def now_ms() -> int:
 
 
 class Step(NamedTuple):
-    """The metrics that were reported at one moment."""
+    """The metrics reported at one moment."""
 
     step: int
     time: int  # milliseconds since 1970
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 class Curve:
-    """Appends the metrics of each finished step to a file. A full disk costs the curve, not the stage."""
+    """A file to which the metrics of each finished step are appended. A full disk costs the curve, not the stage."""
 
     def __init__(self, log: Path) -> None:
         self._path = log.with_suffix(SUFFIX)
@@ -50,7 +50,7 @@ class Curve:
 def read_curve(log: Path, *, since: int = 0, offset: int = 0) -> tuple[list[Step], int]:
     """Return the steps from byte `offset` on that are not older than `since`, and the byte to read on from.
 
-    since: milliseconds since 1970. A line that is not complete yet, and a missing file, give nothing.
+    since: milliseconds since 1970. An incomplete last line, and a missing file, yield no steps.
     """
     try:
         with log.with_suffix(SUFFIX).open("rb") as file:

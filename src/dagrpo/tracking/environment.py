@@ -1,4 +1,4 @@
-"""What a stage runs in: versions, the lock they were installed from, the git commit, and the process itself."""
+"""Runtime environment of a stage: versions, lock, git commit, process, hardware."""
 
 import getpass
 import os
@@ -21,7 +21,7 @@ _ZOMBIE = "Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process that cannot be mistaken for a later one with the same number, nor for another one when the clock is set."""
+    """A process that cannot be confused with a later one of the same number, nor with another one when the clock is set."""
 
     pid: int
     started: float  # clock ticks since the machine was booted
@@ -34,18 +34,18 @@ class Process:
 
     @classmethod
     def running(cls, pid: int) -> "Process":
-        """A process of this machine. ProcessLookupError: there is none of that number."""
+        """Return a process of this machine. Raises ProcessLookupError if none has that number."""
         _, started = _state_and_start(pid)
         return cls(pid=pid, started=started, host=socket.gethostname(), boot=_boot())
 
     @property
     def is_here(self) -> bool:
-        """It runs, or ran, on this machine."""
+        """Return True if it runs, or ran, on this machine."""
         return self.host == socket.gethostname()
 
     @property
     def is_gone(self) -> bool:
-        """True when it certainly runs no more; a process of another machine is given the benefit of the doubt."""
+        """Return True if it certainly runs no more; False for a process of another machine, which cannot be checked."""
         if not self.is_here:
             return False
         if self.boot and self.boot != _boot():
@@ -65,7 +65,7 @@ def _boot() -> str:
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:
-    """A process's state and start, in clock ticks since the boot: fields 3 and 22 of proc(5)."""
+    """Return a process's state and start, in clock ticks since the boot: fields 3 and 22 of proc(5)."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -75,14 +75,14 @@ def _state_and_start(pid: int) -> tuple[str, int]:
 
 
 def environment_tags(root: Path) -> dict[str, str]:
-    """Tags that say in what a stage ran; what cannot be found out is left out."""
+    """Return tags on a stage's runtime environment; unknown values are left out."""
     tags = {"version.python": sys.version.split()[0], "mlflow.user": user()}
     tags |= {f"version.{name}": installed for name in PACKAGES if (installed := version_of(name))}
     return tags | _hardware_tags() | _lock_tags(root) | _git_tags(root)
 
 
 def user() -> str:
-    """Return the name of this user, or the number where there is no name."""
+    """Return the name of this user, or the number of a user without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
@@ -90,7 +90,7 @@ def user() -> str:
 
 
 def _hardware_tags() -> dict[str, str]:
-    """Processor, cores, memory, and the GPUs of the machine; read from /proc, for a driver may take seconds to answer."""
+    """Return tags on processor, cores, memory, and GPUs; read from /proc, for a driver may take seconds to answer."""
     tags = {"hardware.cores": str(os.cpu_count() or 0)}
     tags |= _first_match("hardware.processor", Path("/proc/cpuinfo"), r"^model name\s*: (.+)$")
     gpus = [_first_match("model", path, r"^Model:\s+(.+)$") for path in sorted(GPUS.glob("*/information"))]
@@ -112,7 +112,7 @@ def _first_match(name: str, path: Path, pattern: str) -> dict[str, str]:
 
 
 def _lock_tags(root: Path) -> dict[str, str]:
-    """The lock whose torch is the installed one: cpu.lock and gpu.lock never pin the same build."""
+    """Return tags on the lock whose torch is the installed one: cpu.lock and gpu.lock never pin the same build."""
     installed = (version_of("torch") or "").partition("+")[0]
     for name in LOCKS:
         path = root / name

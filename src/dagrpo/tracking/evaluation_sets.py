@@ -1,6 +1,6 @@
-"""Held-out problems as MLflow's evaluation data sets, named by task and content.
+"""Held-out problems as MLflow's evaluation data sets, by task and content.
 
-One of the same content is there once, for all experiments that are evaluated on it.
+All experiments evaluated on the same content share one.
 """
 
 import json
@@ -19,7 +19,7 @@ SHORT = 8  # hex digits of a digest in a name
 
 
 def set_name(name: str, digest: str) -> str:
-    """`gsm8k/test@1a2b3c4d`: MLflow finds a data set by a name of its own."""
+    """Return a data set's unique name, by which MLflow finds it: `gsm8k/test@1a2b3c4d`."""
     if "'" in name or '"' in name:
         raise UserError(f"{name} has a quotation mark in its name")
     return f"{name}@{digest[:SHORT]}"
@@ -28,7 +28,7 @@ def set_name(name: str, digest: str) -> str:
 def bring_evaluation_set(
     client: MlflowClient, experiment_id: str, name: str, digest: str, problems: Mapping[str, Any]
 ) -> None:
-    """Bring the problems of a test split, as problems.problems_of gives them. Brought twice, they are there once."""
+    """Bring the problems of a test split, as from problems.problems_of, into MLflow, idempotently."""
     records = problems["records"]
     data = _find(client, set_name(name, digest), digest)
     if data is None:
@@ -43,7 +43,7 @@ def bring_evaluation_set(
 
 
 def share_evaluation_sets(client: MlflowClient, experiment_id: str, data: Iterable[Mapping[str, str]]) -> None:
-    """Show an experiment the data sets of others with the same content, where it has taken over what they made."""
+    """Show an experiment the data sets of others with the same content, after a cache hit on their outputs."""
     for each in data:
         if each["context"] == "evaluation":
             found = _find(client, set_name(each["name"], each["digest"]), each["digest"])

@@ -1,4 +1,4 @@
-"""Executions of stages as results and notes tell them."""
+"""Executions of stages, read from results and notes."""
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,34 +53,34 @@ class Execution:
 
     @property
     def experiment(self) -> str:
-        """The name of its experiment in MLflow, which that of a try's folders begins with."""
+        """The name of its experiment in MLflow, with which the folder of an override run begins."""
         return experiment_name(self.record)
 
     @property
     def variation(self) -> str:
-        """The try or DVC experiment that it belongs to; empty: the experiment itself."""
+        """The override run or DVC experiment that it belongs to; empty: the experiment itself."""
         return variation_name(self.record["experiment"])
 
     @property
     def seed(self) -> str:
-        """`0`, `1`, ..., or `shared`."""
+        """The seed as text: `0`, `1`, ..., or `shared`."""
         seed = self.record.get("seed")
         return SHARED if seed is None else str(seed)
 
     @property
     def identity(self) -> str:
-        """The same for every execution that writes the same files: two of them never run at once."""
+        """A digest shared by all executions that write the same files: two of them never run at once."""
         own = [self.experiment, self.variation, self.record.get("seed"), self.stage, sorted(self.places)]
         return digest_of(own)
 
     @property
     def read(self) -> dict[str, str]:
-        """{path: sha256} of its inputs, and of what completions among them were made from."""
+        """{path: sha256} of its inputs, and of the policy and problems of any completions among them."""
         return {**self.record["inputs"], **self.behind}
 
     @property
     def behind(self) -> dict[str, str]:
-        """{path: sha256} of the policy and the problems that completions among the inputs are of."""
+        """{path: sha256} of the policy and the problems of completions among the inputs."""
         found: dict[str, str] = {}
         for path in map(Path, self.record["inputs"]):
             provenance = path.with_name(f"completions.{PROVENANCE}")
@@ -90,7 +90,7 @@ class Execution:
 
     @property
     def place(self) -> str:
-        """The task, policy or model of it; empty for a stage that runs once per experiment or seed."""
+        """The execution's task, policy or model; empty for a stage that runs once per experiment or seed."""
         if not self.places:
             return ""
         experiment = self.record["experiment"]
@@ -104,7 +104,7 @@ class Execution:
 
 
 def finished() -> Iterator[Execution]:
-    """Yield what each provenance.json of all experiments and tries tells, in the order of the DAG.
+    """Yield the execution of each provenance.json of all experiments and override runs, in the order of the DAG.
 
     An experiment with a damaged file is left out, with a line on the screen.
     """
@@ -117,7 +117,7 @@ def finished() -> Iterator[Execution]:
 
 
 def _of_folder(name: str) -> Iterator[Execution]:
-    """Without an account beside a log, times are those of the files, moved on where these do not follow the DAG."""
+    """Yield a folder's executions. Without an account, times are those of the files, shifted forward to follow the DAG."""
     files = {read_execution(path): path for path in provenances_of(name)}
     accounts = dict(_accounts(LOGS / name))
     fallback = _configuration([read_object(path) for path in files.values()])
@@ -152,7 +152,7 @@ def _from_results(provenance: Path, time: int, configuration: Mapping[str, Any])
 
 
 def _as_told(execution: Execution, log: Path, account: Mapping[str, Any]) -> Execution:
-    """The execution with the times, facts and configuration of the account beside its log."""
+    """Return the execution with the times, facts and configuration of the account beside its log."""
     started = round(datetime.fromisoformat(account["started"]).timestamp() * 1000)
     return replace(
         execution,
@@ -165,7 +165,7 @@ def _as_told(execution: Execution, log: Path, account: Mapping[str, Any]) -> Exe
 
 
 def _configuration(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Put the parameters of the whole experiment together; {} where the schema has changed since."""
+    """Combine the parameters of the whole experiment; {} if the schema has changed since."""
     values: dict[str, Any] = {}
     for record in records:
         name = {"experiment": {"name": record["experiment"].partition(TRY)[0]}}
@@ -177,7 +177,7 @@ def _configuration(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def unfinished() -> Iterator[Execution]:
-    """Yield what the notes tell of executions that work or have failed, oldest first."""
+    """Yield the noted executions that are at work or have failed, oldest first."""
     for note in sorted(FOLDER.glob("[0-9]*.json")):
         execution = of_note(note)
         if execution.status == "KILLED" and _is_made(execution):
@@ -193,7 +193,7 @@ def _is_made(execution: Execution) -> bool:
 
 
 def of_note(note: Path) -> Execution:
-    """Return what a note tells; KILLED where its process is gone without a word. UserError: it is gone or damaged."""
+    """Return a note's execution; KILLED if its process is gone without a record. Raises UserError if the note is missing or damaged."""
     content = read_object(note)
     process = Process(**content["process"])
     is_lost = content["status"] == "RUNNING" and process.is_gone

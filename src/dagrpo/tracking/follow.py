@@ -1,4 +1,4 @@
-"""Shows a stage in MLflow while it works: its metrics and the machine."""
+"""Follower of an active stage: logs its metrics and the machine's."""
 
 import os
 import sys
@@ -29,9 +29,9 @@ SECONDS = 10.0  # between two looks
 
 
 def follow(note: Path, pause_s: float = SECONDS) -> None:
-    """Log what a stage reports and how busy the machine is until the stage ends. The next sync closes the run.
+    """Log a stage's metrics and the machine's load until the stage ends. The next sync closes the run.
 
-    UserError, or what MLflow raises: it takes nothing now, and the next sync records what is missing.
+    Raises UserError, or MLflow's errors, if it takes nothing now; the next sync records the missing points.
     """
     target = _opened(note)
     execution = target.execution
@@ -46,7 +46,7 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
 
 
 def _opened(note: Path) -> Target:
-    """Open the run of a stage. UserError: the stage has ended meanwhile.
+    """Open the run of a stage. Raises UserError if the stage has ended meanwhile.
 
     Under the lock of a sync: one that comes later finds the run and closes it, and one that came before has removed the note.
     """
@@ -90,7 +90,7 @@ def _readings(monitors: list[BaseMetricsMonitor], sample: int) -> list[Metric]:
 
 
 def main(note: Path) -> None:
-    """Follow a stage; say in one line, in the log that the streams lead to, why that ended early."""
+    """Follow a stage; if that ends early, print why in one line to the log that the streams lead to."""
     os.nice(10)  # the stages come first
     hide_secrets_in_tracebacks()
     hide_secrets_in_streams()

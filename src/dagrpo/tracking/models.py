@@ -1,7 +1,7 @@
-"""Policies as MLflow's logged models, found by the sha256 of a checkpoint's manifest. Nothing is uploaded: digest and path.
+"""Policies as MLflow's logged models, identified by their manifest's sha256.
 
-A policy has one model in both layouts, Hugging Face's and the trainer's, whose manifests differ: stage convert or export says
-which two belong together. In whatever order stages are recorded, there is one model.
+Nothing is uploaded: digest and path. A policy has one model in both layouts, Hugging Face's and the trainer's, whose manifests
+differ: stage convert or export records which two belong together. In whatever order stages are recorded, there is one model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a checkpoint folder of a run's seed holds."""
+    """The content of a checkpoint folder of a run's seed."""
 
     policy: str  # base, trained
     evaluated: str  # the folder in which that policy is evaluated
@@ -50,7 +50,7 @@ class Checkpoint:
 
 
 def checkpoints_in(digests: Mapping[str, str]) -> list[Checkpoint]:
-    """Those of a run's seeds among {path: sha256}."""
+    """Return the checkpoints of a run's seeds among {path: sha256}."""
     found = []
     for path, digest in sorted(digests.items()):
         parts = PurePosixPath(path).parts
@@ -72,7 +72,7 @@ class Models:
     seed: str
 
     def of(self, checkpoint: Checkpoint, step: int | None = None, also: Checkpoint | None = None) -> LoggedModel:
-        """The model of a checkpoint, made if there is none. `also`: the same policy in the other layout."""
+        """Return the model of a checkpoint, made if there is none. `also`: the same policy in the other layout."""
         both = [each for each in (checkpoint, also) if each is not None]
         digests = {each.place.tag: each.digest for each in both}
         found = next((model for each in both if (model := self.find(each.digest)) is not None), None)
@@ -84,7 +84,7 @@ class Models:
         return found
 
     def find(self, digest: str) -> LoggedModel | None:
-        """By the digest of either layout."""
+        """Find a model by the digest of either layout."""
         for tag in (DIGEST, TRAINER_DIGEST):
             query = f"tags.`{tag}` = '{digest}'"
             found = self.client.search_logged_models([self.experiment_id], query, max_results=1)
@@ -93,7 +93,7 @@ class Models:
         return None
 
     def make(self, policy: str, folder: str, digests: Mapping[str, str], step: int | None) -> LoggedModel:
-        """A new one. `digests`: by the tag of the layout."""
+        """Create a model. `digests`: by the tag of the layout."""
         model = self.client.create_logged_model(
             self.experiment_id,
             name=f"{policy}-seed-{self.seed}",
@@ -111,7 +111,7 @@ class Models:
 
 
 def about(policy: str, seed: str, folder: str, step: int | None) -> str:
-    """What the page of a model says first: Markdown."""
+    """Return the first text on a model's page: Markdown."""
     when = "before GRPO" if policy == "base" else "after GRPO" + (f", step {step}" if step else "")
     return (
         f"The policy of seed {seed} {when}. Its weights stay in `{folder}`: MLflow has no copy. "
@@ -120,24 +120,24 @@ def about(policy: str, seed: str, folder: str, step: int | None) -> str:
 
 
 def link_inputs(client: MlflowClient, run_id: str, models: Iterable[LoggedModel]) -> None:
-    """A run reads these. Linked twice, they are linked once: MLflow sees to that."""
+    """Link models as inputs of a run; idempotent, since MLflow ignores a repeated link."""
     links = [LoggedModelInput(model.model_id) for model in models]
     if links:
         client.log_inputs(run_id, models=links)
 
 
 def link_output(client: MlflowClient, run_id: str, model: LoggedModel, step: int) -> None:
-    """A run has made this one. Linked twice, it is linked once: MLflow would refuse."""
+    """Link a model as output of a run unless it is linked: MLflow would refuse a repeated link."""
     outputs = client.get_run(run_id).outputs
     if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
 
 
 def bring_read(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
-    """The policy that a stage has read, as an input of its run; None where it reads none.
+    """Link the policy that a stage has read as an input of its run; None if it reads none.
 
-    `read`: {path: sha256}. Of a stage that converts it is told with what it has made. In the trainer's layout it is known
-    since then, or not at all.
+    `read`: {path: sha256}. For a stage that converts, `bring_made` links it. In the trainer's layout it is known since that
+    conversion, or not at all.
     """
     found = [checkpoint for checkpoint in checkpoints_in(read) if checkpoint.seed == models.seed]
     if not found or stage in CONVERTS:
@@ -150,7 +150,7 @@ def bring_read(models: Models, run_id: str, stage: str, read: Mapping[str, str])
 def bring_made(
     models: Models, run_id: str, stage: str, read: Mapping[str, str], made: Mapping[str, str], step: int | None
 ) -> None:
-    """The policy that a stage has made, as an output of its run."""
+    """Link the policy that a stage has made as an output of its run."""
     if stage in CONVERTS:
         before = next((each for each in checkpoints_in(read) if each.seed == models.seed), None)
         for checkpoint in checkpoints_in(made):

@@ -1,4 +1,4 @@
-"""Our names and values in the form that MLflow accepts: keys of its alphabet and length, values below its limits."""
+"""dagrpo's names and values in MLflow's alphabet and limits."""
 
 import hashlib
 import posixpath
@@ -17,22 +17,22 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_\-. :/]")
 
 
 def metric_name(name: str) -> str:
-    """`pass@1` becomes `pass_at_1`; every other character outside MLflow's alphabet becomes `_`."""
+    """Replace characters outside MLflow's alphabet by `_`; `pass@1` becomes `pass_at_1`."""
     return _key(name.replace("@", "_at_"))
 
 
 def file_tag(prefix: str, path: str) -> str:
-    """The tag key of a file, such as `input.data/gsm8k/train.parquet`; the value is its digest."""
+    """Return the tag key of a file, such as `input.data/gsm8k/train.parquet`; the value is its digest."""
     return _key(f"{prefix}.{path}")
 
 
 def tag_value(value: object) -> str:
-    """Text of at most MLflow's length; a longer one is cut and ends with its digest."""
+    """Cut a text to MLflow's length; one that is cut ends with its digest."""
     return _cut(str(value), MAX_TAG_VALUE)
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested sections as `runtime.engine.start_timeout: 300`. Lists stay whole, as JSON; None becomes null."""
+    """Flatten nested sections, as `runtime.engine.start_timeout: 300`. Lists stay whole, as JSON; None becomes null."""
     flat: dict[str, str] = {}
     for name, value in params.items():
         if isinstance(value, Mapping) and value:
@@ -44,12 +44,12 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def digest_list(digests: Mapping[str, str]) -> str:
-    """The first 16 digits of every digest, for a search such as tags.inputs LIKE '%0123456789abcdef%'."""
+    """Return the first 16 digits of every digest, for a search such as tags.inputs LIKE '%0123456789abcdef%'."""
     return tag_value(" ".join(digest[:SHORT_DIGEST] for _, digest in sorted(digests.items())))
 
 
 def _key(text: str) -> str:
-    """MLflow's alphabet, no path tricks, at most 250 characters; a text cut to fit ends with its digest."""
+    """Return a key in MLflow's alphabet, without path tricks, at most 250 characters; one that is cut ends with its digest."""
     key = posixpath.normpath(_NOT_ALLOWED.sub("_", text))
     return _cut(key, MAX_KEY)
 

@@ -1,7 +1,7 @@
-"""The run that stands for a seed; runs of stages are its children.
+"""Parent runs, one per seed, with runs of stages as children.
 
-Stages that all seeds share belong to a run of their own, `all seeds`; where there is one seed only, to that seed's. A
-configuration that is trained again with other code has another run. Found by tags and never by remembered ids.
+Stages that all seeds share belong to a separate run, `all seeds`; with a single seed, to that seed's. A configuration that is
+trained again with other code has another run. Found by tags and never by remembered ids.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
 
 
 def batches(entries: Sequence[Any]) -> list[Sequence[Any]]:
-    """Cut params or tags into as many as MLflow takes in one call."""
+    """Cut params or tags into batches that MLflow takes in one call."""
     return [entries[start : start + ENTRIES_PER_BATCH] for start in range(0, len(entries), ENTRIES_PER_BATCH)]
 
 
 def variation_tags(execution: Execution) -> dict[str, str]:
-    """Return what tells the run of a variation from the experiment's own; {} for those."""
+    """Return the tags that distinguish a variation's run from the experiment's own; {} for the latter."""
     overrides = execution.record.get("overrides", {})
     tags = {f"override.{key}": tag_value(canonical_json(value)) for key, value in overrides.items()}
     return ({VARIATION: execution.variation} if execution.variation else {}) | tags
@@ -71,7 +71,7 @@ def _title(tags: Mapping[str, str]) -> str:
 
 
 def _is_of_other_code(tags: Mapping[str, str], execution: Execution) -> bool:
-    """Whether the run has the curves of the same stage made from something else: two curves would lie over each other."""
+    """Return True if the run has curves of the same stage from other code: two curves would lie over each other."""
     stage = execution.stage
     return stage in WITH_CURVES and tags.get(f"{stage}.key", execution.key) != execution.key
 
@@ -88,13 +88,13 @@ def describe(client: MlflowClient, parent: str, execution: Execution) -> None:
 
 
 def settle_parents(client: MlflowClient, experiment_id: str) -> None:
-    """Close the parent runs that are open and have no child at work: every sync ends with it, so that none stays open."""
+    """Close the open parent runs without an active child: every sync ends with it, so that none stays open."""
     for run in list(all_runs(client, experiment_id, "tags.role = 'parent' and attributes.status = 'RUNNING'")):
         settle_parent(client, run.info.run_id)
 
 
 def settle_parent(client: MlflowClient, parent: str) -> None:
-    """Close a parent unless a child runs; failed, with its sentence, where the latest run of a stage is."""
+    """Close a parent unless a child runs; mark it failed, with the error message, if the latest run of a stage failed."""
     run = client.get_run(parent)
     latest = _latest(all_runs(client, run.info.experiment_id, f"tags.`{PARENT}` = '{parent}'"))
     status = next((s for s in ("RUNNING", "FAILED", "KILLED") if any(c.info.status == s for c in latest)), "FINISHED")
@@ -106,7 +106,7 @@ def settle_parent(client: MlflowClient, parent: str) -> None:
 
 
 def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[MlflowRun]:
-    """Yield the runs of an experiment that a filter finds, newest first."""
+    """Yield the runs of an experiment that match a filter, newest first."""
     token = None
     while True:
         order = ["attributes.start_time DESC"]
@@ -118,7 +118,7 @@ def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> It
 
 
 def _latest(children: Iterable[MlflowRun]) -> list[MlflowRun]:
-    """Return the last run of each stage and place: one that failed before counts no more."""
+    """Return the last run of each stage and place: an earlier failure no longer counts."""
     last: dict[str, MlflowRun] = {}
     for child in children:
         last.setdefault(child.data.tags.get("identity", child.info.run_id), child)

@@ -1,4 +1,4 @@
-"""Points of curves in MLflow, a step once."""
+"""Points of curves in MLflow, one per step."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ METRICS_PER_BATCH = 1000  # MLflow's limit
 def log_points(client: MlflowClient, run_id: str, points: Iterable[Metric]) -> None:
     """Log the points of steps that a run does not have yet.
 
-    A stage that goes on after an interruption reports its earlier steps again, and a follower may have logged some.
+    A stage that resumes after an interruption reports its earlier steps again, and a follower may have logged some.
     """
     points = list(points)
     held = _steps_held(client, run_id, {point.key for point in points})

@@ -1,7 +1,7 @@
-"""Evaluated checkpoints as MLflow's logged models and versions of a registered one. Nothing is uploaded: digest and path.
+"""Evaluated checkpoints as MLflow's logged and registered models.
 
-The registered model has the experiment's name. Its alias `champion` is the trained policy that was last shown to be better
-than its base policy: an interval of the difference that excludes 0. A control never gets it.
+Nothing is uploaded: digest and path. The registered model has the experiment's name. Its alias `champion` is the trained policy that
+was last shown to be better than its base policy: an interval of the difference that excludes 0. A control never gets it.
 """
 
 import json
@@ -41,7 +41,7 @@ def bring_policies(
 
 
 def _points(policy: Policy, model_id: str, run_id: str, time_ms: int) -> list[Metric]:
-    """Scores that know their policy and their data; for the run a curve from the base policy to the trained one."""
+    """Return scores linked to their policy and data; in the run they are a curve from the base policy to the trained one."""
     return [
         Metric(
             metric_name(f"{score['task']}/{name}"),
@@ -67,7 +67,7 @@ def register(
     policies: Sequence[Policy],
     verdict: Mapping[str, Any],
 ) -> None:
-    """Make the trained policy a version of the experiment's model; the alias is its own where the verdict says so."""
+    """Make the trained policy a version of the experiment's model; give it the alias if the verdict allows."""
     trained = next((policy for policy in policies if policy["name"] == TRAINED), None)
     if trained is None:
         return

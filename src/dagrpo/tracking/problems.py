@@ -1,6 +1,6 @@
-"""What an evaluation asks, in plain JSON: the problems with their answers, and the form in which a task puts them.
+"""Problems and prompt form of an evaluation, in plain JSON.
 
-A sync makes MLflow's evaluation data set and prompt of it (evaluation_sets.py, prompts.py).
+A sync converts them to MLflow's evaluation data set and prompt (evaluation_sets.py, prompts.py).
 """
 
 import hashlib
@@ -20,9 +20,9 @@ Row = Mapping[str, Any]
 
 
 def problems_of(split: Path) -> dict[str, Any]:
-    """Return what a file of the row contract asks: the first problems of how many, the form of the prompt, the tools.
+    """Return a file's problems: the first ones and their total number, the prompt form, the tools. The file has the row contract.
 
-    prompt: chat messages; [] where the rows have no one form.
+    prompt: chat messages; [] if the rows have no common form.
     """
     columns = [name for name in COLUMNS if name in pq.read_schema(split).names]
     table = pq.read_table(split, columns=columns)
@@ -36,7 +36,7 @@ def problems_of(split: Path) -> dict[str, Any]:
 
 
 def record_of(row: Row) -> dict[str, Any]:
-    """One problem. Pictures are named by their sha256: the text of problems that differ in nothing else is the same."""
+    """Return one problem. Pictures are named by their sha256, since problems may differ in them alone."""
     pictures = [hashlib.sha256(picture["bytes"]).hexdigest() for picture in row.get("images", ())]
     question = {"question": visible(row["extra_info"]["question"], LONGEST)}
     return {
@@ -46,7 +46,7 @@ def record_of(row: Row) -> dict[str, Any]:
 
 
 def prompt_form(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """The chat messages with `{{question}}` where each problem has its own; [] where the rows have no one form."""
+    """Return the common chat messages with `{{question}}` in place of each problem's; [] if the rows have no common form."""
     forms = {tuple(_form(row)) for row in rows}
     if len(forms) != 1:
         return []

@@ -1,4 +1,4 @@
-"""The prompt forms of tasks in MLflow's prompt registry, a version for each content."""
+"""Prompt forms of tasks in MLflow's registry, versioned by content."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ Messages = Sequence[Mapping[str, str]]
 
 
 def prompt_name(task: str) -> str:
-    """`gsm8k.prompt`: a name of its own among the registered models, which experiments give theirs."""
+    """Return `gsm8k.prompt`: distinct among the registered models, which have names of experiments."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', task)}.prompt"
 
 
 def bring_prompt(
     client: MlflowClient, experiment_id: str, task: str, messages: Messages, tools: Sequence[str]
 ) -> PromptVersion:
-    """The version with this content, made if there is none. UserError: a model has the name."""
+    """Return the version with this content, made if there is none. Raises UserError if a model has the name."""
     name, digest = prompt_name(task), digest_of([list(messages), list(tools)])
     _make_prompt(client, name, task)
     _show_in(client, name, experiment_id)
@@ -39,7 +39,7 @@ def bring_prompt(
 
 
 def link_prompt(client: MlflowClient, run_id: str, version: PromptVersion) -> None:
-    """A run uses a prompt. MlflowClient.link_prompt_version_to_run would ask the global address."""
+    """Link a prompt to a run. MlflowClient.link_prompt_version_to_run would use the global address."""
     tag = TraceTagKey.LINKED_PROMPTS
     now = client.get_run(run_id).data.tags.get(tag)
     linked = update_linked_prompts_tag(now, [version])
@@ -57,7 +57,7 @@ def _make_prompt(client: MlflowClient, name: str, task: str) -> None:
 
 
 def _show_in(client: MlflowClient, name: str, experiment_id: str) -> None:
-    """MLflow lists a prompt under the experiments whose ids stand in a tag, between commas."""
+    """Add the experiment's id to the prompt's tag: MLflow lists a prompt under the ids in it, between commas."""
     prompt = client.get_prompt(name)
     if prompt is None:
         raise UserError(f"the registered model {name} has the name of a prompt: rename it")

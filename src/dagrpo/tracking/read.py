@@ -1,4 +1,4 @@
-"""Reads what MLflow shows of an execution from its outputs."""
+"""Contents of an execution's MLflow run, read from its outputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -40,9 +40,9 @@ SHOWN_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "rewar
 
 
 def contents_of(execution: Execution) -> Contents:
-    """Return what the files of an execution show. UserError: a file is missing or was changed since.
+    """Return the run's contents from an execution's files. Raises UserError if a file is missing or was changed since.
 
-    Of one that is not finished: the curve so far.
+    For an unfinished execution: the curve so far.
     """
     contents = Contents()
     if execution.status != "FINISHED":
@@ -53,7 +53,7 @@ def contents_of(execution: Execution) -> Contents:
 
 
 def curve_of(execution: Execution) -> list[Step]:
-    """Return what the stage has reported step by step, where it has run on this machine."""
+    """Return the stage's metrics step by step, if it ran on this machine."""
     if execution.log is None:
         return []
     end = float("inf") if execution.ended is None else execution.ended + 1000  # an account has whole seconds
@@ -104,7 +104,7 @@ def _train(execution: Execution, contents: Contents) -> None:
 
 
 def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iterator[Step]:
-    """Yield the metrics of each step, its seconds and gates where it was made here, and the figures of held-out problems."""
+    """Yield the metrics of each step, its seconds and checks if made here, and the figures of held-out problems."""
     assert execution.ended is not None
     values: dict[int, dict[str, float]] = {}
     moments: dict[int, int] = {}
@@ -201,7 +201,7 @@ def _shown(table: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 
 def _read_splits(execution: Execution, split: str, context: str) -> list[DataSet]:
-    """Return the splits of that name among the inputs, where they are here and as they were read."""
+    """Return the splits of that name among the inputs that still exist here, unchanged."""
     found = []
     for name, digest in execution.record["inputs"].items():
         path = Path(name)
@@ -219,7 +219,7 @@ def _file(execution: Execution, name: str) -> Path:
 
 
 def _as_made(execution: Execution, path: str) -> Path:
-    """Return an output's path. UserError: it is gone, or has been changed."""
+    """Return an output's path. Raises UserError if it is missing or changed."""
     if not Path(path).is_file() or sha256_of(Path(path)) != execution.outputs[path]:
         raise UserError(f"{path} is missing or was changed: `dvc pull` brings it back")
     return Path(path)

@@ -1,4 +1,4 @@
-"""Records executions in MLflow, whose import takes seconds."""
+"""Recording of executions in MLflow, whose import takes seconds."""
 
 import logging
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None) -> int:
-    """Record the executions that MLflow does not hold, in their order; return how many those were.
+    """Record the executions that MLflow lacks, in their order; return how many those were.
 
-    artifacts: the folder for files of new experiments; None: the server decides. UserError: MLflow takes nothing now.
+    artifacts: the folder for files of new experiments; None: the server decides. Raises UserError if MLflow takes nothing now.
     """
     try:
         client = open_client(uri)
@@ -44,7 +44,7 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
 
 
 def _record(client: MlflowClient, experiment_id: str, execution: Execution, held: WholeRuns) -> bool:
-    """Record one execution; return whether it was missing. One that works is left to its follower."""
+    """Record one execution; return True if it was missing. An active one is left to its follower."""
     if execution.status == "RUNNING":
         return False
     is_missing = not held.have(execution)
@@ -56,7 +56,7 @@ def _record(client: MlflowClient, experiment_id: str, execution: Execution, held
 
 
 def write_run(client: MlflowClient, experiment_id: str, execution: Execution, contents: Contents) -> None:
-    """Write the whole run of an execution, its status last: one that was begun and not finished is found and gone on with."""
+    """Write the whole run of an execution, its status last: a run that was begun and not finished is found and continued."""
     run = open_run(client, experiment_id, execution)
     run_id = run.info.run_id
     bring(Target(client=client, experiment_id=experiment_id, run=run, execution=execution), contents)
@@ -68,7 +68,7 @@ def write_run(client: MlflowClient, experiment_id: str, execution: Execution, co
 
 
 def _contents(execution: Execution) -> Contents:
-    """Return what the run of an execution shows; nothing, and a line on the screen, where its files cannot be read."""
+    """Return the contents of an execution's run; if its files cannot be read, none, and print a line."""
     try:
         return contents_of(execution)
     except Exception as error:  # noqa: BLE001  the border to files that may be gone, damaged or of another version

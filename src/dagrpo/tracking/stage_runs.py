@@ -1,4 +1,4 @@
-"""The MLflow run of an execution, below the run of its seed."""
+"""MLflow runs of executions, below the run of their seed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ ABOUT_CURVES = (
 
 
 def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
-    """Return the id of the MLflow experiment of that name, made or brought back from the bin if need be."""
+    """Return the id of the MLflow experiment of that name, created or restored from the bin if necessary."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
@@ -34,7 +34,7 @@ def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
 
 
 class WholeRuns:
-    """The runs of an experiment that are closed, by key: asked for once, however many executions are compared."""
+    """The closed runs of an experiment, by key: queried once, however many executions are compared."""
 
     def __init__(self, client: MlflowClient, experiment_id: str) -> None:
         self._tags: dict[str, list[Mapping[str, str]]] = {}
@@ -44,7 +44,7 @@ class WholeRuns:
             self._tags.setdefault(run.data.tags["key"], []).append(about)
 
     def have(self, execution: Execution) -> bool:
-        """Return whether one of them is this execution's: it has its status and outputs, or is of its note."""
+        """Return True if one of the runs is this execution's: it has its status and outputs, or is of its note."""
         if execution.status == "FINISHED":
             own = {file_tag("output", path): digest for path, digest in execution.outputs.items()}
             own |= {"status": "FINISHED"}
@@ -92,7 +92,7 @@ def _create(client: MlflowClient, experiment_id: str, execution: Execution) -> s
 
 
 def _name(execution: Execution, attempt: int) -> str:
-    """Return the stage and what tells its runs apart, such as `score gsm8k/trained`, from the second on with a number."""
+    """Return a run's name, its stage and place, such as `score gsm8k/trained`, with a number from the second attempt on."""
     name = f"{execution.stage} {execution.place}".strip()
     return f"{name}, attempt {attempt}" if attempt > 1 else name
 

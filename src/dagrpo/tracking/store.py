@@ -1,4 +1,4 @@
-"""Where runs are recorded: the embedded database, or whatever MLFLOW_TRACKING_URI names.
+"""Store of runs: the embedded database, or MLFLOW_TRACKING_URI's.
 
 Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so a stage only ever checks.
 """
@@ -47,21 +47,21 @@ _REMEDY = "or set DAGRPO_TRACKING=off to run without a record"
 
 
 def tracking_uri(root: Path) -> str:
-    """`sqlite:///<root>/mlflow.db`, unless MLFLOW_TRACKING_URI says otherwise; a relative file is one below `root`."""
+    """Return MLFLOW_TRACKING_URI, or else `sqlite:///<root>/mlflow.db`; a relative file is one below `root`."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or SQLITE + DATABASE
     path = database_path(uri)
     return uri if path is None else f"{SQLITE}{root.resolve() / path}"
 
 
 def database_path(uri: str) -> Path | None:
-    """The file behind a sqlite address; None for any other address."""
+    """Return the file behind a sqlite address; None for any other address."""
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
 def without_password(uri: str) -> str:
-    """The address as it may be written down and shown; the user's name stays, unless it may be a token.
+    """Return the address as it may be stored and shown; the user's name stays, unless it may be a token.
 
-    Of what is no address nothing stays.
+    An invalid address is hidden entirely.
     """
     parts = parts_of(uri)
     if parts is None:
@@ -71,12 +71,12 @@ def without_password(uri: str) -> str:
 
 
 def without_user(uri: str) -> str:
-    """The address as a browser or urllib takes it."""
+    """Return the address as a browser or urllib takes it."""
     return _with_user(uri, "")
 
 
 def hide_password(text: str, uri: str) -> str:
-    """Return a message that may quote the address without its password and other secrets of the environment."""
+    """Redact a message that may quote the address: its password, and other secrets of the environment."""
     text = text.replace(uri, without_password(uri))
     for secret in sorted(_secrets(uri), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -84,7 +84,7 @@ def hide_password(text: str, uri: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """What opens the server or database: as it is written, and as a library that has decoded it may quote it."""
+    """Return the server's or database's secrets, as written and decoded: a library may quote either."""
     parts = parts_of(uri)
     in_address: list[str | None] = []
     if parts is not None:
@@ -95,7 +95,7 @@ def _secrets(uri: str) -> set[str]:
 
 
 def _with_user(uri: str, user: str) -> str:
-    """Less the password, also one among the parameters."""
+    """Return the address with `user`, without the password, also without one among the parameters."""
     parts = parts_of(uri)
     if parts is None:
         return HIDDEN
@@ -106,13 +106,13 @@ def _with_user(uri: str, user: str) -> str:
 
 
 def is_server(uri: str) -> bool:
-    """Whether the address is a server's, which keeps database and artifacts itself."""
+    """Return True for a server's address; a server keeps database and artifacts itself."""
     parts = parts_of(uri)
     return parts is not None and parts.scheme in SERVER_SCHEMES
 
 
 def artifact_location(uri: str, root: Path) -> str | None:
-    """mlartifacts/ beside an embedded database, or in `root` for another database; None: the server decides."""
+    """Return mlartifacts/ beside an embedded database, or in `root` for another database; None: the server decides."""
     if is_server(uri):
         return None
     database = database_path(uri)
@@ -120,9 +120,9 @@ def artifact_location(uri: str, root: Path) -> str | None:
 
 
 def require_recording(uri: str) -> None:
-    """Refuse, before any work, to record where that can never succeed. UserError says what to do.
+    """Raise UserError with a remedy, before any work, if recording can never succeed at this address.
 
-    A server or a database need not answer yet: what is meant for it waits, as when it goes away during the work.
+    A server or a database need not answer yet: its records wait, as when it goes away during the work.
     """
     if database_path(uri) is not None:
         return
@@ -140,7 +140,7 @@ def require_recording(uri: str) -> None:
 
 
 def require_usable(uri: str) -> None:
-    """As `require_recording`, also of a database that does not answer. For whoever reads what is recorded."""
+    """Check as `require_recording` does, also that a database answers. For readers of records."""
     require_recording(uri)
     database = database_path(uri)
     if database is not None:
@@ -148,7 +148,7 @@ def require_usable(uri: str) -> None:
 
 
 def require_answer(uri: str) -> None:
-    """UserError where the address is a server's that does not answer."""
+    """Raise UserError if the address is a server's that does not answer."""
     if not is_server(uri):
         return
     try:
@@ -164,7 +164,7 @@ def require_answer(uri: str) -> None:
 
 
 def open_client(uri: str) -> "MlflowClient":
-    """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
+    """Connect, creating the embedded database at first use. Simultaneous creation breaks it: hence the lock."""
     # Instead of 7, and of two minutes for each, which take long: the next sync tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -181,7 +181,7 @@ def open_client(uri: str) -> "MlflowClient":
 def follow_moved_artifacts(uri: str) -> None:
     """Let an embedded database that was moved or copied find the artifacts beside it: MLflow keeps absolute paths.
 
-    Only what lies in a folder of that name, beside the database as it was.
+    Changes only artifacts in a folder of that name, beside the database as it was.
     """
     database = database_path(uri)
     if database is None or not database.is_file():
@@ -232,7 +232,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_initialised(uri: str) -> bool:
-    """False for an embedded database that no one has opened yet. Waits for whoever is opening it the first time."""
+    """Return False for an embedded database that was never opened. Waits for a process that is opening it the first time."""
     database = database_path(uri)
     if database is not None and not database.exists() and not _lock(database).exists():
         return False  # and no question leaves a file behind
@@ -256,7 +256,7 @@ def _lock(database: Path) -> Path:
 
 
 def _use_write_ahead_log(uri: str) -> None:
-    """Readers and a writer stop waiting for each other: five times as many writes a second. Persists in the file."""
+    """Let readers and a writer work without waiting for each other: five times as many writes a second. Persists in the file."""
     database = database_path(uri)
     if database is not None:
         with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
@@ -264,7 +264,7 @@ def _use_write_ahead_log(uri: str) -> None:
 
 
 def remedy_for(database: Path, words: str) -> str:
-    """What helps where SQLite says these words of a database. A full disk has it say many."""
+    """Return a remedy for SQLite's error message about a database. A full disk leads to many different messages."""
     disk = disk_of(database)
     if "full" in words or free_on(disk) < NEARLY_FULL:
         return f"make room on {disk}, where {free_on(disk):,} bytes are free"

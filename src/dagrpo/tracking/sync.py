@@ -1,4 +1,4 @@
-"""Brings results into MLflow: what is there already is left alone."""
+"""Sync of results into MLflow, leaving existing records alone."""
 
 import os
 import time
@@ -27,10 +27,10 @@ SECONDS_TO_WAIT = 60.0  # for another process that brings results into MLflow
 
 
 def record_what_is_new(every_s: float = 0) -> str:
-    """Bring what is new since the last sync into MLflow unless DAGRPO_TRACKING says later or off; return why that failed.
+    """Bring new results into MLflow unless DAGRPO_TRACKING is later or off; return the reason of a failure.
 
-    Does nothing, and imports no MLflow, where nothing is new, or the last sync is less than `every_s` seconds ago.
-    Nothing is raised: the results are there, whatever becomes of their record.
+    Does nothing, and imports no MLflow, if nothing is new, or the last sync is less than `every_s` seconds ago.
+    Raises nothing: the results exist, whatever becomes of their record.
     """
     try:
         is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
@@ -45,10 +45,10 @@ def record_what_is_new(every_s: float = 0) -> str:
 
 
 def sync() -> int:
-    """Record what the results and failures below the working folder tell and MLflow does not hold yet.
+    """Record the results and failures below the working folder that MLflow does not hold yet.
 
-    Returns how many executions that were. What was begun and not finished, by a follower or by a sync that was killed, is
-    gone on with. UserError: MLflow cannot take it now.
+    Returns how many executions that were. Runs left unfinished by a follower, or by a sync that was killed, are continued. Raises UserError
+    if MLflow cannot take it now.
     """
     home = recording_root(Path.cwd())
     uri = tracking_uri(home)
@@ -80,7 +80,7 @@ def _record(uri: str, artifacts: str | None) -> int:
 
 
 def _state(uri: str) -> str:
-    """Return a digest of which results and failures there are, and of where runs are recorded."""
+    """Return a digest of the existing results and failures, and of the store."""
     names = [path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()]
     files = [*(path for name in sorted(set(names)) for path in provenances_of(name)), *sorted(FOLDER.glob("*.json"))]
     database = database_path(uri)

@@ -1,7 +1,7 @@
 """Attempts as MLflow traces of a run.
 
-Ids follow from the run and the place of a trace in it. So what is written twice is there once: a trace that MLflow
-has is not begun again, and a span that it has is replaced.
+Ids follow from the run and the index of a trace in it, so that writing is idempotent: a trace that MLflow has is not begun again, and
+a span that it has is replaced.
 """
 
 import logging
@@ -34,7 +34,7 @@ NANOSECONDS = 1_000_000  # of a millisecond
 PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9 ,.?!=:;'()%/-]*)?")  # means nothing in Markdown
 WITH_TEXT = ("messages", "content", "reasoning_content")
 FIRST = "1"  # the step whose attempts are those of the policy that training begins with
-TICK = 1000  # nanoseconds between two spans: their order, for nobody knows their times
+TICK = 1000  # nanoseconds between two spans: for their order, since their times are unknown
 Trace = Mapping[str, Any]  # as attempts.py makes it
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,10 @@ logger = logging.getLogger(__name__)
 def made_of(
     traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int, model_id: str | None = None
 ) -> list[tuple[TraceInfo, list[Span]]]:
-    """MLflow's objects for the traces of a run. `name`: the same at every sync, and another for other traces;
-    `model_id`: the policy that the stage has read. Training's own from its second step on is no model, for nobody keeps it.
+    """Return MLflow's objects for the traces of a run. `name`: the same at every sync, and another for other traces;
+    `model_id`: the policy that the stage has read. Training's own from its second step on is not a logged model, since it is not kept.
 
-    Raises whatever a trace of another shape leads to.
+    Raises any error to which a trace of another shape leads.
     """
     made = []
     for number, trace in enumerate(traces):
@@ -61,7 +61,7 @@ def made_of(
 def log_traces(client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str) -> None:
     """Bring traces into an experiment.
 
-    A server too old for traces goes without them. MlflowException and others: something is wrong with the server.
+    A server too old for traces goes without them. Raises MlflowException and others if the server has a problem.
     """
     try:
         for info, _ in traces:
@@ -83,7 +83,7 @@ def _is_there(client: TracingClient, trace_id: str) -> bool:
 
 
 def _info(trace: Trace, trace_id: str, experiment: str, whose: Mapping[str, str], time_ms: int) -> TraceInfo:
-    """All of a trace but its spans: one call, so that its assessments are there once or not at all."""
+    """Return a trace without its spans, with its assessments: written in one call, so that these are there once or not at all."""
     about = {"source": SOURCE, "trace_id": trace_id, "create_time_ms": time_ms, "last_update_time_ms": time_ms}
     feedback = [Feedback(name=name, value=value, **about) for name, value in trace["feedback"].items()]
     return TraceInfo(
@@ -101,7 +101,7 @@ def _info(trace: Trace, trace_id: str, experiment: str, whose: Mapping[str, str]
 
 
 def _token_usage(trace: Trace) -> dict[str, str]:
-    """The sums over the turns, which MLflow lists beside a trace."""
+    """Return the sums over the turns, which MLflow lists beside a trace."""
     known = [_with_total(span["usage"]) for span in trace["spans"] if span["usage"]]
     sums = {name: sum(usage[name] for usage in known) for name in known[0]} if known else {}
     return {TraceMetadataKey.TOKEN_USAGE: dump_span_attribute_value(sums)} if sums else {}
@@ -112,7 +112,7 @@ def _with_total(usage: Mapping[str, int]) -> dict[str, int]:
 
 
 def _spans(trace: Trace, trace_id: str, start: int) -> Iterator[Span]:
-    """The root, its turns, and the calls below the turn that made them."""
+    """Yield the root, its turns, and the calls below the turn that made them."""
     whole = {"inputs": trace["input"], "outputs": trace["output"], "attributes": trace["attributes"]}
     root = _span_id(trace_id, 0)
     ends = start + (len(trace["spans"]) + 1) * TICK
@@ -152,7 +152,7 @@ def _span(
 
 
 def as_written(value: Any) -> Any:
-    """The texts in it as blocks of code, unless they are plain: MLflow renders the rest as Markdown, `#### 53` as a heading."""
+    """Return the value with its texts as blocks of code, unless plain: MLflow renders Markdown, `#### 53` as a heading."""
     if isinstance(value, Mapping):
         return {key: as_written(inner) if key in WITH_TEXT else inner for key, inner in value.items()}
     if isinstance(value, list):

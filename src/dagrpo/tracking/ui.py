@@ -1,4 +1,7 @@
-"""The MLflow UI on loopback, lean: one worker, no job executor, opened at the runs of the present experiment."""
+"""MLflow's UI on loopback: one worker, no job executor.
+
+Opened at the runs of the present experiment.
+"""
 
 import json
 import os
@@ -41,9 +44,9 @@ RUNS_VIEW = "runs?workflowType=machine_learning"  # the view with the learning c
 
 
 def serve(port: int) -> None:
-    """Record what results hold and MLflow does not, serve the UI until interrupted, and print the address to open once it answers.
+    """Record new results, serve the UI until interrupted, and print the address to open once it answers.
 
-    With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. UserError when the port is taken or the
+    With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. Raises UserError if the port is taken or the
     server does not start.
     """
     root = Path.cwd()
@@ -81,7 +84,7 @@ def serve(port: int) -> None:
 
 
 def address(base: str, experiment: str | None) -> str:
-    """The page of an experiment's runs; of the newest experiment where that one has none; else the front page."""
+    """Return the page of an experiment's runs; if it has none, that of the newest experiment; else the front page."""
     reply = _ask(base, f"get-by-name?experiment_name={quote(experiment)}") if experiment else None
     if reply is None:
         newest = _ask(base, "search?max_results=1&order_by=last_update_time%20DESC") or {}
@@ -128,7 +131,7 @@ def _command(uri: str, root: Path, port: int) -> list[str]:
 
 
 def _environment(uri: str) -> dict[str, str]:
-    """The address, which may hold a password, is named here and not on a command line that every user can list."""
+    """Return the environment with the address, which may hold a password: every user can list a command line."""
     lean = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     return os.environ | lean | {"MLFLOW_BACKEND_STORE_URI": uri}
 

@@ -1,7 +1,7 @@
-"""Variations of an experiment: a try (parameters that params.yaml does not hold), or an experiment that DVC has named.
+"""Variations of an experiment: override runs and DVC's named experiments.
 
-They are recorded in the MLflow experiment of the same name, under a parent run of their own. What DVC runs in a temporary
-copy of the repository is recorded in the repository itself: the copy is removed afterwards.
+They are recorded in the MLflow experiment of the same name, under a separate parent run. Runs of DVC in a temporary copy of the
+repository are recorded in the repository itself: the copy is removed afterwards.
 """
 
 import os
@@ -15,17 +15,17 @@ TRY = "~"  # in the name of an experiment's folders; what follows is the digest 
 
 
 def experiment_name(record: Mapping[str, Any]) -> str:
-    """The experiment that an execution belongs to; its folders may be those of a try."""
+    """Return the experiment that an execution belongs to; its folders may be those of an override run."""
     return str(record["experiment"]).partition(TRY)[0]
 
 
 def variation_name(folder: str) -> str:
-    """What to call the variation that this process runs in an experiment's folders; empty: the experiment itself."""
+    """Return the name of the variation that this process runs in an experiment's folders; empty: the experiment itself."""
     _, is_try, digest = folder.partition(TRY)
     return f"try {digest}" if is_try else os.environ.get(DVC_NAME, "")
 
 
 def recording_root(folder: Path) -> Path:
-    """The project folder whose history holds what runs in `folder`."""
+    """Return the project folder whose history records the runs in `folder`."""
     main = os.environ.get(DVC_ROOT)
     return Path(main) if main and os.environ.get(DVC_NAME) and Path(main).is_dir() else folder

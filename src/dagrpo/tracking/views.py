@@ -1,6 +1,7 @@
-"""Which columns the list of an experiment's runs opens with, and how wide: MLflow shows no score unless it is told to.
+"""Columns of MLflow's list of runs, and their widths.
 
-By default each column has 100 pixels, so that the headings of all scores of a task are cut to the same text.
+By default MLflow shows no score, and each column has 100 pixels, so that the headings of all scores of a task are cut to the same
+text.
 """
 
 import json
@@ -19,7 +20,7 @@ PARAMETERS = ("model.name", "algorithm.loss.name", "training.steps", "training.l
 
 
 def experiment_tags(figures: Iterable[str]) -> dict[str, str]:
-    """The tags that make MLflow open an experiment with these figures of its runs, beside what differs most often."""
+    """Return the tags that make MLflow open an experiment with these figures of its runs, beside the most varied parameters."""
     columns = [
         *(f"metrics.`{name}`" for name in sorted(figures, key=_place)),
         MODELS,
@@ -30,19 +31,19 @@ def experiment_tags(figures: Iterable[str]) -> dict[str, str]:
 
 
 def _place(figure: str) -> tuple[str, int]:
-    """What figures are sorted by: those of one score stand together, base before trained."""
+    """Return the sort key of figures: those of one score stand together, base before trained."""
     score, _, policy = figure.rpartition("_")
     return score, POLICIES.index(policy) if policy in POLICIES else len(POLICIES)
 
 
 def _width(column: str) -> int:
-    """In pixels: `metrics.`eval/gsm8k/greedy_base`` has the heading eval/gsm8k/greedy_base."""
+    """Return a column's pixels: `metrics.`eval/gsm8k/greedy_base`` has the heading eval/gsm8k/greedy_base."""
     heading = column.partition("`")[2].rstrip("`")
     return PIXELS_BESIDE + PIXELS_PER_CHARACTER * len(heading)
 
 
 def _state(columns: list[str]) -> dict[str, Any]:
-    """As MLflow keeps a view that somebody has shared."""
+    """Return a shared view's state as MLflow stores it."""
     return {
         "searchFilter": "",
         "orderByKey": "attributes.start_time",
