@@ -1,6 +1,6 @@
 """GRPO post-training of language models as one reproducible DAG.
 
-For notebooks: `dagrpo.load_scores`, `dagrpo.load_rollouts` and `dagrpo.load_metrics` read what an experiment has made, and
+For notebooks: `dagrpo.load_scores`, `dagrpo.load_rollouts` and `dagrpo.load_metrics` read an experiment's results, and
 `dagrpo.load_policy` its policy. They are imported when they are first used: `import dagrpo` costs nothing.
 """
 

@@ -82,7 +82,7 @@ def use(
 
 @app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage")
 def generate() -> None:
-    """Write what is generated: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
+    """Write the generated files: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.params import documents
     from dagrpo.params.schema import Params, read_params
@@ -120,7 +120,7 @@ def grade(
 def clean(
     tries: Annotated[bool, typer.Option("--tries", help="the folders of every try: of runs with overrides")] = False,
 ) -> None:
-    """Remove what tries have made, and say what that was. Their history in MLflow stays."""
+    """Remove override runs (tries), and print their names. Their history in MLflow stays."""
     from dagrpo.workflow.clean import remove_tries
 
     if not tries:
@@ -140,7 +140,7 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
 
 @tracking.command()
 def rebuild() -> None:
-    """Record in MLflow what the results hold and it does not, such as after `dvc pull` or while its server was away."""
+    """Record results that MLflow lacks, such as after `dvc pull` or while its server was away."""
     from dagrpo.tracking.sync import sync
 
     require_project_folder()
@@ -173,7 +173,7 @@ warm_command.register(app)
 
 
 def main() -> None:
-    """Run the application; a mistake of the user is one sentence and exit code 1."""
+    """Run the application; a mistake of the user is one error message and exit code 1."""
     hide_secrets_in_tracebacks()
     try:
         app()

@@ -1,4 +1,4 @@
-"""Addresses of servers and databases, as somebody has written them: read, or found to be none."""
+"""Parser of user-supplied addresses of servers and databases."""
 
 from urllib.parse import SplitResult, urlsplit
 
@@ -6,9 +6,9 @@ SERVER_SCHEMES = frozenset({"http", "https"})
 
 
 def parts_of(address: str) -> SplitResult | None:
-    """None for what is no address: its host or port cannot be read, or a password cuts it apart.
+    """Return an address's parts; None if its host or port is invalid, or a password cuts it apart.
 
-    That password has a character such as `/` or `#`, which ends the host, and would be taken for a port and a path.
+    Such a password has a character such as `/` or `#`, which ends the host, and would be taken for a port and a path.
     """
     try:
         parts = urlsplit(address)

@@ -1,4 +1,4 @@
-"""What a shell is offered when an argument or an option is completed.
+"""Shell completion of arguments and options.
 
 Quick, as it runs at every press of a key: most of it lists folders.
 """
@@ -10,41 +10,41 @@ import typer
 
 
 def experiments(incomplete: str) -> list[str]:
-    """The experiments that have results in this folder."""
+    """List the experiments that have results in this folder."""
     return _beginning(incomplete, (path.name for path in Path("results").glob("*/")))
 
 
 def presets(incomplete: str) -> list[str]:
-    """The presets of this folder, and params.yaml where it is there."""
+    """List the presets of this folder, and params.yaml if it exists."""
     names = {path.stem for path in Path("presets").glob("*/*.yaml")}
     return _beginning(incomplete, names | {path.name for path in Path().glob("params.yaml")})
 
 
 def hardware(incomplete: str) -> list[str]:
-    """The presets of hardware of this folder, and none."""
+    """List the presets of hardware of this folder, and none."""
     return _beginning(incomplete, ["none", *(path.stem for path in Path("presets/hardware").glob("*.yaml"))])
 
 
 def evaluated_tasks(context: typer.Context, incomplete: str) -> list[str]:
-    """The tasks that the command's run was evaluated on; those of every run, where it names none."""
+    """List the tasks that the command's run was evaluated on; those of every run, if it names none."""
     return _beginning(incomplete, (path.name for path in Path("results").glob(f"{_run(context)}/runs/*/eval/*/")))
 
 
 def seeds(context: typer.Context, incomplete: str) -> list[str]:
-    """The seeds of the command's run; those of every run, where it names none."""
+    """List the seeds of the command's run; those of every run, if it names none."""
     folders = Path("results").glob(f"{_run(context)}/runs/seed_*/")
     return _beginning(incomplete, (path.name.removeprefix("seed_") for path in folders))
 
 
 def tasks(incomplete: str) -> list[str]:
-    """Every task. To import them takes a second."""
+    """List every task. Importing them takes a second."""
     from dagrpo.tasks.registry import TASKS
 
     return _beginning(incomplete, TASKS.names())
 
 
 def gpus(incomplete: str) -> list[str]:
-    """The GPUs with a data sheet here, in small letters if the word begins so. With no blank, which a shell would want quoted."""
+    """List the GPUs with a data sheet here, in small letters if the word begins so, without blanks, which a shell would want quoted."""
     from dagrpo.gpus import GPUS
 
     names = [gpu.name.replace(" ", "-") for gpu in GPUS]
@@ -52,14 +52,14 @@ def gpus(incomplete: str) -> list[str]:
 
 
 def formats(incomplete: str) -> list[str]:
-    """The formats of checkpoints."""
+    """List the formats of checkpoints."""
     from dagrpo.checkpoints.formats import FORMATS
 
     return _beginning(incomplete, ["hf", *FORMATS.names()])
 
 
 def _run(context: typer.Context) -> str:
-    """The command's first argument; where there is none yet, a pattern that every run matches."""
+    """Return the command's first argument; without one, a pattern that every run matches."""
     return context.params.get("run") or next(iter(context.args), "*")  # an option without its value leaves it unparsed
 
 

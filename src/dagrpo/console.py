@@ -1,4 +1,4 @@
-"""What a person sees while a stage works: a progress bar, and a summary at its end. Goes to stderr, never into outputs."""
+"""A stage's progress bar and final summary, written to stderr."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 class VisibleConsole(Console):
-    """The terminal, on which no text hides, reorders or controls: its characters without a glyph are escaped."""
+    """A terminal with characters without a glyph escaped, so that no text hides, reorders or controls."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -38,7 +38,7 @@ _console = VisibleConsole(stderr=True)
 
 
 class Advance(Protocol):
-    """Something that counts finished work."""
+    """A counter of finished work."""
 
     def advance(self, number: int = 1, note: str = "") -> None: ...
 
@@ -53,7 +53,7 @@ class _Bar:
 
 
 class _Lines:
-    """For logs and pipes, where a bar would be noise: one line every ten seconds and one at the end."""
+    """Progress for logs and pipes, where a bar would be noise: one line every ten seconds and one at the end."""
 
     def __init__(self, description: str, total: int, *, brief: bool) -> None:
         self._description = description
@@ -77,7 +77,7 @@ class _Lines:
 
 @dataclass(slots=True)
 class _Count:
-    """How much of the newest bar is finished; it outlives the bar, for whoever tells of an end."""
+    """The progress of the newest bar, kept after the bar closes so that error messages can use it."""
 
     done: int | None = None
 
@@ -96,15 +96,15 @@ class _Counted:
 
 
 def finished() -> int | None:
-    """How many units the newest bar of this process has counted; None before the first bar."""
+    """Return how many units the newest bar of this process has counted; None before the first bar."""
     return _newest.done
 
 
 @contextmanager
 def progress(description: str, total: int, *, brief: bool = False) -> Iterator[Advance]:
-    """Show how far `total` units of work are: a bar on a terminal, a line now and then elsewhere.
+    """Show the progress of `total` units of work: a bar on a terminal, a line now and then elsewhere.
 
-    `brief`: leave no trace of what is done in less than ten seconds.
+    `brief`: leave no trace of work that takes less than ten seconds.
     """
     if not _console.is_terminal:
         yield _Counted(_Lines(description, total, brief=brief))
@@ -122,7 +122,7 @@ def progress(description: str, total: int, *, brief: bool = False) -> Iterator[A
 
 
 def counted(items: Sequence[Item], description: str) -> Iterator[Item]:
-    """The items, with a bar over them that leaves no trace of what is done in less than ten seconds."""
+    """Yield the items under a bar, which leaves no trace of work that takes less than ten seconds."""
     with progress(description, len(items), brief=True) as bar:
         for item in items:
             yield item
@@ -131,7 +131,7 @@ def counted(items: Sequence[Item], description: str) -> Iterator[Item]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Say at once that something starts and, while notes come, that it goes on; at the end, how long it took."""
+    """Print at once that an action starts and, while notes come, that it continues; at the end, its duration."""
     started = time.monotonic()
     if _console.is_terminal:
         columns = (
@@ -150,7 +150,7 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
 
 class _Reminders:
-    """For logs and pipes: a line every ten seconds."""
+    """Reminders for logs and pipes: a line every ten seconds."""
 
     def __init__(self, what: str, started: float) -> None:
         self._what = what
@@ -164,12 +164,12 @@ class _Reminders:
 
 
 def say(text: str) -> None:
-    """Tell one thing in a sentence."""
+    """Print one message."""
     _console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def summary(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Print what a stage did, as a two-column table."""
+    """Print a stage's summary as a two-column table."""
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in rows:
         table.add_row(name, value)

@@ -1,6 +1,6 @@
-"""Names of files that others have written down, in an index, a manifest or a header: which of them stay inside a folder.
+"""Checks that untrusted file names stay inside a folder.
 
-Not here: whether there is such a file.
+They come from an index, a manifest or a header. Whether the files exist is not checked.
 """
 
 from pathlib import Path
@@ -13,19 +13,19 @@ LONGEST_PATH = 1024  # characters
 
 
 def is_plain(name: Any) -> TypeGuard[str]:
-    """Whether this is the name of a file of some folder itself: text that hides nothing, without a folder in it."""
+    """Return True for a plain file name: no folder and no control characters."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or visible(name) != name:
         return False
     return "\n" not in name and "\t" not in name and len(name.encode()) <= LONGEST
 
 
 def is_below(name: Any) -> TypeGuard[str]:
-    """Whether this is the path of a file below some folder, with forward slashes and spelled in the one way there is."""
+    """Return True for the path of a file below some folder, with forward slashes, in its only canonical spelling."""
     return isinstance(name, str) and len(name) <= LONGEST_PATH and all(map(is_plain, name.split("/")))
 
 
 def leads_out(path: Path) -> bool:
-    """Whether a file is a link out of its folder. One within a repository of the hub's own cache is not: it keeps files there."""
+    """Return True for a link out of its folder, except within a repository of the hub's cache, which keeps files there."""
     folder = path.parent.resolve()
     home = folder.parent.parent if folder.parent.name == "snapshots" else folder
     return not path.resolve().is_relative_to(home)

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and the digests that name their content.
+"""Files that are either whole or absent, and their digests.
 
 Every writer here writes to a temporary name in the same folder, fsyncs, then renames: a reader never sees half a file,
 and a crash leaves the old content in place.
@@ -30,18 +30,18 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP,
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file's bytes, as 64 hex digits. Raise OSError, which names the file, where it cannot be read."""
+    """Return the sha256 of a file's bytes, as 64 hex digits. Raises OSError naming the file if it cannot be read."""
     with _failures_naming(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def canonical_json(value: Any) -> str:
-    """One text per value: sorted keys, no spaces. Not for reading."""
+    """Return one text per value: sorted keys, no spaces. Not meant for people."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def digest_of(value: Any) -> str:
-    """The sha256 of a JSON-able value's canonical text."""
+    """Return the sha256 of a JSON-able value's canonical text."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
@@ -61,7 +61,7 @@ def fsync_file(path: Path) -> None:
 
 
 def link_or_copy(source: Path, destination: Path) -> None:
-    """Give a file a second name: a hard link, or a copy where the file system cannot link the two places.
+    """Give a file a second name: a hard link, or a copy if the file system cannot link the two places.
 
     Either way neither name may be written to in place, only replaced.
     """
@@ -74,7 +74,7 @@ def link_or_copy(source: Path, destination: Path) -> None:
 
 
 def unshare(path: Path) -> None:
-    """Make a file that has several names one of its own, so that what is written to it stays there. Absent: nothing."""
+    """Replace a hard link by a separate copy, so that writes to it leave the other names alone. Does nothing if it is missing."""
     if path.is_file() and path.stat().st_nlink > 1:
         with atomic_file(path) as temporary:
             shutil.copyfile(path, temporary)
@@ -120,7 +120,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _refusals_naming(path: Path) -> Iterator[None]:
-    """A PermissionError of a temporary name, a full disk's, or that of a folder in its place, as one of the name that the user knows."""
+    """Raise errors of a temporary name (permissions, a full disk, a folder in its place) again with the name that the user knows."""
     try:
         with full_disk_naming(path):
             yield
@@ -145,9 +145,9 @@ def replace_folder(new: Path, path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Undo what a run that was killed left undone to a folder, and remove its temporary folders.
+    """Undo a killed run's incomplete replacement of a folder, and remove its temporary folders.
 
-    Only for the one who writes that folder: no two runs share an output.
+    Only for the process that writes that folder: no two runs share an output.
     """
     for leftover in sorted(_leftovers(path)):
         if leftover.suffix == ".old":
@@ -161,14 +161,14 @@ def _put_back(old: Path, path: Path) -> None:
 
 
 def _leftovers(path: Path) -> list[Path]:
-    """Temporary folders made for `path`; those made for `path` with a further suffix have one more dot."""
+    """List temporary folders made for `path`; those made for `path` with a further suffix have one more dot."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.(part|old)")
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
 
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BufferedReader]:
-    """A regular file, to read. OSError where it is something else, such as a pipe, a folder or a link to a device.
+    """Open a regular file to read. Raises OSError for anything else, such as a pipe, a folder or a link to a device.
 
     Never waits: a pipe is opened without its writer, and is not read. An error while it is read names the file, too.
     """
@@ -187,9 +187,9 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
 
 
 def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:
-    """A regular file, to read and to append to; made where there is none, with this mode. Never waits.
+    """Open a regular file to read and to append to, created with this mode if missing. Never waits.
 
-    OSError where the name is something else's, also a link: what it leads to is somebody's own.
+    Raises OSError if the name is not a regular file's, or is a link: its target may belong to another user.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, mode)
@@ -211,7 +211,7 @@ def _failures_naming(path: Path) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Remove what has a name, a folder too; of a link what it leads to stays. Absent: nothing."""
+    """Remove a file or folder; the target of a link stays. Does nothing if it is missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -225,9 +225,9 @@ def open_private_log(path: Path) -> IO[bytes]:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the bytes of a file that may be anybody's.
+    """Return the bytes of a file that may be another user's.
 
-    Raise OSError where it is larger than that, or no regular file: a pipe or a device may have no end.
+    Raises OSError if it is larger than `most_bytes`, or not a regular file: a pipe or a device may have no end.
     """
     with _failures_naming(path):
         status = path.stat()
@@ -239,7 +239,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """The text of a regular file. UserError names it, and the remedy, when it is missing, unreadable or not UTF-8."""
+    """Read a regular file's text. Raises UserError naming it, and the remedy, if it is missing, unreadable or not UTF-8."""
     try:
         return read_regular(path, MOST_JSON_BYTES).decode()
     except FileNotFoundError:
@@ -262,12 +262,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """What `write_json` writes."""
+    """Return the text that `write_json` writes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; UserError names the file when it is missing, no regular file, or not JSON."""
+    """Read JSON. Raises UserError naming the file if it is missing, not a regular file, or not JSON."""
     try:
         return json.loads(read_regular(path, MOST_JSON_BYTES).decode())
     except FileNotFoundError:
@@ -285,7 +285,7 @@ def _no_json(path: Path, reason: str) -> UserError:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The same where the file must hold an object, {"name": value}: UserError when it holds anything else."""
+    """Read a JSON object, {"name": value}. Raises UserError as `read_json` does, and for any other value."""
     content = read_json(path)
     if not isinstance(content, dict):
         raise _no_json(path, f"it holds a {type(content).__name__}, not an object")
@@ -293,7 +293,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a table so that the same rows give the same bytes (zstd, one fixed format version, no pandas metadata)."""
+    """Write a table so that equal rows give equal bytes (zstd, one fixed format version, no pandas metadata)."""
     with atomic_file(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
 
@@ -301,9 +301,9 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 def read_parquet(
     path: Path, remedy: str = "run the stage that makes it again", columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Read a parquet file; UserError names it, and the remedy, when it is missing, empty or damaged.
+    """Read a parquet file. Raises UserError naming it, and the remedy, if it is missing, empty or damaged.
 
-    `columns`: those to read, of which the ones that are missing are left out; None: all.
+    `columns`: those to read, of which missing ones are left out; None: all.
     """
     with naming_parquet(path, remedy):
         if columns is None:
@@ -314,7 +314,7 @@ def read_parquet(
 
 @contextmanager
 def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
-    """While a parquet file is read: UserError names it, and the remedy, when it is missing, empty or damaged."""
+    """Turn errors while a parquet file is read into a UserError naming it, and the remedy: missing, empty or damaged."""
     if not path.is_file():
         raise UserError(f"{path} is missing, or no file: {remedy}.")
     try:
@@ -325,7 +325,7 @@ def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
-    """Refuse, before writing anything, what cannot fit on the disk that holds `folder`."""
+    """Raise an error, before anything is written, if the bytes cannot fit on the disk that holds `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:

@@ -1,7 +1,7 @@
-"""A disk without room, told as which file, which disk, and how much is free there.
+"""Full disks as errors that name file, disk and free space.
 
-Writers say it in many ways: Arrow names no file, safetensors raises an error of its own, torch only that a position is not
-the expected one. Here all become an OSError that names the file that was to be written.
+Writers report it in many ways: Arrow names no file, safetensors raises its own error, torch only reports an unexpected position.
+Here all become an OSError that names the file that was to be written.
 """
 
 import errno
@@ -19,12 +19,12 @@ _OF_TORCH = "inline_container.cc"  # its writer, whatever went wrong with it
 
 
 class NotEnoughRoom(OSError):
-    """Foreseen before anything was written: its text says how much is needed."""
+    """An error raised before anything was written: its text has the bytes needed."""
 
 
 @contextmanager
 def full_disk_naming(path: Path) -> Iterator[None]:
-    """Raise whatever a writer raises for want of room as an OSError that names `path`, and all else as it is."""
+    """Turn a writer's error about a full disk into an OSError that names `path`; other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -37,12 +37,12 @@ def full_disk_naming(path: Path) -> Iterator[None]:
 
 
 def no_room(error: BaseException) -> bool:
-    """Whether a full disk, a quota or a limit for files is what stopped a write."""
+    """Return True if a full disk, a quota or a limit for files stopped a write."""
     return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 def about_room(error: OSError) -> str:
-    """The sentence about such an error. An error that names no file is one of a disk that is not known."""
+    """Return the message about such an error. If the error names no file, the disk is unknown."""
     if error.filename is None:
         return f"a disk: {error.strerror}: make room, then run again."
     if error.errno == errno.EFBIG:
@@ -59,7 +59,7 @@ def about_room(error: OSError) -> str:
 
 
 def disk_of(path: Path) -> Path:
-    """The place where the disk that holds a path, or would hold it, is mounted."""
+    """Return the mount point of the disk that holds a path, or would hold it."""
     place = path.absolute()
     while not os.path.ismount(place):
         place = place.parent
@@ -67,12 +67,12 @@ def disk_of(path: Path) -> Path:
 
 
 def free_on(path: Path) -> int:
-    """Bytes that an ordinary user may still write there."""
+    """Return the bytes that an ordinary user may still write there."""
     return shutil.disk_usage(path).free
 
 
 def _number_of(error: Exception, path: Path) -> int | None:
-    """ENOSPC, EDQUOT or EFBIG where an error comes from one of them; None where it does not."""
+    """Return ENOSPC, EDQUOT or EFBIG if an error comes from one of them, else None."""
     if isinstance(error, OSError):
         return error.errno if error.errno in NO_ROOM else None
     said = _OS_ERROR.search(str(error))

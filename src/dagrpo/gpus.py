@@ -1,9 +1,9 @@
-"""What is known of GPUs by their names: peaks of arithmetic, memory, and how fast that is read. One table for all who ask.
+"""Table of known GPUs: peak FLOPs, memory and its bandwidth.
 
 Peaks and bandwidths are those of NVIDIA's data sheets: https://www.nvidia.com/en-us/data-center/ h100, h200, dgx-b200, a100, l40s
 and l4, and the appendix of the Ada architecture's white paper for the RTX 4090. The peak in bfloat16 is without sparsity (half of
-what the sheets tell with it), on the RTX 4090 with sums in float32. That in float32 is without TF32, which nothing here turns on.
-Memory is what nvidia-smi calls memory.total, which is less than the name says.
+the sheets' figure with it), on the RTX 4090 with sums in float32. That in float32 is without TF32, which nothing here turns on.
+Memory is nvidia-smi's memory.total, which is less than the name says.
 """
 
 import re
@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One kind."""
+    """The data of one kind of GPU."""
 
     name: str  # stands in the name that a device gives itself
     bfloat16: float  # FLOPs per second
@@ -28,11 +28,11 @@ class Gpu:
 
     @property
     def memory(self) -> int:
-        """In bytes."""
+        """The memory in bytes."""
         return self.mebibytes * MEBIBYTE
 
     def peak(self, dtype: str) -> float:
-        """FLOPs per second in float32, or in bfloat16 or float16, which are as fast."""
+        """Return FLOPs per second in float32, or in bfloat16 or float16, which are equally fast."""
         return self.float32 if dtype == "float32" else self.bfloat16
 
 
@@ -56,14 +56,14 @@ GPUS = (
 
 
 def kind_of(device: str) -> Gpu | None:
-    """The kind of a device by the name that it gives itself; None where it is not known, as of a part of one (MIG)."""
+    """Return the kind of a device by the name that it reports; None if unknown, as for a part of one (MIG)."""
     if "MIG" in device:
         return None
     return next((gpu for gpu in GPUS if re.search(rf"\b{gpu.name}\b", device)), None)
 
 
 def gpu_named(name: str) -> Gpu:
-    """The kind that a person means: h100, "H100 PCIe", a100, rtx4090, 4090. UserError gives the nearest."""
+    """Return the kind for a user's name of it: h100, "H100 PCIe", a100, rtx4090, 4090. Raises UserError with the nearest."""
     known = {_plain(gpu.name): gpu for gpu in GPUS}
     wanted = _plain(name)
     if wanted in known:

@@ -1,6 +1,6 @@
-"""`dagrpo grade TASK completions.jsonl`: what each extractor reads in each text, and where they disagree.
+"""`dagrpo grade TASK completions.jsonl`: answers by extractor, and their disagreements.
 
-For a person who wonders at a score: nothing is written, and no model is opened.
+For examining a surprising score: nothing is written, and no model is opened.
 """
 
 import json
@@ -48,7 +48,7 @@ class Graded:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The completions of a JSONL file; UserError names the line and the field that is missing or no text."""
+    """Read the completions of a JSONL file. Raises UserError naming the line and the field that is missing or not a text."""
     remedy = f"give a JSONL file with the fields {' and '.join(FIELDS)} on each line"
     texts = read_text(path, remedy).split("\n")
     lines = [_line(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()]
@@ -69,7 +69,7 @@ def _line(path: Path, number: int, text: str) -> Line:
 
 
 def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds: float = 2.0) -> list[Graded]:
-    """Every line read and judged by every extractor. UserError names a line whose ground truth is none."""
+    """Extract and judge every line with every extractor. Raises UserError naming a line whose ground truth is invalid."""
     for line in lines:
         try:
             get_verifier(verifier).check(line.ground_truth)
@@ -85,7 +85,7 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds
 
 
 def show(task: str, path: Path) -> None:
-    """Print the table of answers, what share each extractor finds right, and the lines they disagree on."""
+    """Print the table of answers, each extractor's share of right ones, and the lines on which they disagree."""
     verifier = get_task(task).verifier
     graded = grade_lines(read_lines(path), verifier, path)
     console = VisibleConsole(highlight=False)
@@ -115,6 +115,6 @@ def _cells(judgements: Sequence[Judgement]) -> Iterator[str]:
 
 
 def _visible(answer: str) -> str:
-    """An answer as a terminal may show it: cut, and without control characters."""
+    """Return an answer cut for a terminal, without control characters."""
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
     return escape(shown if len(answer) <= 60 else f"{shown}...")

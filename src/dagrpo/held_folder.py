@@ -1,4 +1,7 @@
-"""Folders for what a process needs while it lives: a lock beside each says so, and whoever makes the next removes the rest."""
+"""Temporary directories tied to a live process by a lock.
+
+The lock lies beside each; stale folders are removed on the next use.
+"""
 
 import os
 import shutil
@@ -18,7 +21,7 @@ LOCK = ".lock"
 
 @contextmanager
 def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
-    """A new empty folder of this process, named after its kind and this machine; removed at the end."""
+    """Make an empty folder for this process, named after its kind and this machine; remove it at the end."""
     remove_abandoned(parent, kind)
     descriptor, name = tempfile.mkstemp(prefix=_prefix(kind), suffix=LOCK, dir=parent)
     os.close(descriptor)
@@ -35,9 +38,9 @@ def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path, kind: str) -> None:
-    """Remove this user's folders of this kind whose process is gone: nobody holds their lock.
+    """Remove this user's folders of this kind whose process is gone, as their free lock shows.
 
-    What has no lock, or is another user's, is left alone: anybody may write to the parent.
+    A folder without a lock, or of another user, is left alone: every user may write to the parent.
     """
     for lock in filter(is_own_file, parent.glob(f"{_prefix(kind)}*{LOCK}")):
         folder = Path(str(lock).removesuffix(LOCK))
@@ -48,13 +51,13 @@ def remove_abandoned(parent: Path, kind: str) -> None:
 
 
 def _forget(lock: Path, folder: Path) -> None:
-    """Remove the lock, unless the folder is still there, as after a second Ctrl-C: the next process removes both."""
+    """Remove the lock, unless the folder still exists, as after a second Ctrl-C: the next process removes both."""
     if not is_own_folder(folder):
         lock.unlink(missing_ok=True)
 
 
 def _prefix(kind: str) -> str:
-    """With the machine's name: on a shared file system, a lock need not hold between machines."""
+    """Return the names' prefix, with the machine's name: on a shared file system, a lock need not hold between machines."""
     return f"dagrpo-{kind}-{socket.gethostname()}-"
 
 

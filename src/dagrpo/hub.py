@@ -1,7 +1,7 @@
-"""The Hugging Face hub as something that may not answer: asked first, briefly, and its faults told in a sentence.
+"""Hugging Face hub access with a short preflight request and readable errors.
 
-The libraries that download from it try again for half a minute per file when nobody answers. `require_answer` asks once.
-A token is never part of a sentence, nor is an address that could hold a password.
+The libraries that download from it retry for half a minute per file if the hub does not answer. `require_answer` asks once.
+A token is never part of a message, nor is an address that could hold a password.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ FAULTS = (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, EntryNotFoundE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A repository at a commit, and what the user can do when it does not come."""
+    """A repository at a commit, and the user's remedy if it cannot be fetched."""
 
     repository: str
     revision: str  # a full commit
@@ -46,7 +46,7 @@ class Wanted:
 
 
 def require_answer(wanted: Wanted) -> None:
-    """UserError when the hub does not answer within seconds, or does not know what is wanted, or does not hand it out."""
+    """Raise UserError if the hub does not answer within seconds, does not know the repository, or refuses it."""
     with told_in_a_sentence(wanted):
         HfApi().repo_info(
             wanted.repository,
@@ -59,9 +59,9 @@ def require_answer(wanted: Wanted) -> None:
 
 @contextmanager
 def told_in_a_sentence(wanted: Wanted, *also: type[Exception]) -> Iterator[None]:
-    """Turn what a download may raise, and `also`, into a UserError that says what to do.
+    """Turn a download's errors, and `also`, into a UserError with a remedy.
 
-    An error of this machine's own disk stays what it is. The libraries' own warnings are silenced.
+    An error of this machine's own disk stays unchanged. The libraries' own warnings are silenced.
     """
     caught: tuple[type[Exception], ...] = (*FAULTS, *also)
     before = logging.get_verbosity()
@@ -81,7 +81,7 @@ def _is_of_the_disk(error: BaseException) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error of the network below those that libraries have made of it; the error itself where there is none."""
+    """Return the network error below those that libraries have wrapped around it, or the error itself without one."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, HfHubHTTPError | httpx.TransportError | OfflineModeIsEnabled):
@@ -108,7 +108,7 @@ def _sentence(error: BaseException, wanted: Wanted) -> str:
 
 
 def _about_an_answer(error: HfHubHTTPError, wanted: Wanted) -> str:
-    """What an HTTP status means here. The hub also answers 401 where there is no such repository."""
+    """Return the meaning of an HTTP status here. The hub also answers 401 for a missing repository."""
     status = error.response.status_code
     answer = f"{endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
     if isinstance(error, RevisionNotFoundError):
@@ -130,7 +130,7 @@ def _about_credentials(wanted: Wanted) -> str:
 
 
 def endpoint() -> str:
-    """The hub's address without a user or a password."""
+    """Return the hub's address without a user or a password."""
     parts = urlsplit(constants.ENDPOINT)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

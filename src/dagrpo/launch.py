@@ -1,6 +1,6 @@
-"""Starts a script in several processes on this machine: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
+"""Launcher of several processes here: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
 
-A failure is told in one sentence, and only where rank 0 has not told it already. The processes find each other by a file
+A failure is reported in one message, and only if rank 0 has not reported it already. The processes find each other by a file
 in a folder that only their user may enter, and talk over the loopback interface: no port, no torchrun, whose own store
 listens on every interface and is unpickled. Not for several machines.
 """
@@ -22,14 +22,14 @@ from dagrpo.held_folder import held_folder
 from dagrpo.loopback import LOOPBACK
 
 SECONDS_BETWEEN_LOOKS = 0.1
-SECONDS_BEYOND_GRACE = 10.0  # for processes that were told to stop, before they are killed
+SECONDS_BEYOND_GRACE = 10.0  # after a signal to stop, before processes are killed
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:
-    """Return when all processes have ended well.
+    """Run the processes, and return when all have ended well.
 
-    SystemExit with the exit code of the process that failed first, 1 where that was killed. Where rank 0 could not say
-    why, a sentence does.
+    Raises SystemExit with the exit code of the process that failed first, 1 if that was killed. If rank 0 could not report the
+    reason, a message does.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it tells of each failure and signal
     with held_folder(Path(gettempdir()), "launch") as private:
@@ -44,7 +44,7 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
 
 
 def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dict[int, ProcessFailure]:
-    """How processes failed, by rank. When one fails, the others are ended; so are all by a signal, with SystemExit."""
+    """Run the processes and return failures by rank. If one fails, the others are ended; a signal ends all, with SystemExit."""
     stopped_by = _signals_to_stop()
     processes = start_processes(
         name=script,
@@ -62,20 +62,20 @@ def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dic
 
 
 def _signals_to_stop() -> list[signal.Signals]:
-    """Those that will have come, in order.
+    """Return the list to which received signals are appended, in order.
 
-    Not as torch's exception, which a second signal raises again where the processes are being closed: nobody then stops the
-    threads that follow their output, and the launcher waits for those for ever.
+    Not as torch's exception, which a second signal raises again while the processes are being closed: the threads that follow their
+    output are then never stopped, and the launcher waits for them for ever.
     """
     came: list[signal.Signals] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda number, frame: came.append(signal.Signals(number)))
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal.SIGUSR2.name  # one that nobody sends, for there must be one
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal.SIGUSR2.name  # an unused signal, for there must be one
     return came
 
 
 def environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
-    """Return the variables of one rank that differ from ours.
+    """Return one rank's environment variables that differ from this process's.
 
     The names are torchrun's; by the last of them a stage knows that RANK is meant for it.
     """
@@ -85,7 +85,7 @@ def environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
 
 
 def _has_spoken(rank_zero: ProcessFailure | None) -> bool:
-    """Whether rank 0 ended by itself; the others write to their logs alone."""
+    """Return True if rank 0 ended by itself and so printed why; the others write to their logs alone."""
     return rank_zero is not None and rank_zero.exitcode > 0
 
 

@@ -1,6 +1,6 @@
-"""A Python module of ours as a process that answers each line with a line, within a limit of time; used by one thread at a time.
+"""Child process that answers each line with a line, with a timeout.
 
-Not here: what the lines say, and what it means when no answer comes.
+It runs a module of dagrpo, and is used by one thread at a time. The caller defines the lines, and the meaning of no answer.
 """
 
 import os
@@ -17,7 +17,7 @@ PIECE = 1 << 20  # bytes read at once
 
 
 class LineProcess:
-    """The process, once started. Its first line, without a question, says that it is ready."""
+    """A child process of a module; its first line, before any question, signals that it is ready."""
 
     def __init__(self, module: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
         self._command = [sys.executable, "-P", "-m", module, *arguments]
@@ -25,7 +25,7 @@ class LineProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> bool:
-        """Start it, unless it runs; whether it was started. It warms up by itself."""
+        """Start the process unless it runs; return True if it was started. It warms up by itself."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()  # it died with nothing to do
         if self._process is not None:
@@ -42,7 +42,7 @@ class LineProcess:
         return True
 
     def exchange(self, line: bytes, seconds: float) -> bytes | None:
-        """The line that the process answers, None when it takes too long or ends."""
+        """Send a line and return the answer; None if the process takes too long or ends."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -65,7 +65,7 @@ class LineProcess:
 
 
 def _write(pipe: IO[bytes], line: bytes) -> None:
-    """All of it: a pipe may take a part at a time."""
+    """Write the whole line: a pipe may take a part at a time."""
     rest = memoryview(line)
     while rest:
         rest = rest[pipe.write(rest) :]

@@ -1,6 +1,6 @@
-"""The files of a folder as its manifest.json lists them, and whether a file is still what was written.
+"""Files of a folder listed in its manifest.json, with integrity checks.
 
-Not here: what else the manifest of a checkpoint says (`checkpoints.manifest`).
+`checkpoints.manifest` has the rest of a checkpoint's manifest.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ MANIFEST = "manifest.json"  # stands for the folder that it is in, and lists its
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """One file, as it was written."""
+    """The recorded length and digest of one file."""
 
     sha256: str
     bytes: int
 
 
 def entry_of(path: Path) -> FileEntry:
-    """What a list says about a file. Reads it."""
+    """Return a file's entry for a list. Reads the file."""
     return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
 
 
 def fault_of(path: Path, entry: FileEntry) -> str | None:
-    """How a file differs from what was written, such as "is missing"; None where it does not. Reads it."""
+    """Return how a file differs from its entry, such as "is missing"; None if it does not. Reads the file."""
     fault = fault_of_size(path, entry)
     if fault is None and sha256_of(path) != entry.sha256:
         return "is changed (its sha256 is not that of what was written)"
@@ -36,7 +36,7 @@ def fault_of(path: Path, entry: FileEntry) -> str | None:
 
 
 def fault_of_size(path: Path, entry: FileEntry) -> str | None:
-    """The cheap part of `fault_of`: no file is read."""
+    """Return the fault that `fault_of` finds without reading the file: missing, or of another length."""
     if not path.is_file():
         return "is missing"
     size = path.stat().st_size
@@ -46,7 +46,7 @@ def fault_of_size(path: Path, entry: FileEntry) -> str | None:
 
 
 def listed_files(manifest: Path) -> dict[str, FileEntry]:
-    """The files of a folder by their names. UserError: the manifest lists none, or a name that leads out of the folder."""
+    """Return a folder's files by name. Raises UserError if the manifest lists none, or a name that leads out of the folder."""
     files = read_object(manifest).get("files")
     if not isinstance(files, dict):
         raise _no_list(manifest, "it has no files")

@@ -1,3 +1,3 @@
-"""What keeps processes that compute together on this machine: a part of the environment that they are started in."""
+"""Environment variables that keep processes computing together on this machine."""
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host's name points to

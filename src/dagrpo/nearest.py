@@ -1,4 +1,4 @@
-"""What is said of an unknown name: the known one that is nearest to it, or else all known ones."""
+""" "Did you mean ...?" suggestions for unknown names."""
 
 import difflib
 from collections.abc import Collection, Iterable
@@ -7,13 +7,13 @@ CUTOFF = 0.4  # of difflib's ratio: half of a short name may be wrong
 
 
 def nearest_of(name: str, known: Iterable[str], cutoff: float = CUTOFF) -> str | None:
-    """The known name that is nearest; None where none reaches `cutoff`, between 0 (any name) and 1 (the name itself)."""
+    """Return the nearest known name; None if none reaches `cutoff`, between 0 (any name) and 1 (the name itself)."""
     near = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
     return near[0] if near else None
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """The second half of a sentence whose first half says that there is no `name`; without its full stop."""
+    """Return the second half, without full stop, of a message about an unknown name: the nearest known one, or else all."""
     near = nearest_of(name, known)
     if near is not None:
         return f"the nearest one is `{near}`"

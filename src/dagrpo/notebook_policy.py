@@ -1,6 +1,6 @@
-"""A policy that an experiment has made, as a transformers model for a notebook: `dagrpo.load_policy("arithmetic_tiny")`.
+"""An experiment's policy for notebooks: `dagrpo.load_policy("arithmetic_tiny")` returns a transformers model.
 
-Not for training or evaluation, which load theirs by themselves; sampling as SGLang does it is not this either.
+Training and evaluation load theirs by themselves. It does not sample as SGLang does.
 """
 
 from collections import Counter
@@ -21,15 +21,14 @@ FOLDERS: dict[Which, str] = {"trained": "exported", "base": "sft"}  # of a run, 
 def load_policy(
     source: str | Path, *, which: Which = "trained", dtype: "torch.dtype | None" = None, root: str | Path = "."
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """The model, in eval mode on the CPU, and its tokenizer.
+    """Load the model, in eval mode on the CPU, and its tokenizer.
 
     `source` is an experiment with one seed (`"arithmetic_tiny"`), a run (`"arithmetic_tiny/seed_0"`, or its folder), or the
     folder of a checkpoint in the Hugging Face layout. `which` chooses between a run's policy after training and before it;
-    of a checkpoint's folder there is one. `dtype`: that of the file, if not given. `root` is the project's folder.
+    a checkpoint's folder has only one. `dtype`: that of the file, if not given. `root` is the project's folder.
 
-    Weights are read from safetensors after a comparison with the folder's manifest, where it has one. Nothing is
-    downloaded, and code beside a model is never run. UserError: the run or its policy is not there, or the folder is no
-    such checkpoint.
+    Weights are read from safetensors after a comparison with the folder's manifest, if it has one. Nothing is downloaded, and code
+    beside a model is never run. Raises UserError if the run or its policy does not exist, or the folder is not such a checkpoint.
     """
     from dagrpo.checkpoints.convert import HUGGINGFACE
     from dagrpo.checkpoints.manifest import verify
@@ -52,7 +51,7 @@ def load_policy(
 
 
 def _folder(source: str | Path, which: Which, root: Path) -> Path:
-    """The folder of the checkpoint that is meant."""
+    """Return the folder of the checkpoint that the arguments select."""
     if which not in FOLDERS:
         raise UserError(f"There is no policy `{which}`: ask for {' or '.join(FOLDERS)}.")
     run = _run(source, root)
@@ -66,7 +65,7 @@ def _folder(source: str | Path, which: Which, root: Path) -> Path:
 
 
 def _run(source: str | Path, root: Path) -> Path | None:
-    """The run that is named by its experiment or by its folder; None: a checkpoint's folder is."""
+    """Return the run named by its experiment or by its folder; None for a checkpoint's folder."""
     results = root / "results"
     experiment, _, seed = str(source).partition("/")
     runs = results / experiment / "runs"

@@ -1,7 +1,7 @@
-"""What an experiment has made, as tables for a notebook: `import dagrpo`, then `dagrpo.load_scores("arithmetic_tiny")`.
+"""An experiment's results as tables: `dagrpo.load_scores("arithmetic_tiny")`.
 
-Each function returns a pyarrow.Table, of which `.to_pandas()` makes a data frame. Nothing is computed here: differences with
-intervals are `dagrpo compare`'s.
+For notebooks, after `import dagrpo`. Each function returns a pyarrow.Table (call `.to_pandas()` for a data frame). Nothing is
+computed here: differences with intervals are `dagrpo compare`'s.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from dagrpo.trainer.run import step_file
 
 
 def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
-    """A row per scored completion: of every seed, task and policy.
+    """Load a row per scored completion: of every seed, task and policy.
 
     Columns: `seed` (int64), `policy` ("base" or "trained"), then those of `dagrpo.evaluation.tables.SCORES`: `task`,
     `problem_index`, `sample_index` (-1: greedy), `extracted`, `verdict`, `correct`, `completion_tokens`, `completion`,
-    `question`, `ground_truth` and others. `root` is the project's folder. UserError: nothing is scored yet, or a file is damaged.
+    `question`, `ground_truth` and others. `root` is the project's folder. Raises UserError if nothing is scored yet, or a file is damaged.
     """
     files = [path for run in _runs(experiment, root) for path in sorted(run.glob("eval/*/*/scores.parquet"))]
     if not files:
@@ -35,10 +35,10 @@ def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
 
 
 def load_metrics(experiment: str, *, root: str | Path = ".") -> pa.Table:
-    """A row per training step of every seed.
+    """Load a row per training step of every seed.
 
-    Columns: `seed` (int64), `step` (int32, from 1), then a float64 for each figure, such as `reward/mean`; docs/metrics.md says what
-    they are. A figure that a seed does not have is null. UserError: no seed has been trained to its end.
+    Columns: `seed` (int64), `step` (int32, from 1), then a float64 for each figure, such as `reward/mean`; docs/metrics.md explains
+    them. A figure that a seed does not have is null. Raises UserError if no seed has been trained to its end.
     """
     files = [path for run in _runs(experiment, root) if (path := run / "metrics.parquet").is_file()]
     if not files:
@@ -51,11 +51,11 @@ def load_metrics(experiment: str, *, root: str | Path = ".") -> pa.Table:
 def load_rollouts(
     experiment: str, *, steps: Sequence[int] | None = None, seeds: Sequence[int] | None = None, root: str | Path = "."
 ) -> pa.Table:
-    """A row per attempt that training made.
+    """Load a row per attempt that training made.
 
-    Columns: `seed` (int64), then what the trainer has kept of it: `step`, `prompt`, `completion`, `completion_ids`, `reward`,
+    Columns: `seed` (int64), then those that the trainer records: `step`, `prompt`, `completion`, `completion_ids`, `reward`,
     `advantage`, `correct`, `discarded` (made, and not trained on) and others. `steps` and `seeds` name those to read; all of
-    them if not given, which may be gigabytes. UserError: one of them is not there.
+    them if not given, which may be gigabytes. Raises UserError if one of them does not exist.
     """
     runs = {_seed(run): run for run in _runs(experiment, root)}
     missing = [seed for seed in seeds or () if seed not in runs]
@@ -73,7 +73,7 @@ def load_rollouts(
 
 
 def _runs(experiment: str, root: str | Path) -> list[Path]:
-    """The folders of the seeds, ascending."""
+    """List the folders of the seeds, ascending."""
     results = Path(root, "results")
     runs = sorted((results / experiment / "runs").glob("seed_*"), key=_seed)
     if not runs:
@@ -98,6 +98,6 @@ def _seed(run: Path) -> int:
 
 
 def _with(table: pa.Table, name: str, value: int | str) -> pa.Table:
-    """The table with a first column of one value."""
+    """Return the table with a first column of one value."""
     kind = pa.int64() if isinstance(value, int) else pa.string()
     return table.add_column(0, pa.field(name, kind, nullable=False), pa.repeat(pa.scalar(value, kind), table.num_rows))

@@ -1,4 +1,4 @@
-"""Whose a file is, in folders that every user of the machine may write to."""
+"""Check of file owners in folders that every user may write to."""
 
 import os
 import stat
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether it is a regular file of this user's, and no link."""
+    """Return True for a regular file of this user's, not a link."""
     return _is_own(path, stat.S_ISREG)
 
 
 def is_own_folder(path: Path) -> bool:
-    """Whether it is a folder of this user's, no link, and nobody else may write to it."""
+    """Return True for a folder of this user's, not a link, that no other user may write to."""
     return _is_own(path, stat.S_ISDIR) and not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

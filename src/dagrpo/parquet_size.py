@@ -1,7 +1,7 @@
-"""How much a parquet file holds once it is decoded: a text that its dictionary has once may stand in every row.
+"""Size of a parquet file's decoded content, without decoding it.
 
-Found out without decoding it: each text is read once, and its length counted for every row. Arrow refuses a
-page that holds more than its own header says. Not caught here: a footer so damaged that Arrow ends the process over it, and
+A text that its dictionary has once may stand in every row: each text is read once, and its length counted for every row. Arrow
+refuses a page that holds more than its own header says. Does not detect a footer so damaged that Arrow ends the process over it, nor
 pages whose headers say more than the file's footer, which Arrow decodes one after the other, up to 2 GiB each.
 """
 
@@ -18,7 +18,7 @@ INDEX_BYTES = 4  # of a value of which only its place in the dictionary is read
 
 
 def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
-    """Whether these columns have more bytes than that. ArrowException, OSError: the file cannot be read."""
+    """Return True if these columns have more than `most` bytes. Raises ArrowException or OSError if the file cannot be read."""
     with pq.ParquetFile(path) as file:
         leaves = [file.schema.column(number) for number in range(len(file.metadata.schema))]
         wanted = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
@@ -40,14 +40,14 @@ def _is_in(path: str, column: str) -> bool:
 
 
 def _least_bytes(footer: pq.FileMetaData, columns: Sequence[int]) -> int:
-    """Return what the texts, each read once, and their places take by the file's own account."""
+    """Return the bytes of the texts, each read once, and of their indices, as the footer states them."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     chunks = [group.column(number) for group in groups for number in columns]
     return sum(max(chunk.total_uncompressed_size, INDEX_BYTES * chunk.num_values) for chunk in chunks)
 
 
 def _decoded_bytes(values: pa.Array) -> int:
-    """Of nested values those of their innermost ones."""
+    """Return the bytes of decoded values; for nested values those of the innermost ones."""
     if isinstance(values, pa.DictionaryArray):
         return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
     if isinstance(values, pa.StructArray):

@@ -1,9 +1,8 @@
-"""One mechanism for everything that plugs in: tasks, verifiers, reward components, advantages, losses, ...
+"""Plug-in mechanism for tasks, verifiers, reward components, advantages, losses, ...
 
 A plug-in is one object. It is found by name in the package's own folder (one module each), by name among the entry
 points of installed distributions, or by an import path such as `my_lab.losses:tilted`. Listing names imports no plug-in
-unless a module may offer several; getting one imports its module alone. Deliberately not here: what a plug-in does, and
-its parameters.
+unless a module may offer several; getting one imports its module alone. Knows nothing of a plug-in's behaviour and parameters.
 """
 
 import importlib
@@ -22,16 +21,16 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """What a module that offers several plug-ins holds."""
+    """The interface of each plug-in in a module that offers several."""
 
     @property
     def name(self) -> str:
-        """By which params.yaml knows it."""
+        """The name in params.yaml."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a plug-in is defined."""
+    """The module and attribute that define a plug-in."""
 
     module: str
     attribute: str
@@ -72,16 +71,16 @@ class Plugins(Generic[T]):
         self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
 
     def own_names(self) -> list[str]:
-        """The names in the package's folder, sorted: the same on every machine."""
+        """List the names in the package's folder, sorted: equal on every machine."""
         return sorted(self._own())
 
     def names(self) -> list[str]:
-        """The package's own names, then those of entry points. UserError when two plug-ins have one name."""
+        """List the package's own names, then those of entry points. Raises UserError if two plug-ins have one name."""
         own = self.own_names()
         return [*own, *sorted(self._known().keys() - set(own))]
 
     def get(self, name: str) -> T:
-        """The plug-in of that name or import path. UserError gives the nearest name, or says what cannot be imported."""
+        """Return the plug-in of a name or import path. Raises UserError with the nearest name, or the reason of a failed import."""
         place = self._place(name)
         value = self._attribute_of(place, name)
         if not place.member:
@@ -95,15 +94,15 @@ class Plugins(Generic[T]):
         return cast(T, next(member for member in members if member.name == place.member))
 
     def module_of(self, name: str) -> str:
-        """The dotted module that the plug-in is taken from: where the import closure of its code starts."""
+        """Return the dotted module of a plug-in, where the import closure of its code starts."""
         return self._place(name).module
 
     def label(self, name: str) -> str:
-        """What a plug-in is called in columns and metrics: its name, or the attribute of its import path."""
+        """Return a plug-in's name in columns and metrics: its name, or the attribute of its import path."""
         return name.rpartition(self.separator)[2]
 
     def nearest(self, name: str) -> str | None:
-        """The known name that an unknown one was probably meant to be; None for a known one, and where none is near."""
+        """Return the nearest known name for an unknown one; None for a known name, or without a near one."""
         known = self._known()
         return None if name in known else nearest_of(name, known)
 
@@ -141,7 +140,7 @@ class Plugins(Generic[T]):
         return tuple(importlib.import_module(self.package).__path__)
 
     def _known(self) -> Mapping[str, _Place]:
-        """Every plug-in with a name. Looked for once, unless folders or entry points are others than then."""
+        """Return every plug-in with a name, cached until folders or entry points change."""
         looked_in = (self._folders(), _entry_points())
         if self._looked_in != looked_in:
             self._places, self._looked_in = self._look(), looked_in
@@ -186,7 +185,10 @@ class Plugins(Generic[T]):
 
 @lru_cache(maxsize=1)
 def _entry_points() -> tuple[EntryPoint, ...]:
-    """Those of dagrpo's groups. Only files that name one are parsed: importlib.metadata's own search takes 5 times as long."""
+    """Return the entry points of dagrpo's groups.
+
+    Only files that name one are parsed: importlib.metadata's own search takes 5 times as long.
+    """
     return tuple(
         point
         for distribution in distributions()

@@ -1,4 +1,4 @@
-"""The frozen records that cross a package boundary."""
+"""Frozen records that cross a package boundary."""
 
 from array import array
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ BROKEN: tuple[StopReason, ...] = (EXCLUDED, "program_failed")  # ends of an atte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One problem of a task, in the form in which the policy sees it.
+    """One row of a task, in the form in which the policy sees it.
 
     Example: Example(task="gsm8k", split="test", index=0, prompt=({"role": "user", "content": "..."},), question="...",
     answer="... #### 18", ground_truth="18", data_source="openai/gsm8k", ability="math")
@@ -64,7 +64,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureTokens:
-    """The ids of the tokens by which a vision-language model knows where a picture is."""
+    """The token ids that mark a picture's position for a vision-language model."""
 
     image: int  # the placeholder: one for each token that a picture takes
     video: int  # the same of a video
@@ -73,13 +73,13 @@ class PictureTokens:
 
     @property
     def unwritten(self) -> tuple[int, int, int]:
-        """What no policy may write, since it would stand for no picture: the placeholders, and what comes before them."""
+        """Tokens that no policy may write, since they would stand for no picture: the placeholders and their preceding tokens."""
         return self.image, self.video, self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPictures:
-    """The pictures of a prompt for a model that takes some, and how to find their places in it."""
+    """The pictures of a prompt for a vision-language model, and the tokens that mark their positions."""
 
     files: tuple[bytes, ...]  # PNG or JPEG files, RGB, in the order of their placeholders; (): it has none
     tokens: PictureTokens
@@ -87,7 +87,7 @@ class PromptPictures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRequest:
-    """One completion to sample: prompt tokens in, with a seed of its own.
+    """A request for one completion: prompt tokens, with a separate seed.
 
     Always names temperature, top_p and top_k: a server otherwise takes the checkpoint's generation_config.
     """
@@ -104,7 +104,7 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:
-    """Tokens that are there already, of which the logprobs are asked for from one place on.
+    """A request for the logprobs of given tokens, from index `first` on.
 
     Example: token_ids (5, 6, 7, 8) and first 2: of 7 after (5, 6), and of 8 after (5, 6, 7).
     """
@@ -116,9 +116,9 @@ class ScoringRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the engine returned for one request, token for token; nothing is tokenized again.
+    """The engine's result of one request, token for token; nothing is tokenized again.
 
-    `logprobs` are natural logarithms of the temperature-scaled softmax: over the support where it was asked for, else over
+    `logprobs` are natural logarithms of the temperature-scaled softmax: over the sampling mask if the request asked for it, else over
     the whole vocabulary, not renormalised by top_p.
     """
 
@@ -134,19 +134,19 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call of a tool, and how it went."""
+    """One call of a tool, with its outcome."""
 
     turn: int  # of the policy, from 0
     name: str  # "" where none could be read
     arguments: str  # JSON; the text as written where it could not be read
     status: CallStatus
-    result: str  # what the policy was told; "": it was told nothing
+    result: str  # the text returned to the policy; "": no text
     seconds: float = 0.0  # of the clock: part of no versioned output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a policy made of one problem, as far as a reward may look at it."""
+    """A policy's attempt at one problem: the part that a reward may look at."""
 
     text: str  # the policy's last turn without its calls; never a tool's result, a user's turn or the prompt
     ground_truth: str
@@ -161,15 +161,15 @@ class Attempt:
 
     @property
     def longest_turn(self) -> int:
-        """Tokens of the policy's longest turn."""
+        """The number of tokens of the policy's longest turn."""
         return self.tokens if self.most_tokens_of_a_turn is None else self.most_tokens_of_a_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One graded attempt. `correct` is None where it could not be told within the limits (verdict unverifiable)."""
+    """One graded attempt. `correct` is None if it could not be decided within the limits (verdict unverifiable)."""
 
-    extracted: str | None  # the answer as read, None when there is none to read
+    extracted: str | None  # the answer as read, None without one
     correct: bool | None
     reward: float
     verdict: Verdict

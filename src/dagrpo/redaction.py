@@ -1,8 +1,8 @@
-"""What opens something else is neither shown nor kept: passwords in addresses, and what the environment has of keys and tokens.
+"""Redaction of secrets before anything is printed or stored.
 
-A net under the places that know a secret and leave it out themselves; it recognises secrets by their form or their
-variable's name. Not for the environment of other people's programs, which `dagrpo.rollout.programs.variables` makes.
-Imported by SGLang's processes too, by name, for their log: it needs nothing but the standard library.
+Passwords in addresses, and keys and tokens in the environment. A safety net below the code that leaves out secrets itself; it
+recognises them by their form or their variable's name. `dagrpo.rollout.programs.variables` makes the environment of other people's
+programs. Imported by SGLang's processes too, by name, for their log: it needs nothing but the standard library.
 """
 
 import atexit
@@ -45,37 +45,37 @@ _ANY_PASSWORD = re.compile(
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like one that opens something."""
+    """Return True if a variable looks like a secret."""
     return _has_secret_name(name) or _WITH_PASSWORD.search(value) is not None
 
 
 def without_passwords(text: str) -> str:
-    """The text with the passwords of its addresses as `***`. It depends on nothing else: not on the environment."""
-    if ":" in text or "=" in text:  # without them there is none, and most long texts have neither
+    """Replace passwords in a text's addresses by `***`, independently of the environment."""
+    if ":" in text or "=" in text:  # both absent: no password, as in most long texts
         for form in _FORMS:
             text = form.sub(_hide, text)
     return text
 
 
 def secret_parameters(address: str) -> list[str]:
-    """The values of an address's parameters that look like secrets, as they are written."""
+    """List the values of an address's parameters that look like secrets, as they are written."""
     return [found["secret"] for found in _OF_AN_ADDRESS_ALONE.finditer(address)]
 
 
 def without_secret_parameters(address: str) -> str:
-    """The address with those values as `***`; nothing else of it is looked at."""
+    """Replace secret values of an address's parameters by `***`; the rest of it is not checked."""
     return _OF_AN_ADDRESS_ALONE.sub(_hide, address)
 
 
 def redacted(text: str, secrets: Sequence[str] = ()) -> str:
-    """As `without_passwords`, also without `secrets` and the values of variables that look like secrets."""
+    """Redact as `without_passwords` does, also `secrets` and the values of variables that look like secrets."""
     for secret in sorted({*secrets, *_secrets_of_environment()}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return without_passwords(text)
 
 
 class RedactingFormatter(logging.Formatter):
-    """Log lines and their tracebacks without secrets and control characters; `secrets`: some that are in no variable."""
+    """A formatter of log lines and tracebacks without secrets and control characters; `secrets`: some that are in no variable."""
 
     def __init__(self, *arguments: Any, secrets: Sequence[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -86,18 +86,18 @@ class RedactingFormatter(logging.Formatter):
 
 
 def hide_secrets_in_tracebacks() -> None:
-    """From now on Python prints the traceback of what nobody caught, in this process and its threads, without secrets."""
+    """Make Python redact tracebacks of uncaught exceptions, in this process and its threads."""
     sys.excepthook = _print_traceback
     threading.excepthook = _print_traceback_of_thread
 
 
 def hide_secrets_in_streams() -> None:
-    """From now on whatever Python code prints in this process, also that of libraries, is without secrets."""
+    """Redact all that Python code prints in this process from now on, including libraries."""
     sys.stdout, sys.stderr = RedactingStream(sys.stdout), RedactingStream(sys.stderr)
 
 
 class RedactingStream(io.TextIOBase):
-    """Hands what is written to another stream, line by line, without secrets: one may come in several pieces."""
+    """A stream that passes text on line by line, redacted: a secret may come in several pieces."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -141,11 +141,11 @@ def _secrets_of_environment() -> Iterator[str]:
 
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
-    """Of an address the password alone; of a key of several lines also each of them."""
+    """Yield the substrings to redact: an address's password; for a key of several lines, every line too."""
     inside = [part for found in _ANY_PASSWORD.finditer(value) for part in found.groups() if part]
     if inside:
         yield from inside
-    elif _has_secret_name(name) and not os.path.exists(value):  # a file that holds a secret is none
+    elif _has_secret_name(name) and not os.path.exists(value):  # the path of a file with a secret is not a secret
         yield value
         yield from value.splitlines()
 

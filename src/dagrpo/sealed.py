@@ -1,6 +1,6 @@
-"""JSON that carries the digest of its own content, so that damage is noticed when it is read.
+"""JSON with a digest of its content, to detect damage.
 
-Against failing disks and interrupted copies, not against somebody who writes a digest that fits.
+Against failing disks and interrupted copies, not against deliberate changes with a matching digest.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ SEAL = "sha256"
 
 
 class Damaged(UserError):
-    """A file of an unfinished run is not what was written; the same command makes it again."""
+    """An unfinished run's file that differs from what was written; the same command makes it again."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path} {fault}: run the same command again, which goes on from what is whole.")
@@ -25,12 +25,12 @@ class Damaged(UserError):
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON with its seal, atomically."""
+    """Write JSON with its digest, atomically."""
     write_json(path, {**content, SEAL: _digest(content)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What was given to `write_sealed`. Damaged: it is missing, or not that."""
+    """Read JSON written by `write_sealed`. Raises Damaged if it is missing or fails its digest."""
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -43,5 +43,5 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Of escaped JSON: a text may hold half of a surrogate pair, which is no UTF-8."""
+    """Return the digest of escaped JSON: a text may hold half of a surrogate pair, which is not UTF-8."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Which plug-ins an experiment selects: where the import closure of each stage's own code starts.
+"""Plug-ins that an experiment selects, by kind.
 
-Not here: the closure itself, and which kinds of plug-in a stage runs.
+The import closure of each stage's code starts there; execution/identity.py computes it, and a stage declares the kinds that it runs.
 """
 
 from dagrpo.algorithms.advantages import ADVANTAGES
@@ -23,10 +23,10 @@ MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it
 
 
 def selected_modules(params: Params) -> dict[str, list[str]]:
-    """The dotted modules by kind, such as task or loss, each sorted and without repeats.
+    """Return the dotted modules by kind, such as task or loss, each sorted and without repeats.
 
     `format` is the trainer's, `model_format` that of every checkpoint outside training, whatever the parameters say.
-    Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and not here.
+    Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and left out.
     `fresh_tool` are the tools whose calls the tokenizer of a fresh model spells.
     """
     tasks = params.experiment.tasks
@@ -53,7 +53,7 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
 
 
 def named_code(params: Params) -> dict[str, list[NamedCode]]:
-    """The user's own code by the kind of plug-in whose parameters name it: of the agent, and of the tasks' tools."""
+    """Return the user's own code by the kind of plug-in whose parameters name it: of the agent, and of the tasks' tools."""
     agent, tools = params.rollout.agent, {tool for name in params.experiment.tasks for tool in get_task(name).tools}
     configs = {name: config_for(name, params.rollout.tools) for name in sorted(tools)}
     return {
@@ -63,6 +63,6 @@ def named_code(params: Params) -> dict[str, list[NamedCode]]:
 
 
 def _call_syntax(params: Params) -> list[str]:
-    """How calls are written, where the chat format leaves the choice."""
+    """Return the module of the call syntax, if the chat format leaves the choice."""
     calls = getattr(params.rollout.chat, "calls", None)
     return [] if calls is None else [CALLS.module_of(calls)]

@@ -1,6 +1,7 @@
-"""Names in shared memory that a killed server leaves behind: noted while it lives, removed when it is gone.
+"""Removal of shared memory that a killed server leaves behind.
 
-SGLang and Python's multiprocessing draw these names themselves and remove them on an orderly end only. A server is killed.
+SGLang and Python's multiprocessing choose the names themselves and remove them on an orderly end only; a server is killed. So the names
+are noted while it lives.
 """
 
 import os
@@ -14,7 +15,7 @@ NOTE = "shared_memory"  # a file in the server's scratch folder: a path per line
 
 
 def note(scratch: Path, group: int) -> None:
-    """Write down what the processes of a group have mapped, beside what was noted before."""
+    """Add the shared memory that a group's processes have mapped to the note."""
     file = scratch / NOTE
     noted = set(_noted(file)) if file.exists() else set()
     mapped = {path for process in _members(group) for path in _mapped(process)}
@@ -23,7 +24,7 @@ def note(scratch: Path, group: int) -> None:
 
 
 def remove_noted(scratch: Path) -> None:
-    """Remove what was noted, if anything was."""
+    """Remove the noted shared memory, if any."""
     with suppress(FileNotFoundError):  # never noted: the server was not ready
         for path in _noted(scratch / NOTE):
             with suppress(OSError, ValueError):  # ValueError: a NUL in a damaged note
@@ -48,7 +49,7 @@ def _mapped(process: int) -> Iterator[Path]:
 
 
 def _path(name: bytes) -> Path:
-    """Of any bytes: a name need not be text."""
+    """Return the path for a name of any bytes, which need not be text."""
     return Path(os.fsdecode(name))
 
 

@@ -1,7 +1,7 @@
-"""Types of 16 bits that a CPU has no instructions for: it computes in them far more slowly than in float32.
+"""Warning if a CPU emulates bfloat16 or float16.
 
-A timed product shows which, since processors differ: AVX-512 has instructions for bfloat16 on some, and AVX2 for neither type.
-Imports torch only when something is timed.
+It computes in a type without instructions far more slowly than in float32. A timed product shows it, since processors differ: AVX-512
+has instructions for bfloat16 on some, and AVX2 for neither type. Imports torch only when something is timed.
 """
 
 import time
@@ -18,7 +18,7 @@ FULL_TYPE = "float32"
 
 
 def warning(types: Mapping[str, str]) -> str | None:
-    """A sentence about the parameters whose type is slow on this CPU, and what to set; None: none is.
+    """Return a warning about parameters whose type is slow on this CPU, with what to set; None if all are fast.
 
     types: the type of each parameter, such as {"training.dtype": "bfloat16"}. Takes some milliseconds for each type.
     """
@@ -35,7 +35,7 @@ def warning(types: Mapping[str, str]) -> str | None:
 
 
 def warn_of_slow_types(types: Mapping[str, str], world: "World") -> None:
-    """Say that sentence, if there is one, before a stage computes on a CPU; once for all ranks."""
+    """Print the warning, if any, before a stage computes on a CPU; once for all ranks."""
     from dagrpo.console import say
 
     if world.is_rank_zero and world.device.type == "cpu" and (told := warning(types)) is not None:
@@ -43,12 +43,12 @@ def warn_of_slow_types(types: Mapping[str, str], world: "World") -> None:
 
 
 def times_as_long(dtype: str) -> float:
-    """How long this CPU takes for a matrix product in a type, in units of float32's time."""
+    """Time a matrix product in a type on this CPU, in units of float32's time."""
     return _seconds(dtype) / _seconds(FULL_TYPE)
 
 
 def _seconds(dtype: str) -> float:
-    """Of the fastest of several, on as many threads as torch has."""
+    """Return the time of the fastest of several products, on as many threads as torch has."""
     import torch
 
     matrix = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))

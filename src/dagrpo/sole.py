@@ -1,4 +1,7 @@
-"""One process at a time for a path, by a file lock that the system releases."""
+"""Exclusive per-path lock on a file, released by the system.
+
+One process at a time.
+"""
 
 import fcntl
 import os
@@ -18,7 +21,7 @@ from dagrpo.files import write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.visible import one_line
 
-SECONDS_TO_WAIT = 60.0  # for one that was told to stop
+SECONDS_TO_WAIT = 60.0  # for a process that ends after a signal to stop
 SECONDS_BETWEEN_LOOKS = 0.2
 LONGEST_COMMAND = 100
 LONGEST_HOST = 64
@@ -26,7 +29,7 @@ LONGEST_HOST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who has a path for itself."""
+    """The process that holds a path exclusively."""
 
     process: Process
     command: str
@@ -40,7 +43,7 @@ _NOTED = TypeAdapter(Holder)
 
 
 def noted_holder(note: Path) -> Holder | None:
-    """Return whom a note names; None where there is no note, or a damaged one."""
+    """Return the holder that a note names; None if the note is missing or damaged."""
     try:
         return _NOTED.validate_json(note.read_bytes(), strict=True)
     except (OSError, ValidationError):
@@ -49,10 +52,10 @@ def noted_holder(note: Path) -> Holder | None:
 
 @contextmanager
 def alone_with(path: Path, lock: Path) -> Iterator[int]:
-    """Keep every other process from this path, by a lock on the file `lock`. Not for threads.
+    """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
 
-    Yields the descriptor of that file: a child that is given it holds the lock, too, and keeps it should this process be
-    killed. UserError: another process has held the path for a minute; it is named.
+    Yields the descriptor of that file: a child that inherits it holds the lock, too, and keeps it if this process is killed. Raises
+    UserError naming another process that has held the path for a minute.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
@@ -73,7 +76,7 @@ def _wait_for(file: IO[str], path: Path, lock: Path) -> None:
 
 
 def _is_locked(file: IO[str]) -> bool:
-    """Lock the file, and return whether that worked."""
+    """Try to lock the file; return True on success."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -86,7 +89,7 @@ def _note(lock: Path) -> Path:
 
 
 def _holder(lock: Path) -> str:
-    """Return the name of the process that a note names; where that has ended, of one of its children that has the lock open."""
+    """Return the name of the process in a note; if that has ended, of one of its children that has the lock open."""
     holder = noted_holder(_note(lock))
     if holder is not None and not holder.process.is_gone:
         return str(holder)

@@ -1,7 +1,7 @@
-"""The times of a training run, in a file beside the log of its stage: no output is made of them.
+"""Times of a training run, beside the log of its stage.
 
-No result depends on them: outputs of the same bytes may have other times. So they name the metrics of their run by digest,
-and are taken for nobody else's.
+No output depends on them: outputs of identical bytes may have other times. So they name the metrics of their run by digest,
+and are ignored for any other run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,22 @@ SECONDS = "_seconds"  # what the names of a step's parts end in
 
 
 def times_of(curve: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """The times among all figures of each step."""
+    """Return the times among all figures of each step."""
     return [{name: value for name, value in figures.items() if name.startswith(GROUP)} for figures in curve]
 
 
 def step_seconds(times: Mapping[str, float]) -> float:
-    """How long a step took, the sum of its parts."""
+    """Return a step's duration, the sum of its parts."""
     return sum(value for name, value in times.items() if name.endswith(SECONDS))
 
 
 def write_times(folder: Path, metrics: Path, times: Sequence[Mapping[str, float]]) -> None:
-    """Keep the times of each step, from the first on, in the folder of the stage's log. `metrics`: the run's metrics.parquet."""
+    """Write the times of each step, from the first on, to the folder of the stage's log. `metrics`: the run's metrics.parquet."""
     write_json(folder / FILE, {"metrics": sha256_of(metrics), "steps": [dict(step) for step in times]})
 
 
 def read_times(folder: Path, metrics: Path) -> list[dict[str, float]] | None:
-    """The same again; None where there are none of this run, or the file is damaged: nothing is made of them."""
+    """Read the times of this run; None if they are missing, damaged or of another run."""
     try:
         content = read_object(folder / FILE)
     except UserError:

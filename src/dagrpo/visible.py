@@ -1,4 +1,7 @@
-"""Text from a model or a data set, made fit for a page or a terminal: nothing in it can hide, reorder or control."""
+"""Untrusted text with control and invisible characters escaped.
+
+For a page or a terminal: nothing in a model's or a data set's text can hide, reorder or control.
+"""
 
 import unicodedata
 from collections.abc import Iterable
@@ -7,7 +10,7 @@ from reprlib import Repr
 
 from dagrpo.redaction import without_passwords
 
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph of their own
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph
 LONGEST_SENTENCE = 480
 LONGEST_VALUE = 80
 LONGEST_READ = 8192  # characters of a value, of which only the ends are shown
@@ -18,7 +21,7 @@ LEFT_OUT = " [... {:,} more characters]"
 
 
 def visible(text: str, longest: int | None = None) -> str:
-    """The text, cut to a length, with control and format characters and lone surrogates as \\u escapes.
+    """Cut the text to a length, with control and format characters and lone surrogates as \\u escapes.
 
     So no escape sequence, bell, right-to-left override or zero-width space gets through; line feeds and tabs do. Not
     escaped for HTML, nor for rich's markup.
@@ -29,7 +32,7 @@ def visible(text: str, longest: int | None = None) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """As `visible`, on one line: what is longer than that ends in an ellipsis."""
+    """Escape as `visible` does, on one line; a longer text ends in an ellipsis."""
     shown = " ".join(visible(text[: 4 * longest]).split())
     is_whole = len(shown) <= longest and len(text) <= 4 * longest
     return shown if is_whole else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
@@ -46,7 +49,7 @@ def _visible_character(character: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """On one line, under 500 characters. Of a longer one the middle is left out: the remedy stands at the end."""
+    """Return a message on one line, under 500 characters. The middle of a longer one is left out: the remedy stands at the end."""
     if len(text) > 8 * LONGEST_SENTENCE:  # before every character is looked at
         text = text[: 4 * LONGEST_SENTENCE] + text[-4 * LONGEST_SENTENCE :]
     line = " ".join(visible(text).split())
@@ -57,30 +60,30 @@ def sentence(text: str) -> str:
 
 
 def sentences(first: Iterable[str], count: int) -> str:
-    """The first of so many mistakes, one to a line, and how many more there are."""
+    """Return the first of `count` mistakes, one to a line, and how many more there are."""
     told = [sentence(each) for each in islice(first, MOST_TOLD)]
     return "\n".join(told if count <= MOST_TOLD else [*told, f"There are {count - MOST_TOLD:,} more mistakes."])
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, on one line and cut, whatever it is and however large; passwords of addresses are hidden."""
+    """Return any value as Python writes it, on one line and cut, however large; passwords of addresses are hidden."""
     return one_line(_BRIEF.repr(value), LONGEST_VALUE)
 
 
 class _Brief(Repr):
-    """No more of lists, texts and numbers than fits a sentence."""
+    """A repr that limits lists, texts and numbers to the length of a message."""
 
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = LONGEST_VALUE
 
     def repr_str(self, x: str, level: int) -> str:
-        """Of a password no part stays: it is hidden before anything is cut."""
+        """Hide passwords before anything is cut, so that no part of one stays."""
         ends = x if len(x) <= LONGEST_READ else x[: LONGEST_READ // 2] + GAP + x[-LONGEST_READ // 2 :]
         return super().repr_str(without_passwords(ends), level)
 
     def repr_int(self, x: int, level: int) -> str:
-        """Python refuses to write out integers of more than 4,300 digits."""
+        """Return a long integer's repr without Python's error for more than 4,300 digits."""
         return repr(x) if x.bit_length() <= LARGEST_WRITTEN_BITS else f"an integer of {x.bit_length():,} bits"
 
 

@@ -1,4 +1,4 @@
-"""Why jobs failed, as their stages wrote it down, and the one panel that says so at the end of a run."""
+"""Failure records of stages, and the panel that shows them."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one job did not end well."""
+    """The failure of one job."""
 
     job: Job
     kind: str
@@ -36,12 +36,12 @@ class Failure:
 
 
 def path_of(job: Job) -> Path:
-    """Where the stage of a job says why it failed."""
+    """Return the path of a job's failure record."""
     return FOLDER / f"{job.stage}-{hashlib.sha256(str(job.log).encode()).hexdigest()[:16]}.json"
 
 
 def failure_of(job: Job, *, stopping: bool) -> Failure:
-    """What a job's stage has written, or what can be said without. `stopping`: the run was told to stop."""
+    """Read a job's failure record, or describe the failure without one. `stopping`: a signal stopped the run."""
     try:
         record = json.loads(path_of(job).read_text())
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
@@ -55,23 +55,23 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
 
 
 def _shown(text: str) -> str:
-    """Fit for a terminal, whoever wrote it: no longer than a few sentences, and nothing in it that controls."""
+    """Make untrusted text safe for a terminal: a few sentences at most, without control characters."""
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:LONGEST])
 
 
 def _without_a_word() -> str:
-    """Where no room is left, a stage cannot write down why it ended."""
+    """Describe a failure without a record: on a full disk, a stage cannot write one."""
     free = shutil.disk_usage(".").free
     return WITHOUT_A_WORD if free >= NEARLY_FULL else NO_ROOM.format(free, _disk())
 
 
 def _disk() -> Path:
-    """Where the disk of this folder is mounted."""
+    """Return the mount point of this folder's disk."""
     return next(folder for folder in (Path.cwd(), *Path.cwd().parents) if folder.is_mount())
 
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:
-    """Every failure with its sentence and log, and the command that goes on."""
+    """Render every failure with its message and log, and the command that resumes the run."""
     failed = any(failure.kind != STOPPED for failure in failures)
     to_mend = any(failure.kind not in {STOPPED, CRASH} for failure in failures)
     parts: list[RenderableType] = []

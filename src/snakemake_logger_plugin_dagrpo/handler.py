@@ -1,7 +1,7 @@
-"""Snakemake's log records, shown as lines of a run and, at the end of one that failed, as one panel.
+"""Snakemake's log records as lines, with one panel after failures.
 
-With --verbose, --printshellcmds or --debug-dag Snakemake's own words are shown, and the panel below them. The whole of what
-Snakemake says is in .snakemake/log in any case.
+With --verbose, --printshellcmds or --debug-dag Snakemake's own messages are shown, and the panel below them. All of its messages
+are in .snakemake/log in any case.
 """
 
 import errno
@@ -29,7 +29,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogHandler(LogHandlerBase):
-    """What Snakemake's option `--logger dagrpo` shows. One per run."""
+    """The handler of Snakemake's option `--logger dagrpo`. One per run."""
 
     def __post_init__(self) -> None:
         settings = self.common_settings
@@ -90,7 +90,7 @@ class LogHandler(LogHandlerBase):
             self.handleError(record)
 
     def _say(self, text: str | None, *, about: str = "", style: str = "") -> None:
-        """Print a line, unless --quiet is about it or Snakemake's own words have said it."""
+        """Print a line, unless --quiet suppresses it or Snakemake's own messages contain it."""
         if text and self._own_words is None and not {"all", about} & self._quiet:
             self._console.print(text, style=style, markup=False, soft_wrap=True)
 
@@ -136,7 +136,7 @@ class LogHandler(LogHandlerBase):
             self._show_panel()
 
     def _show_panel(self) -> None:
-        """Why the jobs that have not ended well did not."""
+        """Show the panel of the jobs that failed."""
         jobs = [job for job in [*self._run.failed, *self._run.running.values()] if job.log is not None]
         failures = [failure_of(job, stopping=self._stopping) for job in jobs]
         command = "dvc repro" if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
@@ -144,7 +144,7 @@ class LogHandler(LogHandlerBase):
 
 
 def _own_words(handler: LogHandlerBase) -> Handler:
-    """Snakemake's own way to show records."""
+    """Return Snakemake's own handler of records."""
     from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
     settings = handler.common_settings
@@ -159,7 +159,7 @@ def _own_words(handler: LogHandlerBase) -> Handler:
 
 
 def _under_dvc() -> bool:
-    """Whether DVC runs this workflow for one of its stages."""
+    """Return True if DVC runs this workflow for one of its stages."""
     return "DVC_STAGE" in os.environ
 
 
@@ -168,7 +168,7 @@ _told_of = set[int]()
 
 
 def _handle_error(handler: Handler, record: LogRecord) -> None:
-    """In the place of every handler's own: that Snakemake's log cannot be written is one sentence, once, not a traceback."""
+    """Print one message, once, instead of a traceback, if Snakemake's log cannot be written. Replaces every handler's own."""
     error = sys.exc_info()[1]
     if not (isinstance(error, OSError) and error.errno in NO_ROOM):
         _handle_any_error(handler, record)
@@ -182,7 +182,7 @@ def _handle_error(handler: Handler, record: LogRecord) -> None:
 
 
 def _interrupted(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Ctrl-C before the first job, or for a second time, is one line; anything else is shown as Python does."""
+    """Print one line for Ctrl-C before the first job, or for a second time; show anything else as Python does."""
     if issubclass(kind, KeyboardInterrupt):
         print("Stopped.", file=sys.stderr, flush=True)
     else:

@@ -1,4 +1,4 @@
-"""The jobs of one Snakemake run, as its log records tell of them, in lines for a person to read."""
+"""Jobs of one Snakemake run, from its log records, as readable lines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Job:
 
 
 class Run:
-    """What has been started, has ended and has failed so far."""
+    """The jobs that have started, ended and failed so far."""
 
     def __init__(self) -> None:
         self.running: dict[int, Job] = {}
@@ -32,14 +32,14 @@ class Run:
         self.done = 0
 
     def plan(self, stats: Mapping[str, int]) -> str:
-        """Take note of how many jobs each rule has; the line that says so."""
+        """Record how many jobs each rule has; return a line about it."""
         stages = {name: count for name, count in stats.items() if name not in TARGETS}
         self.total = sum(stages.values())
         named = ", ".join(name if count == 1 else f"{count} {name}" for name, count in stages.items())
         return f"{self.total} stage{'' if self.total == 1 else 's'} to run: {named}"
 
     def start(self, record: LogRecord) -> str:
-        """Take note of a job; the line that says so."""
+        """Record a job's start; return a line about it."""
         fields = record.__dict__
         title = fields.get("rule_msg") or " ".join([fields["rule_name"], *map(str, fields["wildcards"].values())])
         log = fields["log"][0] if fields.get("log") else None
@@ -47,7 +47,7 @@ class Run:
         return str(title)
 
     def finish(self, record: LogRecord) -> str | None:
-        """Take note of a job's end; the line that says so, None for a target."""
+        """Record a job's end; return a line about it, None for a target."""
         job = self.running.pop(record.__dict__["job_id"], None)
         if job is None or job.log is None:
             return None
@@ -56,7 +56,7 @@ class Run:
         return f"{job.title}: done in {duration(record.created - job.started)}{counted}"
 
     def fail(self, record: LogRecord) -> str | None:
-        """Take note of a failure; where other jobs still run, the line that says what is waited for."""
+        """Record a failure; if other jobs still run, return a line about those that are awaited."""
         job = self.running.pop(record.__dict__["jobid"], None)
         if job is None:
             return None
@@ -68,7 +68,7 @@ class Run:
 
 
 def duration(seconds: float) -> str:
-    """`7 s`, `2 min 5 s`, `3 h 10 min`."""
+    """Format a duration: `7 s`, `2 min 5 s`, `3 h 10 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""Which of Snakemake's own messages a person is shown, and in what words."""
+"""Selection and wording of Snakemake's messages for the terminal."""
 
 import re
 import shlex
@@ -32,24 +32,24 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+=")
 
 
 def is_noise(text: str) -> bool:
-    """Whether a message says nothing that the user could act on."""
+    """Return True for a message on which the user cannot act."""
     return not text or text.startswith(NOISE)
 
 
 def is_the_shells(text: str) -> bool:
-    """Whether an error only repeats the command line of a job that failed: the panel says why it did."""
+    """Return True if an error only repeats the command line of a failed job: the panel shows why it failed."""
     return "CalledProcessError" in text.partition("\nCommand ")[0] or text.endswith(FAILED)
 
 
 def message_text(text: str) -> str:
-    """A message of Snakemake's without what is true of no run of this profile."""
-    if text.startswith("Error: Directory cannot be locked"):  # of a dry run, which goes on
+    """Return a message of Snakemake's without the parts that apply to no run of this profile."""
+    if text.startswith("Error: Directory cannot be locked"):  # of a dry run, which continues
         return "A run is at work here: what is planned now may be done meanwhile."
     return text.replace("\n    (check individual jobs above for details)", "").rstrip()
 
 
 def error_text(exception: str, text: str, arguments: Sequence[str]) -> str:
-    """An error of Snakemake's as it is shown: a refusal as its sentence alone. `arguments` are Snakemake's own."""
+    """Return Snakemake's error as shown: a refusal as its message alone. `arguments` are Snakemake's own."""
     if exception in REFUSALS:
         return sentence_in(text)
     if exception == "InputFunctionException" and (found := _IN_INPUT_FUNCTION.search(text)):
@@ -60,7 +60,7 @@ def error_text(exception: str, text: str, arguments: Sequence[str]) -> str:
 
 
 def sentence_in(text: str) -> str:
-    """A refusal less the lines of files that Snakemake puts around it."""
+    """Return a refusal without the lines of files that Snakemake puts around it."""
     head, _, rest = text.partition("\n")
     body = rest if head.endswith(":") and head.startswith(tuple(REFUSALS)) else text
     return "\n".join(line for line in body.splitlines() if not _PLACE.match(line)).strip()

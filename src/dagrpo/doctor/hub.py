@@ -1,4 +1,4 @@
-"""Check of access to GSM8K, in a folder of copies or at the hub."""
+"""Check of access to GSM8K, in copies or at the hub."""
 
 import base64
 import os

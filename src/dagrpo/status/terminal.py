@@ -1,4 +1,7 @@
-"""Experiments on a terminal or in a pipe, a line each with details."""
+"""Experiments on a terminal or in a pipe, with details.
+
+A line for each.
+"""
 
 from collections.abc import Iterator, Sequence
 

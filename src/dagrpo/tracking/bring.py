@@ -155,7 +155,7 @@ def _bring_policy_made(target: Target) -> None:
 
 
 def _bring_page(target: Target, page: Page) -> None:
-    """Write figures, tags, text, data sets, curves and policies to the run of a seed, made if there is none."""
+    """Write figures, tags, text, data sets, curves and policies to the run of a seed, created if missing."""
     client, experiment_id, content = target.client, target.experiment_id, page.content
     run_id = find_parent(client, experiment_id, target.execution, page.seed)
     client.update_run(run_id, "RUNNING")  # until the sync ends, which writes its description

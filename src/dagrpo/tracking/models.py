@@ -72,7 +72,7 @@ class Models:
     seed: str
 
     def of(self, checkpoint: Checkpoint, step: int | None = None, also: Checkpoint | None = None) -> LoggedModel:
-        """Return the model of a checkpoint, made if there is none. `also`: the same policy in the other layout."""
+        """Return the model of a checkpoint, created if missing. `also`: the same policy in the other layout."""
         both = [each for each in (checkpoint, also) if each is not None]
         digests = {each.place.tag: each.digest for each in both}
         found = next((model for each in both if (model := self.find(each.digest)) is not None), None)

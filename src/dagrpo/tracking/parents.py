@@ -41,7 +41,7 @@ def variation_tags(execution: Execution) -> dict[str, str]:
 
 
 def find_parent(client: MlflowClient, experiment_id: str, execution: Execution, seed: int | None) -> str:
-    """Return the id of the run of a seed, or of all (None), in this execution's configuration; made if there is none."""
+    """Return the id of the run of a seed, or of all (None), in this execution's configuration; created if missing."""
     seeds = execution.configuration.get("seeds", [])
     whose = str(seeds[0]) if seed is None and len(seeds) == 1 else SHARED if seed is None else str(seed)
     same = {

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 def bring_policies(
     client: MlflowClient, experiment_id: str, run_id: str, seed: str, policies: Sequence[Policy], time_ms: int
 ) -> dict[str, LoggedModel]:
-    """Return the models of one seed's policies by their names, each with its scores; made if there are none."""
+    """Return the models of one seed's policies by their names, each with its scores; created if missing."""
     own = Models(client=client, experiment_id=experiment_id, run_id=run_id, seed=seed)
     models: dict[str, LoggedModel] = {}
     for policy in policies:

@@ -26,7 +26,7 @@ def prompt_name(task: str) -> str:
 def bring_prompt(
     client: MlflowClient, experiment_id: str, task: str, messages: Messages, tools: Sequence[str]
 ) -> PromptVersion:
-    """Return the version with this content, made if there is none. Raises UserError if a model has the name."""
+    """Return the version with this content, created if missing. Raises UserError if a model has the name."""
     name, digest = prompt_name(task), digest_of([list(messages), list(tools)])
     _make_prompt(client, name, task)
     _show_in(client, name, experiment_id)
