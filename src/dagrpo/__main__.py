@@ -177,7 +177,7 @@ def main() -> None:
     hide_secrets_in_tracebacks()
     try:
         app()
-    except Exception as error:  # the border to the terminal: a bug is raised again, and keeps its traceback
+    except Exception as error:  # the outermost level: a bug is raised again, and keeps its traceback
         sentence = sentence_of(error)
         if sentence is None:
             raise

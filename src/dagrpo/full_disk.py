@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a full disk, a quota, a limit for files
-NEARLY_FULL = 1 << 20  # bytes free, below which an error that gives no reason is taken for a full disk
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as Rust's libraries say it
+NEARLY_FULL = 1 << 20  # bytes free, below which an error without a reason counts as a full disk
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as Rust's libraries write it
 _OF_TORCH = "inline_container.cc"  # its writer, whatever went wrong with it
 
 

@@ -19,7 +19,7 @@ MEBIBYTE = 1 << 20
 class Gpu:
     """The data of one kind of GPU."""
 
-    name: str  # stands in the name that a device gives itself
+    name: str  # part of the name that a device reports
     bfloat16: float  # FLOPs per second
     float32: float  # FLOPs per second
     bandwidth: float  # bytes per second, between the memory and the processors
@@ -36,7 +36,7 @@ class Gpu:
         return self.float32 if dtype == "float32" else self.bfloat16
 
 
-# The first whose name stands in a device's own name is its kind.
+# The first whose name is part of a device's own name is its kind.
 GPUS = (
     Gpu(name="H100 PCIe", bfloat16=756e12, float32=51e12, bandwidth=2.0e12, mebibytes=81_559, hardware="h100"),
     Gpu(name="H100 NVL", bfloat16=835e12, float32=60e12, bandwidth=3.9e12, mebibytes=95_830, hardware="h100"),

@@ -27,7 +27,7 @@ def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
     os.close(descriptor)
     lock, folder = Path(name), Path(name.removesuffix(LOCK))
     try:
-        with FileLock(lock):  # before there is a folder that could be taken for an abandoned one
+        with FileLock(lock):  # locked before the folder exists, so that it is never taken for an abandoned one
             folder.mkdir(mode=mode)
             try:
                 yield folder

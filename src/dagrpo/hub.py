@@ -39,7 +39,7 @@ class Wanted:
     revision: str  # a full commit
     kind: Literal["model", "dataset"]
     correct: str  # what names it: "correct model.repository"
-    instead: str  # how to do without the hub: "set data.mirror to ..."
+    instead: str  # the remedy without the hub: "set data.mirror to ..."
 
     def __str__(self) -> str:
         return f"{self.repository} at commit {self.revision[:12]}"

@@ -31,7 +31,7 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
     Raises SystemExit with the exit code of the process that failed first, 1 if that was killed. If rank 0 could not report the
     reason, a message does.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it tells of each failure and signal
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it logs each failure and signal
     with held_folder(Path(gettempdir()), "launch") as private:
         failures = _run(count, script, arguments, private / "rendezvous")
     if not failures:

@@ -27,7 +27,7 @@ class LineProcess:
     def start(self) -> bool:
         """Start the process unless it runs; return True if it was started. It warms up by itself."""
         if self._process is not None and self._process.poll() is not None:
-            self.kill()  # it died with nothing to do
+            self.kill()  # it died while idle
         if self._process is not None:
             return False
         self._process = subprocess.Popen(
@@ -47,7 +47,7 @@ class LineProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
-        with suppress(BrokenPipeError):  # it has ended, as reading will tell
+        with suppress(BrokenPipeError):  # it has ended; reading reports that
             _write(self._process.stdin, line)
         return _read_line(self._process.stdout, deadline)
 

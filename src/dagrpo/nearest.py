@@ -1,4 +1,4 @@
-""" "Did you mean ...?" suggestions for unknown names."""
+"""Suggestions for unknown names ("did you mean ...?")."""
 
 import difflib
 from collections.abc import Collection, Iterable

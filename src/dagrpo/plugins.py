@@ -40,10 +40,10 @@ class _Place:
 class Plugins(Generic[T]):
     """The plug-ins of one kind.
 
-    what: the kind, in a sentence ("loss"). package: the folder of our own; a module there offers one plug-in as
+    what: the kind, in a message ("loss"). package: dagrpo's own folder; a module there offers one plug-in as
     `attribute`, known by the module's name, or with `several` a tuple of plug-ins, each known by its own `name`.
-    group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: what stands before
-    the attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
+    group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: precedes the
+    attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
     `capitals` of the module `my_lab.tasks`.
     """
 
@@ -176,7 +176,7 @@ class Plugins(Generic[T]):
             return importlib.import_module(module)
         except Terminated:
             raise
-        except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
+        except (Exception, SystemExit) as error:  # other people's code may raise anything
             raise UserError(
                 f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}): correct {self.key}, or install "
                 "what it needs; a folder of your own has to be on PYTHONPATH."

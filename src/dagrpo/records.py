@@ -15,20 +15,20 @@ CallStatus = Literal[
     "wrong_arguments",
     # as it went
     "ok",
-    "failed",  # the tool says what was wrong
+    "failed",  # the tool reports the error
     "timed_out",
     "not_run",  # the trajectory was over: its turns, tokens or seconds were used up
 ]
 StopReason = Literal[
-    "answered",  # the policy said what it had to say
-    "user_done",  # the simulated user had nothing more to say
+    "answered",  # the policy ended without a call
+    "user_done",  # the simulated user ended the conversation
     "turn_length",  # a turn was cut off at max_new_tokens, and called nothing
     "max_turns",
     "max_tokens",
     "seconds",
-    "template_refused",  # the chat template cannot render what was said
+    "template_refused",  # the chat template cannot render the messages
     "program_failed",  # the agent's program died, or never ended its attempt
-    "excluded",  # something broke that the policy has no part in
+    "excluded",  # an error in which the policy has no part
 ]
 EXCLUDED: StopReason = "excluded"
 BROKEN: tuple[StopReason, ...] = (EXCLUDED, "program_failed")  # ends of an attempt that went wrong
@@ -98,8 +98,8 @@ class SamplingRequest:
     top_p: float
     top_k: int  # -1: all tokens
     max_new_tokens: int
-    support: bool = False  # whether the answer is to tell which tokens top_p and top_k have left
-    pictures: PromptPictures | None = None  # None: of a model of text alone
+    support: bool = False  # True: return the sampling mask, the tokens that top_p and top_k left
+    pictures: PromptPictures | None = None  # None: a model of text alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +110,8 @@ class ScoringRequest:
     """
 
     token_ids: tuple[int, ...]  # [tokens]
-    first: int  # the place of the first that is asked for; at least 1, since nothing predicts a sequence's first token
-    pictures: PromptPictures | None = None  # None: of a model of text alone; all of them come before `first`
+    first: int  # index of the first requested token; at least 1, since nothing predicts a sequence's first token
+    pictures: PromptPictures | None = None  # None: a model of text alone; all pictures precede `first`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,8 @@ class Completion:
     logprobs: tuple[float, ...]  # [completion]
     # "stop" or "length"; "length" also where it was cut before a token that no policy may write (PictureTokens.unwritten)
     finish_reason: str
-    weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
-    cached_tokens: int = 0  # of the prompt, which the server had computed before
+    weight_version: str = "default"  # of the weights that sampled it, as named when loaded
+    cached_tokens: int = 0  # of the prompt, from the server's prefix cache
     # [completion], ids from low to high: the tokens that top_p and top_k left each one to be drawn from; (): not asked for
     support: tuple["array[int]", ...] = ()
 
@@ -137,8 +137,8 @@ class ToolCall:
     """One call of a tool, with its outcome."""
 
     turn: int  # of the policy, from 0
-    name: str  # "" where none could be read
-    arguments: str  # JSON; the text as written where it could not be read
+    name: str  # "" if unreadable
+    arguments: str  # JSON; the text as written if unreadable
     status: CallStatus
     result: str  # the text returned to the policy; "": no text
     seconds: float = 0.0  # of the clock: part of no versioned output
@@ -153,10 +153,10 @@ class Attempt:
     verifier: str
     tokens: int  # written by the policy, over all its turns
     turns: int = 1  # of the policy
-    most_tokens_of_a_turn: int | None = None  # None: there is one turn
+    most_tokens_of_a_turn: int | None = None  # None: a single turn
     calls: tuple[ToolCall, ...] = ()  # of tools, in order
     stop_reason: StopReason = "answered"
-    # What a program or an environment says that the attempt is worth, by name; {}: it says nothing.
+    # Rewards reported by a program or an environment, by name; {}: no report.
     reported: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 HIDDEN = "***"
-SHORTEST_SECRET = 6  # what is shorter is a number or a word, and stands everywhere
+SHORTEST_SECRET = 6  # a shorter one is a number or a word, which occurs everywhere
 # Ends of words; such as in PGPASSWORD and OPENAI_APIKEY. TOKENIZERS_PARALLELISM has none of them.
 _SECRET_WORD = re.compile(
     r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL|CRED|AUTH|COOKIE)S?(?![A-Z])|(?<![A-Z])(PAT|DSN)(?![A-Z])"

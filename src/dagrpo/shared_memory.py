@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
-NAMES = ("sglang_loads_", "sem.mp-")  # what schedulers tell of their load; semaphores
+NAMES = ("sglang_loads_", "sem.mp-")  # load reports of schedulers; semaphores
 NOTE = "shared_memory"  # a file in the server's scratch folder: a path per line
 
 

@@ -12,7 +12,7 @@ from dagrpo.files import read_object, sha256_of, write_json
 
 FILE = "train.times.json"
 GROUP = "timing/"
-SECONDS = "_seconds"  # what the names of a step's parts end in
+SECONDS = "_seconds"  # suffix of the names of a step's parts
 
 
 def times_of(curve: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

@@ -16,9 +16,9 @@ from rich.text import Text
 from snakemake_logger_plugin_dagrpo.run import Job
 
 FOLDER = Path(".state/failures")
-LONGEST = 6000  # characters of what is shown of it: ten mistakes have 5,000
+LONGEST = 6000  # characters shown: ten mistakes have 5,000
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
-CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
+CRASH, STOPPED = "crash", "stopped"  # kinds of failure that are shown differently
 OUTSIDE_ITS_WORK = "stopped before its work began, or when it was done; the same command goes on from there."
 NEARLY_FULL = 1 << 20  # bytes free
 NO_ROOM = "it ended without a word: only {:,} bytes are free on {}, so that it could not say why; make room there."

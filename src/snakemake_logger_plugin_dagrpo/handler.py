@@ -23,7 +23,7 @@ from snakemake_logger_plugin_dagrpo import wording
 from snakemake_logger_plugin_dagrpo.failures import failure_of, panel
 from snakemake_logger_plugin_dagrpo.run import Run
 
-SCREEN = "DAGRPO_SCREEN"  # says to the stages that their failures are shown here
+SCREEN = "DAGRPO_SCREEN"  # tells the stages that their failures are shown here
 MAX_WIDTH = 110
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 

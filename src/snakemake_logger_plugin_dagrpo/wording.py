@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 FAILED = "At least one job did not complete successfully."
 STOPPING = "Terminating processes on user request"
-REFUSALS = frozenset({"Refusal", "UserError"})  # exceptions that are a sentence for the user
+REFUSALS = frozenset({"Refusal", "UserError"})  # exceptions whose message is for the user
 NOISE = (
     "Assuming unrestricted shared filesystem usage",
     "Building DAG of jobs",

@@ -21,7 +21,7 @@ from dagrpo.params.checkpoint import Checkpoint
 
 HUGGINGFACE = "huggingface"
 _NO_OPTIONS: Mapping[str, str] = {}
-_SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
+_SECONDS_FOR_THE_LOCK = 1.0  # another process may be about to release it
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:

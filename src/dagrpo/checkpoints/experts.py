@@ -5,7 +5,7 @@ Imports no torch.
 
 from typing import Any
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what families call their number in config.json
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # the number's key in config.json, by model family
 
 
 def number_of_experts(config: Any) -> int:

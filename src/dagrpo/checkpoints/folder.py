@@ -23,7 +23,7 @@ from dagrpo.listing import MANIFEST
 
 CONFIG = "config.json"
 ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint
-AUXILIARY = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")  # patterns of what a model needs beside its weights
+AUXILIARY = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")  # patterns of a model's files beside its weights
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -34,7 +34,7 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
     Raises OSError with the destination's name if the disk is full, before writing if that can be foreseen.
     """
     with full_disk_naming(destination), atomic_folder(destination) as folder:
-        require_space(folder, needed_bytes)  # what a killed run left is removed by now
+        require_space(folder, needed_bytes)  # leftovers of a killed run are removed by now
         yield folder
 
 
@@ -64,7 +64,7 @@ def auxiliary_files(folder: Path) -> list[str]:
 def _listed_auxiliary_files(manifest: Manifest) -> list[str]:
     """List the auxiliary files by a manifest alone."""
     format = format_named(manifest.format)
-    # A LoRA adapter that is kept apart goes along, its weights too.
+    # A LoRA adapter in its own folder is copied too, with its weights.
     return [name for name in manifest.files if name.startswith(f"{ADAPTER}/") or not format.owns(name)]
 
 

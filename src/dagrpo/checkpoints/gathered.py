@@ -16,7 +16,7 @@ from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 
-_OWNERS_KEPT = 2  # of the weights of experts, two of the model's tensors are read in turns
+_OWNERS_KEPT = 2  # of expert weights, two of the model's tensors are read alternately
 
 
 def is_in_checkpoint_form(model: PreTrainedModel) -> bool:

@@ -26,7 +26,7 @@ from dagrpo.files import read_object
 from dagrpo.listing import MANIFEST
 from dagrpo.visible import shown
 
-# What PEFT computes with these is more than s B A, or changes more than the weights of linear layers.
+# With these PEFT computes more than s B A, or changes more than the weights of linear layers.
 _UNSUPPORTED = (
     "alora_invocation_tokens",
     "arrow_config",
@@ -47,7 +47,7 @@ _UNSUPPORTED = (
 _ABSENT: tuple[Any, ...] = (None, False, "none", [], {})
 _LARGEST_NUMBER = 1_000_000  # of a rank or an alpha
 _PATTERN_SECONDS = 1.0
-# Other ways to begin (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) take something out of the base, to which the adapter adds.
+# Other initialisations (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) subtract something from the base, to which the adapter adds.
 _PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 

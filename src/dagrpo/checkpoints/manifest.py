@@ -65,7 +65,7 @@ def summary_of(tensors: Tensors) -> TensorSummary:
 
 def write_manifest(folder: Path, format: str, tensors: Tensors) -> Manifest:
     """Describe a finished folder in its manifest.json. `tensors` reads the weights back from that folder."""
-    with ThreadPoolExecutor(1) as thread:  # hashing leaves the interpreter to others
+    with ThreadPoolExecutor(1) as thread:  # hashing releases the interpreter lock
         summary = thread.submit(summary_of, tensors)
         files = {name: entry_of(folder / name) for name in _names(folder)}
         manifest = Manifest(format=format, files=files, tensors=summary.result())

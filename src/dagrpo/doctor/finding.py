@@ -11,7 +11,7 @@ class Finding:
     """One line of the diagnosis. Never holds a secret: of a credential only its presence."""
 
     name: str  # "GPU"
-    found: str  # in words; of something missing, what is wrong
+    found: str  # as text; for a missing item, the fault
     is_there: bool = True
     is_needed: bool = True  # without it, runs fail; else they do without
     remedy: str = ""  # a command, or what to do, where it is missing

@@ -47,7 +47,7 @@ def of_cards(found: Sequence[Card], *, needs_memory: bool = False) -> Iterator[F
 def driver(card: Card) -> Finding:
     """Check that the driver runs the lock's CUDA, by itself or through cuda-compat."""
     version = version_of(card.driver)
-    major = LEAST_DRIVER if version is None else version[0]  # unknown is no failure
+    major = LEAST_DRIVER if version is None else version[0]  # an unknown version is not a failure
     cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
     can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
     compat = _compat() if can_use_compat and major < LEAST_DRIVER else None

@@ -18,7 +18,7 @@ from dagrpo.execution.devices import visible_devices
 from dagrpo.execution.environment import version_of
 
 GIBIBYTE = 1 << 30
-LEAST_MEMORY = 3 * GIBIBYTE  # what the smallest experiment takes
+LEAST_MEMORY = 3 * GIBIBYTE  # of the smallest experiment
 LEAST_DISK = 1 * GIBIBYTE
 PORT_OF_UI = 5000
 KERNELS = "sglang-kernel"

@@ -19,7 +19,7 @@ from dagrpo.files import read_object, sha256_of, write_json
 from dagrpo.tracking.environment import environment_tags
 
 SUFFIX = ".execution.json"
-FACTS = ("git.", "version.", "hardware.", "environment.", "mlflow.source.")  # tags of the environment that are kept
+FACTS = ("git.", "version.", "hardware.", "environment.", "mlflow.source.")  # tags of the environment that are recorded
 KIBIBYTE = 1024
 logger = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ class Account:
     stage: str
     seed: int | None
     started: str  # ISO 8601, UTC
-    seconds: float  # of the attempt that came to its end: a training that was resumed has taken longer
+    seconds: float  # of the last attempt: a training that was resumed has taken longer
     attempt: int  # 1, or more after crashes
     memory: int  # bytes: the peak of the stage's own process
-    memory_of_children: int  # bytes: the peak of the largest process that it started and waited for; 0: none
-    is_taken_over: bool  # from another experiment that has made the same
+    memory_of_children: int  # bytes: the peak of its largest child process that it waited for; 0 without one
+    is_taken_over: bool  # a cache hit: outputs linked from another experiment
     facts: Mapping[str, str]  # commit, versions, hardware
 
 

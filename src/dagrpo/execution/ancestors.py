@@ -74,5 +74,5 @@ def _watch(starters: list[psutil.Process]) -> None:
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:  # gone between the two questions
+    except psutil.NoSuchProcess:  # gone since the previous call
         return False

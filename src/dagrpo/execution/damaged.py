@@ -54,7 +54,7 @@ def _damaged(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
 def _broken_file(path: Path, digest: str) -> Path | None:
     try:
         return broken_file(path, digest)
-    except (OSError, UserError):  # it cannot be read
+    except (OSError, UserError):  # unreadable
         return path
 
 

@@ -16,14 +16,14 @@ class Job:
     """One execution of a stage: its files and its parameters."""
 
     stage: str
-    experiment: str  # name of its folders: that of the experiment, or <name>~<digest> for a try
-    overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
+    experiment: str  # name of its folders: that of the experiment, or <name>~<digest> of an override run
+    overrides: Mapping[str, Any]  # of an override run, by dotted key; else empty
     seed: int | None  # None for stages that all seeds share
     inputs: Mapping[str, Sequence[Path]]
     outputs: Mapping[str, Path]
-    params: Mapping[str, Any]  # what the stage reads of params.yaml, nested as there
+    params: Mapping[str, Any]  # the parameters that the stage reads, nested as in params.yaml
     runtime: Runtime  # changes no result
-    threads: int  # that each of its processes computes with, whatever the machine has
+    threads: int  # of each of its processes, equal on every machine
     state: Path  # folder for resumable state; shared only by jobs whose results agree as far as both go
     log: Path  # logs of what the job starts, and its curves, go beside it
 
@@ -54,8 +54,8 @@ class Job:
 class Needs:
     """The resources of a job. Memory grows with the bytes of its checkpoint: a fixed part and a multiple."""
 
-    threads: int = 1  # of all its processes; how a sum is rounded depends on it, so no machine's size may decide it
-    gpus: int = 0  # where there are any; a stage that needs one runs on the CPU of a machine without
+    threads: int = 1  # of all its processes; rounding of sums depends on it, so it must not depend on the machine
+    gpus: int = 0  # if the machine has any; without one, a stage that needs a GPU runs on the CPU
     memory_mb: int = 2000
     memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads
     minutes: int = 60  # a limit for cluster schedulers
@@ -85,9 +85,9 @@ class Stage:
     work: Callable[[Job], None]  # its module, and what that imports, is the stage's code
     reads: tuple[str, ...]  # dotted keys of params.yaml that change its outputs
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
-    extends: tuple[str, ...] = ()  # keys of `reads` that only say how far to go: no part of the state's identity
+    extends: tuple[str, ...] = ()  # keys of `reads` that set only the length of a run: no part of the state's identity
     needs: Callable[[Runtime], Needs] = _one_thread
     restarts: int = 0  # after a crash; never after a mistake of the user's
     processes: Callable[[Runtime], int] = _one_process  # that are launched together
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
-    reusable: Callable[[Mapping[str, Any]], bool] = _always  # whether its parameters say all that its inputs do not
+    reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs

@@ -108,7 +108,7 @@ class Ending:
             print(f"{self._what}: {sentence}", file=sys.stderr, flush=True)
 
     def crashed(self, sentence: str) -> Failure:
-        """Return the record of a crashed attempt; one with `sentence` if it wrote none."""
+        """Return the record of a crashed attempt; if it wrote none, one with the given message."""
         noted = self._of_this_attempt()
         if noted is not None and noted.kind != Kind.STOPPED:  # stopped: by another of its processes, which crashed
             return noted

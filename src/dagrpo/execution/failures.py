@@ -15,7 +15,7 @@ from dagrpo.visible import visible
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
 NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-# Something else in its place, or a file beyond reading.
+# Another object in the file's place, or an unreadable file.
 NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENODEV, errno.ENXIO, errno.EIO})
 
 

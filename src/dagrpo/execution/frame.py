@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--configuration", type=Path, help="JSON about the whole experiment, for its record")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--attempt", type=int, help="given by the supervisor that starts this process")
-    parser.set_defaults(taken_from=None)  # the provenance.json of another experiment that has made the same
+    parser.set_defaults(taken_from=None)  # the provenance.json of a cache hit's original
     return parser.parse_args(arguments)
 
 
@@ -83,7 +83,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     except (KeyboardInterrupt, Terminated):
         logger.warning("stopped", exc_info=True)
         ending.tell_stopped()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # again, it would interrupt what is left to close
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt the clean-up
         raise
     if rank() == 0:
         ending.forget()
@@ -161,7 +161,9 @@ def _log_to(path: Path, *, append: bool) -> None:
             path.write_bytes(b"")
         handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)  # whatever a library has set up on import
+    logging.basicConfig(
+        handlers=[handler], level=logging.INFO, force=True
+    )  # replaces handlers that a library set up on import
     logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
 
 
@@ -174,7 +176,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        with suppress(OSError):  # what is still to be written
+        with suppress(OSError):  # buffered lines
             super().close()
 
 

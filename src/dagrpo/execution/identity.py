@@ -17,7 +17,7 @@ from dagrpo.errors import UserError
 from dagrpo.files import digest_of, sha256_of
 
 ROOT = Path(__file__).resolve().parents[3]
-# Imported by stages, but unable to change an output: what starts, shows, records or finds.
+# Imported by stages, but unable to change an output: code that starts, shows, records or finds.
 WITHOUT_EFFECT = (
     "dagrpo.console",
     "dagrpo.execution",

@@ -21,7 +21,7 @@ from dagrpo.params.runtime import Runtime
 
 STATES = Path(".state")
 TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
-LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: more has no tokenizer
+LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
 PROVENANCE = "provenance.json"
 NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 

@@ -35,7 +35,7 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
     try:
         params, machine = whole_params(configuration, runtime), machine_for(None, None)
         refused = refusal(params, Models.of(params), machine)
-    except UserError:  # the stage itself says what is wrong with its inputs
+    except UserError:  # the stage itself reports faults of its inputs
         return
     if refused is not None:
         raise UserError(f"{refused} {ALL_THE_SAME}")

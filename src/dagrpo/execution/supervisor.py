@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
         stage = all_stages()[declared(options.job)["stage"]]
         fix_threads(threads_of(stage, runtime_of(options.runtime)))
         if options.attempt is not None:
-            frame.run(stage, options)  # its supervisor holds the outputs, and it inherits that
+            frame.run(stage, options)  # its supervisor holds the outputs' locks, which it inherits
         else:
             with _sole_writer(outputs_of(options).values()) as held:
                 _supervise(stage, options, arguments, held)
@@ -91,7 +91,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
     if taking is not None:
         frame.run(taking, options)
         return
-    stop_with_the_workflow()  # also while a GPU is waited for
+    stop_with_the_workflow()  # also while waiting for a GPU
     with own_devices(stage.needs(runtime).gpus) as devices:
         if devices and stage.name in TRAINING:
             require_planned_room(options, runtime)

@@ -26,7 +26,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0.01, le=604_800)]  # up to a week; less than a timer's grain would be no limit
 Factor = Annotated[float, Field(ge=-1000, le=1000)]  # of a reward
 Texts = Annotated[list[str], Field(max_length=1000)]
-# What only its reader can check. Its values are plain ones within limits, as all of params.yaml: see plain.py.
+# Checked by its reader alone. Its values are plain ones within limits, as all of params.yaml: see plain.py.
 Unchecked = Annotated[dict[str, Any], Field(max_length=1000)]
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 

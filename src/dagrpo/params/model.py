@@ -21,7 +21,7 @@ NOT_WITH_PICTURES = "but a vision tower over several GPUs was never tried, and t
 OWN_TEMPLATE = "own"  # the model keeps its chat template
 TEMPLATE_FAMILIES: Mapping[str, str] = {
     "qwen2_5_vl_tools": "qwen2_5_vl"
-}  # a template of ours -> the model_type that it is for
+}  # one of dagrpo's templates -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
 
 

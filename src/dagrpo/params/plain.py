@@ -13,7 +13,7 @@ from dagrpo.errors import UserError
 from dagrpo.visible import MOST_TOLD, one_line, sentences, shown, visible
 
 DEEPEST = 16  # levels of sections and lists
-MOST_VALUES = 5000  # what there is today needs 500
+MOST_VALUES = 5000  # the largest params.yaml today has 500
 LONGEST_TEXT = 4096  # characters, as of a path
 LONGEST_KEY = 200
 LARGEST = 2**63

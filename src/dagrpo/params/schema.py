@@ -152,7 +152,9 @@ class Params(Section):
         check_correction(self)
         check_terms(self)
         check_agent(self)
-        if self.checkpoint.format not in FORMATS.own_names():  # ours, whose import takes seconds, take all models
+        if (
+            self.checkpoint.format not in FORMATS.own_names()
+        ):  # dagrpo's own, whose import takes seconds, take all models
             FORMATS.get(self.checkpoint.format).check(self)
         for _, section in self.data:
             if isinstance(section, GeneratedTask):

@@ -19,7 +19,7 @@ from dagrpo.visible import one_line, shown
 
 LARGEST_FILE = 100_000  # bytes: a params.yaml with all its comments has 15,000
 TEMPLATE = "__use_yte__"  # Snakemake takes a file with this key for a program, and runs it
-_SAME_IN_BOTH = {  # what YAML 1.1 takes for this, and 1.2 as well
+_SAME_IN_BOTH = {  # accepted as this type by YAML 1.1 and 1.2 alike
     "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
     "int": re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"),
     "float": re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
@@ -45,7 +45,7 @@ def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
     """Parse a YAML text. Raises UserError with the complaint and the remedy if it is invalid or beyond the limits."""
     try:
         value = yaml.load(text, Loader=_Careful)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what a tag says of a value is not true
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a value contradicts its tag
         raise UserError(f"{complaint} ({_reason(error)}): {remedy}.") from None
     require_plain(value, source)
     return value

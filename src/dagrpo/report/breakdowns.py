@@ -16,7 +16,7 @@ from dagrpo.evaluation.statistics import Floats, Integers
 from dagrpo.report.comparison import MetricComparison, compared
 from dagrpo.report.inputs import Inputs, Variant
 
-SMALL = 30  # problems: of fewer, one or two decide
+SMALL = 30  # problems: in a smaller group, one or two decide
 MOST_KINDS = 12  # with a separate row; the others share one more
 OTHERS = "all others"
 
@@ -43,7 +43,7 @@ class Breakdown:
 
     by_kind: Sequence[Group]
     by_base: Sequence[Group]
-    samples: int  # completions behind the groups of `by_base`, of each problem, over all seeds
+    samples: int  # sampled completions of each problem, over all seeds, from which `by_base` is formed
 
 
 def breakdown(inputs: Inputs, task: str) -> Breakdown:

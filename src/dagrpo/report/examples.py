@@ -42,7 +42,7 @@ class Answer:
     extracted: str | None
     verdict: Verdict
     truncated: bool
-    excluded: bool  # something broke that the policy has no part in
+    excluded: bool  # an error in which the policy has no part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

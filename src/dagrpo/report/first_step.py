@@ -19,8 +19,8 @@ from dagrpo.report.parameters import Parameter, value_of
 from dagrpo.report.rollouts import drawn_rollouts
 from dagrpo.report.wording import percent
 
-DEVIATIONS = 3.89  # of a difference of means that is normal: beyond them once in 10,000 times
-LEAST = 0.05  # a smaller difference is the training problems' own, whatever its interval says
+DEVIATIONS = 3.89  # standard deviations: a normal difference of means exceeds them once in 10,000 times
+LEAST = 0.05  # a smaller difference may come from the training problems, whatever its interval
 SAME = (  # must have one recorded value each, the same in both
     ("rollout.temperature", "evaluation.sampling.temperature"),
     ("rollout.top_p", "evaluation.sampling.top_p"),

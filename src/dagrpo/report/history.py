@@ -24,8 +24,8 @@ from dagrpo.report.times import SeedTimes
 from dagrpo.report.wording import headline, includes_zero, points, points_interval
 
 MADE_BY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
-PER_ATTEMPT = ("greedy", "mean_at_")  # metrics that stand beside those of other runs: base, trained, difference
-DIGITS = 4  # that a column of a table has room for
+PER_ATTEMPT = ("greedy", "mean_at_")  # metrics in columns beside those of other runs: base, trained, difference
+DIGITS = 4  # that fit a column of a table
 RATES = ("timing/tokens_per_second",)
 Json = dict[str, Any]
 

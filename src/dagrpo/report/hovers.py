@@ -27,7 +27,7 @@ class Hover:
 
 
 def over_steps(axes: Axes, steps: Floats, told: Callable[[int], str]) -> list[Hover]:
-    """Return a band around each step; `told` maps an index into `steps` to its text."""
+    """Return a band around each step; the callable maps an index into `steps` to the band's text."""
     stride = -(-len(steps) // MOST_BANDS)
     places = range(stride - 1 if stride < len(steps) else 0, len(steps), stride)
     half = stride / 2

@@ -11,7 +11,7 @@ from dagrpo.files import read_parquet
 from dagrpo.report.pictures import AGAIN, split_name
 from dagrpo.visible import visible
 
-FIELDS = ("ability", "data_source")  # of the row contract; the first that tells problems apart is taken
+FIELDS = ("ability", "data_source")  # of the row contract; the first that distinguishes problems is used
 LONGEST_NAME = 60  # characters of a kind's name on the page
 
 

@@ -17,7 +17,7 @@ class Execution:
 
     stage: str
     seed: str
-    about: str  # which of several: the folder of what it has made
+    about: str  # distinguishes executions of one stage: the folder of its outputs
     began: str
     took: str
     memory: str

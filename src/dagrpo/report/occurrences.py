@@ -24,7 +24,7 @@ class Series:
 
     steps: tuple[int, ...]  # from 1, rising
     problems: tuple[Problem, ...]
-    kind: str | None  # of the problems; None: all that training draws from are of one
+    kind: str | None  # of the problems; None: all training prompts are of one kind
 
     @property
     def is_one_prompt(self) -> bool:

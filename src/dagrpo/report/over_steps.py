@@ -25,11 +25,11 @@ from dagrpo.visible import one_line, visible
 MOST_ATTEMPTS = 4  # of a group
 LONGEST_TEXT = 1000  # characters of each text of an attempt
 LONGEST_FIRST_LINE = 72
-MOST_TEXT = 200_000  # characters of all attempts, as they stand in the page
+MOST_TEXT = 200_000  # characters of all attempts, escaped as in the page
 OF_MARKUP = 800  # characters of the page that an attempt takes beside its texts
 MOST_TOKENS = 200  # of one attempt
 ROOM_FOR_TOKENS = 2_500  # of all attempts: each is a piece of markup of some 50 bytes
-LEAST_PROBABILITIES = (0.9, 0.5, 0.1)  # of a token: how deep its ground is
+LEAST_PROBABILITIES = (0.9, 0.5, 0.1)  # of a token: how dark its background is
 REMEDY = "run the stage model again"
 
 

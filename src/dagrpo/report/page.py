@@ -51,9 +51,9 @@ class Page:
     held_out_figures: Sequence[Drawn]  # likewise
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
-    overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
+    overrides: Mapping[str, Any]  # of an override run, by dotted key; else empty
     software: Sequence[tuple[str, str]] = ()  # names and versions
-    doubts: Sequence[str] = ()  # sentences on what makes the results doubtful
+    doubts: Sequence[str] = ()  # warnings about the results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class _Figure:
         svg = drawn.svg(transparent=True)
         self.svg = Markup(
             inline(svg, drawn.name, drawn.title, drawn.description)
-        )  # our own drawing; its words are escaped there
+        )  # drawn by dagrpo; its words are escaped there
 
 
 def facts(page: Page) -> list[tuple[str, str]]:

@@ -20,8 +20,8 @@ from dagrpo.tasks.schema import SCHEMA
 
 LONGEST_SIDE = 256  # pixels
 COLOURS = 64
-MOST_CHARACTERS = 400_000  # of all pictures on a page, as they stand in it
-TRAINING = "train"  # where another split has the name of its task
+MOST_CHARACTERS = 400_000  # of all pictures on a page, encoded
+TRAINING = "train"  # in place of a test split's task
 AGAIN = "run the stage that makes it again"
 
 
@@ -32,7 +32,7 @@ class Pictures:
         """Index the test splits of tasks with pictures, `<task>/test.parquet`, and the training split."""
         self._splits = {split_name(path): _Split(path) for path in splits}
         self._left = MOST_CHARACTERS
-        self.files: dict[str, bytes] = {}  # what was shown, by a name such as geo3k_12_1.png
+        self.files: dict[str, bytes] = {}  # the shown pictures, by a name such as geo3k_12_1.png
 
     def of(self, split: str, problem: int) -> tuple[str, ...]:
         """Return a problem's pictures as data URIs; `split`: a task for its test split, or TRAINING. (): no pictures, or no room.

@@ -21,7 +21,7 @@ from dagrpo.report.wording import (
     points_interval,
 )
 
-PLACES = 4  # decimals: what `dvc metrics diff` shows is then no noise
+PLACES = 4  # decimals: more would show as noise in `dvc metrics diff`
 Numbers = dict[str, dict[str, float | str] | float]
 SCORE_COLUMNS = ("task", "metric", "policy", "score", "low", "high")
 

@@ -52,7 +52,7 @@ def _step_files(manifest: Path) -> list[str]:
 def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) -> Phase:
     tables = [_read(inputs.rollouts[seed], name) for seed in inputs.seeds for name in names[seed]]
     table = pa.concat_tables(tables)
-    starts = np.flatnonzero(np.asarray(table["sample_index"].to_pylist()) == 0)  # a prompt's samples are neighbours
+    starts = np.flatnonzero(np.asarray(table["sample_index"].to_pylist()) == 0)  # a prompt's samples are adjacent
     correct = np.asarray(pc.fill_null(table["correct"], False).to_pylist(), dtype=np.int64)
     assert len(starts), "every prompt has a sample 0"
     return Phase(

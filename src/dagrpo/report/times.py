@@ -106,7 +106,7 @@ def write_times_page(
 class _Figure:
     title: str
     caption: str
-    svg: Markup  # our own drawing
+    svg: Markup  # drawn by dagrpo
 
 
 def _figure(times: Sequence[SeedTimes], names: Sequence[str]) -> _Figure:

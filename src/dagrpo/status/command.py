@@ -31,7 +31,7 @@ def status(
         bool, typer.Option("--json", help="for programs: a list with an object per experiment; with --why one object")
     ] = False,
 ) -> None:
-    """Print for every experiment in this folder if it is done, running, stale, stopped or failed, and why."""
+    """Print the state of every experiment in this folder (done, running, stale, stopped or failed), and the reason."""
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.status import terminal
     from dagrpo.status.experiments import statuses

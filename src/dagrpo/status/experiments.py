@@ -50,10 +50,10 @@ class Status:
     is_selected: bool  # params.yaml holds it
     made: int  # stages
     expected: int | None  # stages of the whole experiment; None: params.yaml does not hold it
-    runner: str | None  # who runs it
+    runner: str | None  # the process that runs it
     progress: tuple[Progress, ...]
     stale: tuple[Stale, ...]
-    damaged: tuple[str, ...]  # sentences on records that cannot be read
+    damaged: tuple[str, ...]  # messages about unreadable records
     failures: tuple[Failure, ...]
 
 

@@ -60,7 +60,7 @@ def _lines(status: Status) -> Iterator[Text]:
         for failure in status.failures
     )
     yield from (Text(f"  {sentence(told)}", style="red") for told in status.damaged)
-    if status.state == State.RUNNING:  # the run makes what is stale again
+    if status.state == State.RUNNING:  # the run makes stale outputs again
         return
     yield from (Text(f"  {_stale(stale)}", style="yellow") for stale in status.stale[:MOST_STALE])
     if len(status.stale) > MOST_STALE:

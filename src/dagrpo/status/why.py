@@ -19,7 +19,7 @@ from dagrpo.nearest import nearest
 from dagrpo.visible import one_line
 
 UNFINISHED = Path(".snakemake/incomplete")
-MOST_LINES_OF_A_FILE = 12  # of code, that are shown
+MOST_LINES_OF_A_FILE = 12  # of code, shown
 LONGEST = 200  # characters
 
 
@@ -29,8 +29,8 @@ class Reason:
 
     what: str  # "train, seed 0"
     changes: tuple[Change, ...]
-    lines: dict[str, tuple[str, ...]]  # of files of code, those that changed, as far as git knows the text of then
-    notes: tuple[str, ...]  # sentences on what no digest tells
+    lines: dict[str, tuple[str, ...]]  # changed lines of code files, if git has the former text
+    notes: tuple[str, ...]  # messages about changes that no digest shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def _not_made(file: Path, today: Today) -> str:
         return f"{name} is an experiment: name one of its files, such as results/{name}/report/report.html."
     if name is not None and name not in known:
         return f"There is no experiment `{name}` on record in {', '.join(TOPS)}: {nearest(name, known)}."
-    job = stage_and_seed(str(file)) or stage_and_seed(f"{file}/")  # a folder that is not there yet
+    job = stage_and_seed(str(file)) or stage_and_seed(f"{file}/")  # a folder that does not exist yet
     if job is None:
         return f"{file} is not made by a stage: name a file in data/, models/ or results/ of an experiment."
     return (

@@ -44,7 +44,7 @@ class Target:
 
     client: MlflowClient
     experiment_id: str
-    run: MlflowRun  # as it was when it was opened
+    run: MlflowRun  # as of its opening
     execution: Execution
 
     @property
@@ -178,7 +178,7 @@ def _bring_page(target: Target, page: Page) -> None:
 
 def _bring_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:
     verdict = content["verdict"]
-    if target.execution.variation:  # its folders are removed some day
+    if target.execution.variation:  # its folders are removed at some time
         verdict = {"is_better": False, "reason": f"A variation never becomes champion. {verdict['reason']}"}
     models = bring_policies(target.client, target.experiment_id, run_id, seed, content["policies"], time_ms)
     register(target.client, target.execution.experiment, run_id, seed, models, content["policies"], verdict)

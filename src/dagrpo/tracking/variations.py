@@ -11,7 +11,7 @@ from typing import Any
 
 DVC_NAME = "DVC_EXP_NAME"  # set by `dvc exp run`
 DVC_ROOT = "DVC_ROOT"  # the repository, also where a stage runs in a temporary copy of it
-TRY = "~"  # in the name of an experiment's folders; what follows is the digest of the try's parameters
+TRY = "~"  # in the folder name of an override run, before the digest of its parameters
 
 
 def experiment_name(record: Mapping[str, Any]) -> str:

@@ -102,7 +102,7 @@ def _is_current(plan: PlannedJob, provenance: Path, params: Params) -> bool:
             and _digests(files) == told["inputs"]
             and all(is_whole(Path(path), told["outputs"][path]) for path in outputs)
         )
-    except (OSError, UserError, KeyError, TypeError, AttributeError):  # something is missing or damaged
+    except (OSError, UserError, KeyError, TypeError, AttributeError):  # missing or damaged
         return False
 
 

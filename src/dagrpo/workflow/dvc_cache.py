@@ -46,7 +46,7 @@ def _stored(stage: Any, failures: list[BaseException]) -> bool:
 def _is_not_cached(output: Any) -> bool:
     try:
         return bool(output.changed_cache())
-    except OSError:  # the cache cannot even be looked into
+    except OSError:  # the cache is unreadable
         return True
 
 

@@ -25,7 +25,7 @@ def keep_other_experiments() -> None:
     if not Path(".dvc").is_dir():
         return
     database = _found()
-    if database is None:  # whatever cleans DVC's folder takes the trigger, too
+    if database is None:  # cleaning DVC's folder removes the trigger, too
         database = _emptied()
         write_text(FOUND, str(database))
     try:

@@ -20,7 +20,7 @@ from dagrpo.files import atomic_file, read_json
 from dagrpo.tracking.variations import TRY
 
 PATH = Path("dvc.lock")
-KEPT = STATES / "dvc.lock"  # as it was when the latest stage of a `dvc repro` began
+KEPT = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`
 CUT_SHORT = "it is cut short"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

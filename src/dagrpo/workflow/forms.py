@@ -87,7 +87,7 @@ def _rewards_without_tools(params: Params) -> Iterator[str]:
 def _rewards_without_report(params: Params) -> Iterator[str]:
     agent = params.rollout.agent
     kind = AGENTS.get(agent.name)
-    if _raised_by(kind.check, agent) is not None or kind.reports(agent):  # what the check raises is said elsewhere
+    if _raised_by(kind.check, agent) is not None or kind.reports(agent):  # errors of the check are reported elsewhere
         return
     for key in params.reward.reported_keys:
         yield (

@@ -23,7 +23,7 @@ JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
 NOT_DATA = frozenset({"script", "code"})
 MISSING = object()
-# Parameters that a history of runs names even where they are the defaults.
+# Parameters that a history of runs names even at their defaults.
 SHOWN = ("model.name", "experiment.train", "algorithm.loss.name", "training.steps", "training.learning_rate")
 
 

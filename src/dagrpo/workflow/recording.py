@@ -38,7 +38,7 @@ def commit(folder: str) -> bool:
     if dvc_drives() or not Path(".dvc").is_dir():
         return False
     params = read_params(PARAMS)
-    if params.experiment.name != folder:  # put there meanwhile: dvc.yaml has no stages for what ran
+    if params.experiment.name != folder:  # edited meanwhile: dvc.yaml has no stages for the finished jobs
         return False
     recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
     outputs = [Path(output) for made in recordable.values() for output in made]
@@ -93,7 +93,7 @@ def _commit_to_dvc(outputs: list[Path]) -> bool:
     from dvc.lock import LockNoop
     from dvc.repo import Repo, lock_repo
 
-    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says that it writes dvc.lock
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it logs that it writes dvc.lock
     try:
         with Repo(".") as repo:
             repo.lock = LockNoop()  # this process holds it: see locks.hold
@@ -118,7 +118,7 @@ def _record(repo: Any, outputs: list[Path]) -> bool:
         try:
             store(stage)
             recorded.append(stage)
-        except (DvcException, UserError) as error:  # one stage's trouble is not the others'
+        except (DvcException, UserError) as error:  # a failure of one stage must not stop the others
             troubles.setdefault(str(error), []).append(stage.addressing)
     for trouble, (first, *others) in troubles.items():
         told = f"{first} and {len(others)} more" if others else first

@@ -14,7 +14,7 @@ from types import FrameType
 
 import psutil
 
-SECONDS_TO_HEAR_OF_IT = 5.0  # for stages, from the terminal
+SECONDS_TO_HEAR_OF_IT = 5.0  # for stages to receive the terminal's signal
 
 
 def stop_with_stages() -> None:

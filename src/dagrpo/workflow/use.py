@@ -128,7 +128,7 @@ def _kept(text: bytes) -> Path:
 def _holds(path: Path, text: bytes) -> bool:
     try:
         return path.read_bytes() == text
-    except OSError:  # something else has the name, or it cannot be read
+    except OSError:  # another object has the name, or it is unreadable
         return False
 
 

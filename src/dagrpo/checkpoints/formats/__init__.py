@@ -27,8 +27,8 @@ class CheckpointFormat(ABC):
     """
 
     name: ClassVar[str]  # as the manifest and params.yaml write it
-    own_files: ClassVar[tuple[str, ...]]  # patterns of the file names that do not go along into another format
-    options: ClassVar[Mapping[str, str]] = {}  # what `dagrpo convert --option NAME=VALUE` takes: name -> help
+    own_files: ClassVar[tuple[str, ...]]  # patterns of file names that are not copied into another format
+    options: ClassVar[Mapping[str, str]] = {}  # of `dagrpo convert --option NAME=VALUE`: name -> help
 
     @abstractmethod
     def recognises(self, folder: Path) -> bool:

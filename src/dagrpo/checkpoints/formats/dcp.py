@@ -163,9 +163,9 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> dict[str, FileEntry
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it is meant to be
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended here
             save(state, storage_writer=writer, no_dist=not distributed)
-    except CheckpointException as failure:  # a BaseException that hides what happened, such as a full disk
+    except CheckpointException as failure:  # a BaseException that hides the cause, such as a full disk
         raise next(iter(failure.failures.values()))[0] from failure
     return dict(sorted(writer.files.items()))
 

@@ -17,7 +17,7 @@ from dagrpo.report.rollouts import Phase
 from dagrpo.report.wording import EN_DASH
 
 CURVE_CONFIDENCE = 0.95
-FEW_STEPS = 12  # so few that each is marked by a dot
+FEW_STEPS = 12  # or fewer: each is marked by a dot
 ROUND_STEPS = (1, 2, 2.5, 5, 10)  # between ticks, times a power of ten
 
 
@@ -30,7 +30,7 @@ class Drawn:
     title: str
     description: str
     caption: str
-    hovers: Sequence[Hover] = ()  # what it tells where the pointer rests
+    hovers: Sequence[Hover] = ()  # texts shown where the pointer rests
 
     def svg(self, *, transparent: bool = False) -> str:
         """Return the figure as SVG text, with its hovers."""
