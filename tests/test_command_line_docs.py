@@ -12,7 +12,11 @@ from dagrpo.__main__ import app
 from dagrpo.execution.identity import ROOT
 
 DOCS = (ROOT / "docs/command_line.md").read_text()
-COMMANDS: dict[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, click.Command] = {
+    name: command
+    for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    if not command.hidden
+}
 
 
 def test_the_table_has_every_command_and_no_other() -> None:
