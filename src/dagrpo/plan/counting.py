@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
 READ_IN_PART = {"embedding", "gather", "index", "index_select"}  # of what they read as much as they return
@@ -65,10 +65,10 @@ class Counting(TorchDispatchMode):
             return self._called(func, args, kwargs or {})
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        inputs = [*_tensors((*args, *kwargs.values()))]
         without = self._device == "meta" and any(each.is_meta for each in inputs)
         out = _without_values(func, inputs, args, kwargs) if without else func(*args, **kwargs)
-        outputs = [each for each in tree_leaves(out) if isinstance(each, Tensor) and each.device.type == self._device]
+        outputs = [each for each in _tensors((out,)) if each.device.type == self._device]
         before = {_key(each) for each in inputs}
         made = [each for each in outputs if _key(each) not in before]
         for each in made:
@@ -133,6 +133,15 @@ class Counting(TorchDispatchMode):
             size = written + sum(self._read.values())
             self.joined[Kernel(name="joined", dtype=dtype, flops=0, bytes=size)] += 1
         self._read, self._made = {}, {}
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among the arguments or results of an operation, and in their lists."""
+    for each in values:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
 
 
 def _key(tensor: Tensor) -> int:

@@ -39,7 +39,6 @@ class StageMemory:
     stage: str
     on_device: tuple[Memory, ...]  # on the fullest device, that of rank 0 and the engine; without a GPU: on the machine
     on_host: tuple[Memory, ...]  # beside a GPU, in the machine's own memory; without a GPU: nothing
-    certain: int  # bytes of the device that no micro-batch and no cache changes: weights, gradients, optimizer
 
     @property
     def total(self) -> int:
@@ -51,6 +50,13 @@ def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]
     """The memory of every stage that needs much. UserError: there is no such task, or an adapter names no layer."""
     found = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
     return [*found, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
+
+
+def least(params: Params, models: Models, *, on_gpu: bool) -> int:
+    """Return bytes of a device that are needed however little an update takes, which is not counted. UserError: as of `stages`."""
+    lengths = Lengths.of_training(params, models.policy.positions)
+    training = of_train(params, models.policy, lengths, models.pixels, gpu=on_gpu)
+    return max(training.certain, _sample(params, models, on_gpu=on_gpu).total)
 
 
 def longest_sequence(params: Params, models: Models) -> int:
@@ -68,7 +74,6 @@ def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         stage="sft",
         on_device=_of_ranks(process, training.processes, on_gpu=on_gpu),
         on_host=_loading(models.policy) if on_gpu else (),
-        certain=training.certain,
     )
 
 
@@ -86,7 +91,6 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         stage="train",
         on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *handed),
         on_host=(*_loading(models.policy), *handed) if on_gpu else (),
-        certain=training.certain,
     )
 
 
@@ -109,7 +113,7 @@ def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tupl
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     engine = params.runtime.engine
     servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
-    return StageMemory(stage="evaluation", on_device=tuple(servers), on_host=(), certain=0)
+    return StageMemory(stage="evaluation", on_device=tuple(servers), on_host=())
 
 
 def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:

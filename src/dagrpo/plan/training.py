@@ -42,7 +42,7 @@ class Training:
 
     @property
     def certain(self) -> int:
-        """Bytes that it takes whatever its micro-batches are: weights, gradients and optimizer."""
+        """Return bytes that it takes whatever its micro-batches are: weights, gradients and optimizer."""
         return self._weights() + self._trained(FLOAT32) + self._trained(ADAMW_STATES * FLOAT32)
 
     @property
