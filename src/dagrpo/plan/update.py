@@ -118,8 +118,8 @@ def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
         except (NotImplementedError, RuntimeError) as error:
             reason = str(error).partition(chr(10))[0]
             raise UserError(
-                f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss, or "
-                "train it without a plan (runtime.training.require_room: false)."
+                f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss "
+                "to plan it; training needs no plan."
             ) from error
         _known[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
     return _known[key]
