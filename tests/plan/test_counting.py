@@ -38,6 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "looks ahead": {"looks_ahead": True},
 }
 
+EVERYDAY = {"padded", "adapter", "head in chunks"}
+
 
 def _counted(device: torch.device) -> Counting:
     """Count a linear layer from 32 to 8 numbers on 5 rows, forward and backward, in float32."""
@@ -88,7 +90,10 @@ def test_a_gpu_takes_the_kernels_that_a_gpu_takes() -> None:
     assert "_scaled_dot_product_efficient_attention" in {kernel.name for kernel in padded.counts[0].kernels}
 
 
-@pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config, Qwen3Config])
+@pytest.mark.parametrize(
+    "family",
+    [Qwen3Config, *(pytest.param(each, marks=pytest.mark.nightly) for each in (LlamaConfig, Qwen2Config))],
+)
 def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = family(num_hidden_layers=6, head_dim=16, **SIZES)
 
@@ -105,7 +110,9 @@ def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkey
     assert expected[3] == pytest.approx(whole[3], rel=0.02)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case in EVERYDAY else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
+)
 def test_an_update_keeps_what_a_real_one_keeps_on_this_cpu(case: str) -> None:
     """The bytes of all tensors that are alive at the peak of a real update, weights and earlier gradients apart."""
     passes = Passes(**{**_fields(CPU), **CASES[case]})
@@ -161,7 +168,9 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", LEFT_OUT)
+@pytest.mark.parametrize(
+    "case", [case if case == "adapter" else pytest.param(case, marks=pytest.mark.nightly) for case in LEFT_OUT]
+)
 def test_trained_tokens_that_are_left_out_count_as_those_that_are_not(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

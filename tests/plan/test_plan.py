@@ -53,7 +53,7 @@ def _values(params: Params, remedy: dict[str, Any]) -> Params:
     return parse(laid)
 
 
-@pytest.mark.parametrize("gibibytes", [40.0, 14.0])
+@pytest.mark.parametrize("gibibytes", [pytest.param(40.0, marks=pytest.mark.nightly), 14.0])
 def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Path, gibibytes: float) -> None:
     params, machine = qwen3(LONG), machine_for(None, gibibytes)
     refusal = plan_of(params, machine).refusal
