@@ -32,7 +32,7 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether it is attention."""
+        """Return whether it is attention."""
         return "attn" in self.name or "attention" in self.name
 
 
@@ -179,7 +179,7 @@ def _kernel(
 
 
 def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwargs: Any) -> int:
-    """What is read and written, without what a cache would save."""
+    """Return what is read and written, without what a cache would save."""
     written = sum(map(_size, outputs))
     if name in CHANGED_IN_PART:
         return 2 * sum(map(_size, inputs[1:]))
@@ -190,12 +190,12 @@ def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwarg
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes; of an expanded tensor those that are there."""
+    """Return bytes; of an expanded tensor those that are there."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
 def _flops(func: Any, name: str, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
-    """Those of products, by torch's formulas, and of attention to a token's own sequence."""
+    """Return those of products, by torch's formulas, and of attention to a token's own sequence."""
     if "attn" in name or "attention" in name:
         is_backward = "backward" in name
         query, key = args[is_backward : is_backward + 2]

@@ -46,7 +46,7 @@ FIRST_TOKEN = 3  # of a made-up prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """What decides the work of a micro-batch, and the memory it takes."""
+    """A micro-batch, as far as it decides the work and the memory."""
 
     batch: MicroBatch
     dtype: str
@@ -65,7 +65,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a micro-batch takes with a model of one depth."""
+    """Kernels and memory of a micro-batch with a model of one depth."""
 
     # Bytes of all that is there beside weights, and gradients of earlier micro-batches: until the backward pass has left the layers,
     # and after that. Each grows by the same with every layer; their maximum need not.
@@ -76,21 +76,21 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a micro-batch takes with the whole model, from the counts at two depths."""
+    """Kernels and memory of a micro-batch with the whole model, from the counts at two depths."""
 
     layers: int
     counts: tuple[Counted, Counted]
 
     @property
     def peak(self) -> int:
-        """Bytes, as of `Counted`."""
+        """Return bytes, as of `Counted`."""
         low, high = (each.peaks for each in self.counts)
         more = self.layers - DEPTHS[0]
         return max(less + more * (greater - less) for less, greater in zip(low, high, strict=True))
 
     @property
     def flops(self) -> float:
-        """Of products and attention."""
+        """Return those of products and attention."""
         return self.sum(lambda kernel: kernel.flops, compiled=False)
 
     def sum(self, value: Any, *, compiled: bool) -> float:
