@@ -120,11 +120,12 @@ def rows(folder: Path) -> Iterator[str]:
         for hardware in fitting:
             params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
             total, train = fullest(params, shapes, machine).total, train_of(params, shapes, machine)
-            step, whole = sum(train.of_a_step.values()), train.seconds
+            step, whole, tokens = sum(train.of_a_step.values()), train.seconds, train.tokens_per_second
             assert whole is not None
+            assert tokens is not None
             yield (
                 f"| {model} | {hardware} | {total / 2**30:.0f} GiB | {total / machine.memory:.0%} | "
-                f"{train.tokens_per_second:,.0f} | {train.mfu:.0%} | {train.of_a_step['rollout'] / 60:.1f} min | {step / 60:.1f} min | "
+                f"{round(tokens, -2):,.0f} | {train.mfu:.0%} | {train.of_a_step['rollout'] / 60:.1f} min | {step / 60:.1f} min | "
                 f"{whole / 3600:.0f} h |"
             )
 

@@ -38,6 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "looks ahead": {"looks_ahead": True},
 }
 
+EVERYDAY = {"padded", "adapter", "head in chunks"}
+
 
 def _counted(device: torch.device) -> Counting:
     """Count a linear layer from 32 to 8 numbers on 5 rows, forward and backward, in float32."""
@@ -88,7 +90,10 @@ def test_a_gpu_takes_the_kernels_that_a_gpu_takes() -> None:
     assert "_scaled_dot_product_efficient_attention" in {kernel.name for kernel in padded.counts[0].kernels}
 
 
-@pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config, Qwen3Config])
+@pytest.mark.parametrize(
+    "family",
+    [Qwen3Config, *(pytest.param(each, marks=pytest.mark.nightly) for each in (LlamaConfig, Qwen2Config))],
+)
 def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = family(num_hidden_layers=6, head_dim=16, **SIZES)
 
@@ -105,7 +110,9 @@ def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkey
     assert expected[3] == pytest.approx(whole[3], rel=0.02)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case in EVERYDAY else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
+)
 def test_an_update_keeps_what_a_real_one_keeps_on_this_cpu(case: str) -> None:
     """The bytes of all tensors that are alive at the peak of a real update, weights and earlier gradients apart."""
     passes = Passes(**{**_fields(CPU), **CASES[case]})
@@ -151,6 +158,47 @@ def test_kernels_are_the_same_however_often_they_are_counted(monkeypatch: pytest
     again = work_of(config, Passes(**GPU))
     assert again.peak == first.peak
     assert [each.kernels for each in again.counts] == [each.kernels for each in first.counts]
+
+
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "head in chunks": {},
+    "adapter": {"lora": Lora(rank=4)},
+    "reference": {"algorithm": Algorithm.model_validate({"kl": {"coefficient": 0.1}})},
+    "looks ahead": {"looks_ahead": True},
+}
+
+
+@pytest.mark.parametrize(
+    "case", [case if case == "adapter" else pytest.param(case, marks=pytest.mark.nightly) for case in LEFT_OUT]
+)
+def test_trained_tokens_that_are_left_out_count_as_those_that_are_not(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2,048 trained tokens with chunks of 256, 512 are counted: with a vocabulary that makes the head most of the work."""
+    batch = MicroBatch(sequences=8, longest=300, written=256, share=16)
+    passes = Passes(**{**GPU, "batch": batch, "head_chunk": 256, **LEFT_OUT[case]})
+    config = Qwen3Config(num_hidden_layers=2, head_dim=16, **SIZES | {"vocab_size": 60_000})
+    whole = work_of(config, passes)
+    monkeypatch.setattr(update, "MOST_TOKENS", 512)
+    monkeypatch.setattr(update, "_known", {})
+    part = work_of(config, passes)
+    assert part.flops == whole.flops
+    assert part.peak == pytest.approx(whole.peak, rel=0.02)
+    figures = [work.sum(lambda kernel: kernel.bytes, compiled=False) for work in (part, whole)]
+    assert figures[0] == pytest.approx(figures[1], rel=0.25)
+
+
+def test_the_logits_of_tokens_that_are_left_out_count_where_all_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU: of 384 trained tokens with a vocabulary of 60,000, a twelfth is counted."""
+    config = Qwen3Config(num_hidden_layers=2, head_dim=16, **SIZES | {"vocab_size": 60_000})
+    for chunk in (None, 192):
+        passes = Passes(**{**_fields(CPU), "head_chunk": chunk})
+        monkeypatch.setattr(update, "_known", {})
+        monkeypatch.setattr(update, "MOST_READ", 1 << 30)
+        whole = work_of(config, passes)
+        monkeypatch.setattr(update, "MOST_READ", 32 * 60_000)
+        monkeypatch.setattr(update, "_known", {})
+        assert work_of(config, passes).peak == pytest.approx(whole.peak, rel=0.05)
 
 
 def test_a_kernel_that_attends_is_told_from_a_product() -> None:

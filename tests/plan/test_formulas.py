@@ -41,6 +41,8 @@ def test_weights_gradients_and_adamw_take_sixteen_bytes_a_parameter(shape: Shape
     assert process.of("weights") == process.of("gradients") == 4 * WEIGHTS == 2_384_199_680
     assert process.of("AdamW states") == 4_768_399_360
     assert process.of("reference policy") == process.of("adapter") == 0
+    lengths = Lengths.of_training(qwen3(), shape.positions)
+    assert of_train(qwen3(), shape, lengths, None, gpu=True).certain == 16 * WEIGHTS
 
 
 def test_a_reference_has_weights_of_its_own(shape: Shape) -> None:
@@ -86,7 +88,6 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
     models = Models(policy=shape, teacher=None, pixels=None)
     (train, _) = stages(qwen3(), models, on_gpu=True)
     assert [memory.what for memory in train.on_device] == ["training process", "SGLang server"]
-    assert train.certain == 16 * WEIGHTS
     away = {"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": ["http://127.0.0.1:30000"]}}}
     (train, sample) = stages(qwen3(away), models, on_gpu=True)
     assert [memory.what for memory in train.on_device] == ["training process"]

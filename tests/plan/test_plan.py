@@ -53,7 +53,7 @@ def _values(params: Params, remedy: dict[str, Any]) -> Params:
     return parse(laid)
 
 
-@pytest.mark.parametrize("gibibytes", [40.0, 14.0])
+@pytest.mark.parametrize("gibibytes", [pytest.param(40.0, marks=pytest.mark.nightly), 14.0])
 def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Path, gibibytes: float) -> None:
     params, machine = qwen3(LONG), machine_for(None, gibibytes)
     refusal = plan_of(params, machine).refusal
@@ -191,7 +191,7 @@ def test_a_matrix_product_is_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> 
     found = speed_of(cpu, params_with({"training": {"dtype": "bfloat16"}, "runtime": {"engine": {"threads": 2}}}))
     assert found is not None
     assert min(found.update, found.fine_tuning, found.sampling, found.bandwidth) > 0
-    assert not found.processes_add_up
+    assert found.cores
     assert "in bfloat16 by 2 threads) for training; the server with runtime.engine.threads 2" in found.basis
 
 
@@ -274,7 +274,7 @@ def test_what_a_run_took_beside_its_steps_counts_unless_it_was_resumed(
 def test_on_a_cpu_an_engine_with_a_core_of_its_own_samples_beside_the_update(project: Path) -> None:
     def waited_for(threads: int, cores: int) -> float:
         changes = {"training": {"staleness": 1}, "runtime": {"training": {"threads": threads}}}
-        speed = replace(FLAT, processes_add_up=False, cores=cores)
+        speed = replace(FLAT, cores=cores)
         (*_, train, _) = seconds_of_stages(qwen3(changes), Models.of(qwen3()).policy, speed, Measured())
         return train.of_a_step["rollout"]
 
@@ -290,7 +290,7 @@ def test_prompts_are_shared_on_a_cpu_unless_somebody_says_otherwise_and_the_upda
         (*_, train, _) = seconds_of_stages(qwen3(changes), Models.of(qwen3()).policy, speed, Measured())
         return train.of_a_step["update"]
 
-    cpu, gpu = replace(FLAT, processes_add_up=False, cores=2), speed_of(machine_for("H100", None), qwen3())
+    cpu, gpu = replace(FLAT, cores=2), speed_of(machine_for("H100", None), qwen3())
     assert update(None, cpu) == update(True, cpu) < update(False, cpu)
     assert update(None, gpu) == update(False, gpu)
 
@@ -401,7 +401,10 @@ def test_a_shared_prompt_is_reckoned_once_for_its_group(project: Path) -> None:
     """4 samples: three of four prompts of each group are not computed."""
 
     def update(*, share: bool, samples: int = 4) -> float:
-        changes = {"training": {"samples_per_prompt": samples}, "runtime": {"training": {"share_prompts": share}}}
+        changes = {
+            "training": {"prompts_per_step": 4, "samples_per_prompt": samples},
+            "runtime": {"training": {"share_prompts": share}},
+        }
         (*_, train, _) = seconds_of_stages(qwen3(LONG, changes), Models.of(qwen3()).policy, FLAT, Measured())
         return train.of_a_step["update"]
 

@@ -3,6 +3,7 @@
 Refuses what `dagrpo plan` refuses.
 """
 
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from dagrpo.params.runtime import Runtime
 if TYPE_CHECKING:
     from dagrpo.params.schema import Params
 
+logger = logging.getLogger(__name__)
 TRAINING = frozenset({"sft", "train"})  # stages
 ALL_THE_SAME = "To run it all the same, set runtime.training.require_room to false."
 
@@ -21,8 +23,8 @@ ALL_THE_SAME = "To run it all the same, set runtime.training.require_room to fal
 def require_planned_room(options: Namespace, runtime: Runtime) -> None:
     """Raise UserError if the plan of the whole experiment exceeds the visible GPUs, with what to change.
 
-    Checks nothing if runtime.training.require_room is false, or the plan lacks data: a stage started by hand has no configuration,
-    and a driver may not report how much memory there is.
+    Checks nothing if runtime.training.require_room is false, or a stage was started by hand, which has no configuration.
+    Where the plan cannot be made, a warning says why: a driver may not say how much memory there is, and a loss may need values.
     """
     configuration = configuration_of(options)
     if not runtime.training.require_room or not configuration:
@@ -35,7 +37,8 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
     try:
         params, machine = whole_params(configuration, runtime), machine_for(None, None)
         refused = refusal(params, Models.of(params), machine)
-    except UserError:  # the stage itself reports faults of its inputs
+    except UserError as error:  # no reason to keep from training: if the inputs are wrong, the stage itself says so
+        logger.warning("Whether this experiment fits the GPU was not checked: %s", error)
         return
     if refused is not None:
         raise UserError(f"{refused} {ALL_THE_SAME}")

@@ -19,30 +19,30 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What one process, or one server, holds at its peak."""
+    """Memory of one process, or one server, at its peak."""
 
     what: str  # "training process", "SGLang server"
     items: tuple[Item, ...]
 
     @property
     def total(self) -> int:
-        """Bytes."""
+        """Return all bytes."""
         return sum(item.bytes for item in self.items)
 
     def of(self, name: str) -> int:
-        """The bytes of an item; 0 where there is none."""
+        """Return the bytes of an item; 0 where there is none."""
         return sum(item.bytes for item in self.items if item.name == name)
 
     def only(self, names: Collection[str]) -> "Memory":
-        """The same memory with the items of these names and no others."""
+        """Return it with the items of these names and no others."""
         return replace(self, items=tuple(item for item in self.items if item.name in names))
 
 
 def memory(what: str, items: Iterable[Item]) -> Memory:
-    """The memory that these items make up, without those of 0 bytes."""
+    """Return the memory of these items, without those of 0 bytes."""
     return Memory(what=what, items=tuple(item for item in items if item.bytes))
 
 
 def size(count: float) -> str:
-    """Such as 1.5 GiB; what is less than 0.1 GiB in MiB, such as 12.0 MiB."""
+    """Return such as 1.5 GiB; what is less than 0.1 GiB in MiB, such as 12.0 MiB."""
     return f"{count / GIBIBYTE:,.1f} GiB" if count >= GIBIBYTE / 10 else f"{count / MEBIBYTE:,.1f} MiB"

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
 READ_IN_PART = {"embedding", "gather", "index", "index_select"}  # of what they read as much as they return
@@ -32,7 +32,7 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether it is attention."""
+        """Return whether it is attention."""
         return "attn" in self.name or "attention" in self.name
 
 
@@ -65,10 +65,10 @@ class Counting(TorchDispatchMode):
             return self._called(func, args, kwargs or {})
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        inputs = [*_tensors((*args, *kwargs.values()))]
         without = self._device == "meta" and any(each.is_meta for each in inputs)
         out = _without_values(func, inputs, args, kwargs) if without else func(*args, **kwargs)
-        outputs = [each for each in tree_leaves(out) if isinstance(each, Tensor) and each.device.type == self._device]
+        outputs = [each for each in _tensors((out,)) if each.device.type == self._device]
         before = {_key(each) for each in inputs}
         made = [each for each in outputs if _key(each) not in before]
         for each in made:
@@ -135,6 +135,15 @@ class Counting(TorchDispatchMode):
         self._read, self._made = {}, {}
 
 
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among the arguments or results of an operation, and in their lists."""
+    for each in values:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
+
+
 def _key(tensor: Tensor) -> int:
     key: int = tensor.untyped_storage()._cdata
     return key
@@ -170,7 +179,7 @@ def _kernel(
 
 
 def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwargs: Any) -> int:
-    """What is read and written, without what a cache would save."""
+    """Return what is read and written, without what a cache would save."""
     written = sum(map(_size, outputs))
     if name in CHANGED_IN_PART:
         return 2 * sum(map(_size, inputs[1:]))
@@ -181,12 +190,12 @@ def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwarg
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes; of an expanded tensor those that are there."""
+    """Return bytes; of an expanded tensor those that are there."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
 def _flops(func: Any, name: str, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
-    """Those of products, by torch's formulas, and of attention to a token's own sequence."""
+    """Return those of products, by torch's formulas, and of attention to a token's own sequence."""
     if "attn" in name or "attention" in name:
         is_backward = "backward" in name
         query, key = args[is_backward : is_backward + 2]

@@ -29,7 +29,7 @@ class Machine:
 
 
 def machine_for(gpu: str | None, gibibytes: float | None) -> Machine:
-    """What the options name, else this machine. UserError: no such GPU, or both are given."""
+    """Return what the options name, else this machine. UserError: no such GPU, or both are given."""
     if gpu is not None and gibibytes is not None:
         raise UserError("--gpu and --memory both say how much memory there is: give one of them.")
     if gpu is not None:
@@ -53,7 +53,7 @@ def _this_machine() -> Machine:
 
 
 def _told_by_the_driver(devices: Sequence[str]) -> tuple[str, int]:
-    """Name and bytes of the GPU with the least memory. UserError: the driver does not say."""
+    """Return name and bytes of the GPU with the least memory. UserError: the driver does not say."""
     try:
         done = subprocess.run(
             [*QUERY, "--id", ",".join(devices)], capture_output=True, text=True, timeout=SECONDS_TO_COUNT, check=True

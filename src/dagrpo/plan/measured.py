@@ -39,7 +39,7 @@ class Measured:
 
 
 def measured(params: Params) -> Measured:
-    """What is on record of the experiment that these parameters name."""
+    """Return what is on record of the experiment that these parameters name."""
     name = params.experiment.name
     made = {path: each for path in provenances_of(name) if (each := _made(path)) is not None}
     current = {path: each for path, each in made.items() if _is_the_same(params, each)}
@@ -88,7 +88,7 @@ def _is_the_same(params: Params, made: Made) -> bool:
 
 
 def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
-    """Seconds by part of each step of a seed."""
+    """Return the seconds by part of each step of a seed."""
     metrics = RESULTS / experiment / "runs" / f"seed_{seed}" / "metrics.parquet"
     if not metrics.is_file():
         return []
@@ -96,12 +96,12 @@ def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
 
 
 def _after_the_first(steps: list[dict[str, float]]) -> list[dict[str, float]]:
-    """The first step warms up, and is left out if there are others."""
+    """Return all steps but the first, which warms up; that one if there are no others."""
     return steps[1:] or steps
 
 
 def _means(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Seconds by part, such as "hand over"; a part that a step does not have took none in it."""
+    """Return the seconds by part, such as "hand over"; a part that a step does not have took none in it."""
     names = sorted({name for step in steps for name in step if name.endswith(SECONDS)})
     return {
         name.removeprefix(GROUP).removesuffix(SECONDS).replace("_", " "): mean(step.get(name, 0.0) for step in steps)

@@ -26,7 +26,7 @@ class Models:
 
     @classmethod
     def of(cls, params: Params, *, online: bool = False) -> Self:
-        """Those of an experiment. UserError: a config is not on this machine."""
+        """Return those of an experiment. UserError: a config is not on this machine."""
         policy = policy_shape(params, online=online)
         pixels = picture_pixels(params) if policy.pictures is not None else None
         return cls(policy=policy, teacher=teacher_shape(params, policy, online=online), pixels=pixels)
@@ -39,22 +39,28 @@ class StageMemory:
     stage: str
     on_device: tuple[Memory, ...]  # on the fullest device, that of rank 0 and the engine; without a GPU: on the machine
     on_host: tuple[Memory, ...]  # beside a GPU, in the machine's own memory; without a GPU: nothing
-    certain: int  # bytes of the device that no micro-batch and no cache changes: weights, gradients, optimizer
 
     @property
     def total(self) -> int:
-        """Bytes on the device."""
+        """Return the bytes on the device."""
         return sum(each.total for each in self.on_device)
 
 
 def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
-    """The memory of every stage that needs much. UserError: there is no such task, or an adapter names no layer."""
+    """Return the memory of every stage that needs much. UserError: there is no such task, or an adapter names no layer."""
     found = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
     return [*found, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
 
 
+def least(params: Params, models: Models, *, on_gpu: bool) -> int:
+    """Return bytes of a device that are needed however little an update takes, which is not counted. UserError: as of `stages`."""
+    lengths = Lengths.of_training(params, models.policy.positions)
+    training = of_train(params, models.policy, lengths, models.pixels, gpu=on_gpu)
+    return max(training.certain, _sample(params, models, on_gpu=on_gpu).total)
+
+
 def longest_sequence(params: Params, models: Models) -> int:
-    """Tokens of the longest trajectory of training or evaluation."""
+    """Return the tokens of the longest trajectory of training or evaluation."""
     positions, tasks = models.policy.positions, params.experiment.evaluate
     evaluated = [Lengths.of_evaluation(params, task, positions).whole for task in tasks]
     return max(Lengths.of_training(params, positions).whole, *evaluated)
@@ -68,7 +74,6 @@ def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         stage="sft",
         on_device=_of_ranks(process, training.processes, on_gpu=on_gpu),
         on_host=_loading(models.policy) if on_gpu else (),
-        certain=training.certain,
     )
 
 
@@ -86,12 +91,11 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         stage="train",
         on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *handed),
         on_host=(*_loading(models.policy), *handed) if on_gpu else (),
-        certain=training.certain,
     )
 
 
 def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
-    """Where the server leaves its GPU for updates: the moment of the two at which process and server take more together."""
+    """Return, where the server leaves its GPU for updates, the moment at which process and server take more together."""
     (process,), (server, *others) = ranks, servers
     updating = (process, server.only(LEFT_BEHIND))
     sampling = (process.only(AT_REST), server)
@@ -100,7 +104,7 @@ def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[t
 
 
 def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
-    """Where the policy's server has a GPU to itself: that one, or the process with the teacher beside it, whichever takes more."""
+    """Return, where the policy's server has a GPU to itself, that one, or the process with the teacher beside it, whichever takes more."""
     server, *teacher = servers
     beside = sum(each.total for each in (*ranks, *teacher))
     return ((), (server,)) if server.total > beside else (ranks, (*teacher,))
@@ -109,11 +113,11 @@ def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tupl
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     engine = params.runtime.engine
     servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
-    return StageMemory(stage="evaluation", on_device=tuple(servers), on_host=(), certain=0)
+    return StageMemory(stage="evaluation", on_device=tuple(servers), on_host=())
 
 
 def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:
-    """On a GPU each has its own device; on a CPU they are side by side."""
+    """Return the processes on one device: on a GPU each has its own, on a CPU they are side by side."""
     return (process,) if on_gpu else (process,) * processes
 
 
@@ -130,14 +134,14 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
 def _own_server(
     what: str, params: Params, shape: Shape, engine: Engine, requests: int, *, on_gpu: bool
 ) -> Iterator[Memory]:
-    """Nothing for servers that run elsewhere. On a GPU each has its own device; on a CPU they are side by side."""
+    """Yield servers, none where they run elsewhere. On a GPU each has its own device; on a CPU they are side by side."""
     if not engine.servers:
         server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
         yield from (server,) * (1 if on_gpu else engine.replicas)
 
 
 def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, ...]:
-    """The weights in /dev/shm, from which the server reads them."""
+    """Return the weights in /dev/shm, from which the server reads them."""
     if engine.weights_folder is not None:
         return ()
     dtype = params.rollout.dtype
@@ -146,7 +150,7 @@ def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, 
 
 
 def _held(params: Params, shape: Shape) -> tuple[Memory, ...]:
-    """What the trainer keeps for batches of later steps, weights or served adapters: the most there are, at the end of a run."""
+    """Return what the trainer keeps for batches of later steps, weights or served adapters: the most there are, at the end of a run."""
     training, dtype = params.training, params.rollout.dtype
     if not training.staleness:
         return ()
@@ -157,6 +161,6 @@ def _held(params: Params, shape: Shape) -> tuple[Memory, ...]:
 
 
 def _loading(shape: Shape) -> tuple[Memory, ...]:
-    """A model is made in the machine's memory before it goes to its GPU."""
+    """Return a model in the machine's memory, where it is made before it goes to its GPU."""
     item = Item(name="weights", bytes=shape.weights * FLOAT32, how=f"float32, {shape.weights:,} parameters")
     return (memory("model on its way to the GPU", [item]),)

@@ -15,7 +15,7 @@ MODELS = Path("models")
 
 
 def policy_shape(params: Params, *, online: bool) -> Shape:
-    """That of the policy. UserError says what is missing.
+    """Return that of the policy. UserError says what is missing.
 
     online: whether a config that is not on this machine may be fetched from the hub, a few kilobytes.
     """
@@ -33,7 +33,7 @@ def policy_shape(params: Params, *, online: bool) -> Shape:
 
 
 def teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | None:
-    """That of the teacher; None without one. UserError: as of `policy_shape`."""
+    """Return that of the teacher; None without one. UserError: as of `policy_shape`."""
     teacher = params.algorithm.teacher
     match teacher.source:
         case "none":
@@ -47,7 +47,7 @@ def teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | Non
 
 
 def picture_pixels(params: Params) -> int | None:
-    """The most pixels that a picture has when the model sees it; None: nothing here says so."""
+    """Return the most pixels that a picture has when the model sees it; None: nothing here says so."""
     model, limit = params.model, params.model.max_pixels
     if limit is not None:
         return limit
@@ -64,7 +64,7 @@ def picture_pixels(params: Params) -> int | None:
 
 
 def _folders_of(repository: str, revision: str, experiment: str, name: str) -> Iterator[Path]:
-    """Folders of this project that hold a model of the hub, at that commit: the experiment's own first."""
+    """Yield folders of this project that hold a model of the hub, at that commit: the experiment's own first."""
     for folder in (MODELS / experiment / name, *sorted(MODELS.glob("*/*/"))):
         if _is_of(folder, repository, revision):
             yield folder
@@ -92,7 +92,7 @@ def _shape_in(folder: Path) -> Shape:
 
 
 def _shape_in_gguf(location: str) -> Shape:
-    """Of the file's own description: its weights are not read."""
+    """Return the shape by the file's own description: its weights are not read."""
     from transformers import AutoConfig
 
     from dagrpo.models.gguf import gguf_path

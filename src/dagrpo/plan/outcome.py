@@ -23,7 +23,7 @@ SHOWN_OF_LAST = 4  # stages of the last run that are named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `dagrpo plan` says."""
+    """All that `dagrpo plan` says."""
 
     experiment: str
     machine: str

@@ -13,7 +13,7 @@ from dagrpo.params.overlay import merged
 from dagrpo.params.schema import Params, parse
 from dagrpo.plan.amounts import size
 from dagrpo.plan.machine import Machine
-from dagrpo.plan.memory import Models, StageMemory, longest_sequence, stages
+from dagrpo.plan.memory import Models, StageMemory, least, longest_sequence, stages
 from dagrpo.rollout.engine.errors import NO_GPU_TO_LEAVE
 
 MOST_PROCESSES = 8
@@ -62,12 +62,14 @@ def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | Non
     for change in _changes(params, models, machine):
         try:
             changed = parse(_with(params, values | change))
-            stage = fullest(changed, models, machine)
+            # An update is counted, which takes a second, only where the rest may fit.
+            may_fit = least(changed, models, on_gpu=machine.on_gpu) <= machine.memory
+            total = fullest(changed, models, machine).total if may_fit else None
         except UserError:  # it does not go with the rest of the parameters
             continue
         values |= change
-        if stage.total <= machine.memory:
-            return Remedy(values=values, total=stage.total)
+        if total is not None and total <= machine.memory:
+            return Remedy(values=values, total=total)
     return None
 
 

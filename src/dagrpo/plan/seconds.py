@@ -41,7 +41,7 @@ class StageSeconds:
 
 
 def seconds_of_stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> list[StageSeconds]:
-    """Of every stage that takes long; those that were not measured need a speed."""
+    """Return the time of every stage that takes long; those that were not measured need a speed."""
     return [stage for stage in _stages(params, shape, speed, measured) if stage is not None]
 
 
@@ -176,8 +176,8 @@ def sampling_seconds(
     the model share all of it; what they send each other is not counted.
     """
     engine, dtype = params.runtime.engine, params.rollout.dtype
-    ranks = engine.tensor_parallel if speed.processes_add_up else 1
-    servers = len(engine.servers) or (engine.replicas if speed.processes_add_up else 1)
+    ranks = 1 if speed.cores else engine.tensor_parallel
+    servers = len(engine.servers) or (1 if speed.cores else engine.replicas)
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
@@ -189,16 +189,15 @@ def sampling_seconds(
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
-    """Seconds that a step waits for its batch: where the engine has room of its own, only what sampling takes longer than the update."""
+    """Return the seconds that a step waits for its batch: of an engine with room of its own, those that sampling outlasts the update."""
     return max(sampling - update, 0.0) if params.training.staleness and _is_beside(params, speed) else sampling
 
 
 def _is_beside(params: Params, speed: Speed) -> bool:
-    """Whether the engine computes elsewhere than the trainer: on other machines, other GPUs, or cores that the trainer leaves."""
+    """Return whether the engine computes elsewhere than the trainer: on other machines, other GPUs, or cores that the trainer leaves."""
     engine = params.runtime.engine
-    if engine.servers or speed.processes_add_up:
+    if engine.servers or speed.cores is None:
         return bool(engine.servers) or engine.own_gpus
-    assert speed.cores is not None, "processes on GPUs add up"
     return params.runtime.training.all_threads + engine.threads * engine.replicas <= speed.cores
 
 
@@ -241,7 +240,7 @@ def _of_task(params: Params, task: str, shape: Shape, speed: Speed) -> float | N
 
 
 def _samplings(params: Params) -> int:
-    """How often the stage sample runs for a seed."""
+    """Return how often the stage sample runs for a seed."""
     return POLICIES * len(_evaluated(params))
 
 

@@ -59,8 +59,13 @@ class MicroBatch:
     pictures: int = 0  # different ones
 
     @property
+    def trained(self) -> int:
+        """Return its trained tokens."""
+        return self.sequences * self.written
+
+    @property
     def number(self) -> int:
-        """Passes of a process over a mini-batch."""
+        """Return the passes of a process over a mini-batch."""
         return -(-self.share // self.sequences)
 
     @classmethod

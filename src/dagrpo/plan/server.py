@@ -22,7 +22,7 @@ def server_memory(what: str, shape: Shape, engine: Engine, dtype: Dtype, request
 
 
 def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
-    """Of the keys and values of so many tokens."""
+    """Return the bytes of the keys and values of these tokens."""
     return tokens * shape.cached_per_token * BYTES[dtype]
 
 

@@ -25,8 +25,7 @@ class Stack:
 
     layers: int
     width: int  # of the residual stream
-    queries: int  # heads times the size of a head
-    keys: int  # the same for keys; values are as wide
+    keys: int  # their heads times the size of a head; values are as wide
     inner: int  # width of the MLP; with experts, of all that a token is sent to, added up
 
 
@@ -50,11 +49,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the formulas of a plan read of a model."""
+    """The size of a model, as a plan reads it."""
 
     model: PreTrainedModel  # on the meta device, so without values
     weights: int
-    largest: int  # weights of the largest tensor
     block: int  # weights of the largest block, which FSDP gathers as one
     outside: int  # weights outside the blocks: embeddings, head, norms
     vocabulary: int
@@ -65,7 +63,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Self:
-        """The shape of the model that a config describes. UserError: transformers has no such model."""
+        """Return the shape of the model that a config describes. UserError: transformers has no such model."""
         with torch.device("meta"):
             model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=torch.float32)
         model.tie_weights()
@@ -75,7 +73,6 @@ class Shape:
         return cls(
             model=model,
             weights=sum(sizes),
-            largest=max(sizes),
             block=max(blocks, default=0),
             outside=sum(sizes) - sum(blocks),
             vocabulary=text.vocab_size,
@@ -87,11 +84,11 @@ class Shape:
 
     @property
     def cached_per_token(self) -> int:
-        """Elements of the key-value cache for each token: a key and a value per layer. Too many if some layers have no cache."""
+        """Return the elements of the key-value cache for each token: a key and a value per layer. Too many if some layers have no cache."""
         return 2 * self.text.layers * self.text.keys
 
     def trained(self, lora: Lora, vision: Literal["frozen", "trained"]) -> Trained:
-        """What is trained of it. UserError: the adapter names no layer of it."""
+        """Return what is trained of it. UserError: the adapter names no layer of it."""
         tower = self._tower_weights
         frozen = tower if vision == "frozen" else 0
         if not lora.is_on:
@@ -100,7 +97,7 @@ class Shape:
         return Trained(weights=self.weights, adapter=adapter, trained=adapter, whole=frozen)
 
     def handed_over(self, lora: TrainedLora, vision: Literal["frozen", "trained"]) -> int:
-        """Numbers that an engine is given after each step. UserError: the adapter names no layer of it."""
+        """Return how many numbers an engine is given after each step. UserError: the adapter names no layer of it."""
         return self.weights if lora.serving == "merged" else self.trained(lora, vision).adapter
 
     @property
@@ -109,7 +106,7 @@ class Shape:
         return 0 if tower is None else sum(weight.numel() for weight in tower.parameters())
 
     def _sides(self, names: Sequence[str]) -> list[int]:
-        """Inputs and outputs of linear layers, added up."""
+        """Return the inputs and outputs of each linear layer, added up."""
         weights = [self.model.get_submodule(name).weight for name in names]
         return [sum(weight.shape) for weight in weights]
 
@@ -121,7 +118,6 @@ def _stack_of_text(text: Any, model: PreTrainedModel) -> Stack:
     return Stack(
         layers=text.num_hidden_layers,
         width=text.hidden_size,
-        queries=heads * size,
         keys=of_keys * size,
         inner=_inner(text),
     )
@@ -139,12 +135,12 @@ def _pictures(model: PreTrainedModel) -> Pictures | None:
         return None
     vision: Any = model.config.vision_config
     width = vision.hidden_size
-    stack = Stack(layers=vision.depth, width=width, queries=width, keys=width, inner=vision.intermediate_size)
+    stack = Stack(layers=vision.depth, width=width, keys=width, inner=vision.intermediate_size)
     return Pictures(patch_size=vision.patch_size, stack=stack)
 
 
 def _blocks(model: PreTrainedModel) -> list[int]:
-    """The weights of each block, as trainer/sharding.py finds them."""
+    """Return the weights of each block, as trainer/sharding.py finds them."""
     names = model._no_split_modules or ()
     found = [module for module in model.modules() if type(module).__name__ in names]
     return [sum(weight.numel() for weight in module.parameters()) for module in found]

@@ -34,7 +34,7 @@ CPU_SECONDS_PER_STEP = 1e-2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast one device is taken to be. FLOPs per second are what programs reach, not a peak."""
+    """Speed that one device is taken to have. FLOPs per second are what programs reach, not a peak."""
 
     update: float  # FLOPs per second of training in its dtype; of a GPU its kernels say
     fine_tuning: float  # the same of supervised fine-tuning in its dtype
@@ -42,14 +42,13 @@ class Speed:
     bandwidth: float  # bytes per second, of weights that decoding reads
     cache_bandwidth: float  # the same of keys and values
     per_step: float = 0.0  # seconds that each step of decoding adds
-    processes_add_up: bool = True  # whether several processes are faster than one
-    cores: int | None = None  # of a CPU
+    cores: int | None = None  # of a CPU, which several processes share; None: a device for each process
     gpu: Gpu | None = None  # None: a CPU
     basis: str = ""  # in words
 
     @property
     def is_of_gpu(self) -> bool:
-        """Whether it is the speed of a GPU."""
+        """Return whether it is the speed of a GPU."""
         return self.gpu is not None
 
     def seconds_of(self, kernel: Kernel) -> float:
@@ -61,7 +60,7 @@ class Speed:
 
 
 class Dtypes(NamedTuple):
-    """The type that each stage computes in."""
+    """Types that the stages compute in."""
 
     training: str
     rollout: str
@@ -69,7 +68,7 @@ class Dtypes(NamedTuple):
 
 
 def speed_of(machine: Machine, params: Params) -> Speed | None:
-    """None: a GPU whose peaks are not known. On a CPU a matrix product is timed, which takes some three seconds."""
+    """Return a machine's speed; None: a GPU without known peaks. On a CPU a matrix product is timed, which takes some three seconds."""
     dtypes = Dtypes(params.training.dtype, params.rollout.dtype, params.sft.dtype)
     if machine.gpu is not None:
         return _of_gpu(machine.gpu, dtypes)
@@ -77,12 +76,12 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
 
 
 def cores_here() -> int:
-    """Those that this process may compute on."""
+    """Return how many cores this process may compute on."""
     return len(os.sched_getaffinity(0))
 
 
 def busy() -> str | None:
-    """A sentence, if more processes want to compute than this machine has cores: what is timed is then too slow."""
+    """Return a sentence, if more processes want to compute than this machine has cores: what is timed is then too slow."""
     load, cores = os.getloadavg()[0], cores_here()
     if load <= cores:
         return None
@@ -108,7 +107,7 @@ def _of_gpu(gpu: Gpu, dtypes: Dtypes) -> Speed:
 
 
 def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
-    """Attention and reading are reckoned with one thread of the server, however many it has."""
+    """Return the speed of this CPU: attention and reading with one thread of the server, however many it has."""
     threads, sft_threads, engine_threads = runtime.training.all_threads, runtime.sft.all_threads, runtime.engine.threads
     training = _flops(dtypes.training, threads)
     is_alike = (dtypes.training, threads) == (dtypes.sft, sft_threads)
@@ -121,7 +120,6 @@ def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
         bandwidth=bandwidth,
         cache_bandwidth=CPU_CACHE_BANDWIDTH,
         per_step=CPU_SECONDS_PER_STEP,
-        processes_add_up=False,
         cores=cores_here(),
         basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} "
         f"by {threads} threads) for training; the server with runtime.engine.threads "
@@ -130,7 +128,7 @@ def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
 
 
 def _flops(dtype: str, threads: int) -> float:
-    """FLOPs per second of the fastest of several matrix products."""
+    """Return the FLOPs per second of the fastest of several matrix products."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -141,7 +139,7 @@ def _flops(dtype: str, threads: int) -> float:
 
 
 def _bandwidth() -> float:
-    """Bytes per second that are read by one thread."""
+    """Return the bytes per second that are read by one thread."""
     values = torch.ones(READ_BYTES // 4)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -152,7 +150,7 @@ def _bandwidth() -> float:
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of all calls: what is slower has waited for other processes."""
+    """Return the seconds of the fastest of all calls: what is slower has waited for other processes."""
     work()  # the first one warms up
     taken = list[float]()
     for number in range(TRIES):
@@ -162,7 +160,7 @@ def _fastest(work: Callable[[], object]) -> float:
 
 
 def _calls(work: Callable[[], object]) -> list[float]:
-    """Seconds of each of the calls that fit into SECONDS, at least one."""
+    """Return the seconds of each of the calls that fit into SECONDS, at least one."""
     taken, start = list[float](), time.perf_counter()
     while not taken or time.perf_counter() - start < SECONDS:
         begun = time.perf_counter()

@@ -15,7 +15,7 @@ from dagrpo.status.terminal import duration
 
 
 def shown(plan: Plan) -> Group:
-    """All of it but the refusal, which is an error's sentence."""
+    """Return all of it but the refusal, which is an error's sentence."""
     return Group(*_parts(plan))
 
 
@@ -89,7 +89,7 @@ def _in_words(stage: StageSeconds) -> str:
 
 
 def _seconds(count: float) -> str:
-    """Such as 0.04 s, 3.1 s, 45 s or 12 min."""
+    """Return such as 0.04 s, 3.1 s, 45 s or 12 min."""
     if count < 1:
         return f"{count:.2g} s"
     return f"{count:.1f} s" if count < 10 else duration(count)

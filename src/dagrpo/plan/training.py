@@ -29,7 +29,7 @@ PROCESS_ON_CPU = GIBIBYTE // 2  # Python with torch and transformers, without th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What decides the memory and the time of such a process, in either stage."""
+    """A process that trains, as far as it decides memory and time, in either stage."""
 
     shape: Shape
     trained: Trained
@@ -42,12 +42,12 @@ class Training:
 
     @property
     def certain(self) -> int:
-        """Bytes that it takes whatever its micro-batches are: weights, gradients and optimizer."""
+        """Return bytes that it takes whatever its micro-batches are: weights, gradients and optimizer."""
         return self._weights() + self._trained(FLOAT32) + self._trained(ADAMW_STATES * FLOAT32)
 
     @property
     def work(self) -> Work:
-        """What a micro-batch takes, as counted."""
+        """Return what a micro-batch takes, as counted."""
         return work_of(self.shape.model.config, self.passes)
 
     def memory(self, what: str) -> Memory:
@@ -95,7 +95,7 @@ class Training:
         yield Item(name="weight-sync buckets", bytes=max(buckets - peak, 0), how=how)
 
     def _tower(self) -> int:
-        """Bytes that a trained tower's layers keep of their patches.
+        """Return the bytes that a trained tower's layers keep of their patches.
 
         For each of two norms the stream in float32, normalised, and scaled; queries, keys, values and the result of attention; gate,
         its activation, up, and their product.
@@ -196,7 +196,7 @@ def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *
 
 
 def _patches(shape: Shape, batch: MicroBatch, pixels: int | None, params: Params | None) -> int:
-    """Of the pictures of a micro-batch, one for each problem; 0 where none are shown, or their size is not known."""
+    """Return the patches of the pictures of a micro-batch, one for each problem; 0 where none are shown, or their size is not known."""
     if shape.pictures is None or pixels is None:
         return 0
     each = pixels // shape.pictures.patch_size**2

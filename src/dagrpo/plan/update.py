@@ -35,21 +35,18 @@ from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.update import PolicyUpdate
 
 PLAIN, NO_ADAPTER = Algorithm(), Lora()
-DEPTHS = (2, 3)  # layers of the models that are counted
-MOST_READ = (
-    16 * CACHED
-)  # logits that are counted on a CPU, which reads a few at a time: more take as much memory at a time
+DEPTHS = (1, 2)  # layers of the models that are counted
+# Logits that are counted on a CPU, which reads a few at a time: more take as much memory at a time.
+MOST_READ = 16 * CACHED
 MOST_TOKENS = 16_384  # trained ones that are counted on a GPU, where the head takes them in chunks
-LOGIT_BYTES = 106  # that are read and written for a logit, forward and backward, as counted on a GPU
-HEAD_FLOPS = (
-    6  # of a trained token, for each weight of the head: forward, and backward for what enters and for the weight
-)
+# Of a logit, read and written by an update and by each further forward pass over it, as counted on a GPU.
+LOGIT_BYTES, FORWARD_LOGIT_BYTES = 100, 48
 FIRST_TOKEN = 3  # of a made-up prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """What decides the work of a micro-batch, and the memory it takes."""
+    """A micro-batch, as far as it decides the work and the memory."""
 
     batch: MicroBatch
     dtype: str
@@ -68,7 +65,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a micro-batch takes with a model of one depth."""
+    """Kernels and memory of a micro-batch with a model of one depth."""
 
     # Bytes of all that is there beside weights, and gradients of earlier micro-batches: until the backward pass has left the layers,
     # and after that. Each grows by the same with every layer; their maximum need not.
@@ -79,21 +76,21 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a micro-batch takes with the whole model, from the counts at two depths."""
+    """Kernels and memory of a micro-batch with the whole model, from the counts at two depths."""
 
     layers: int
     counts: tuple[Counted, Counted]
 
     @property
     def peak(self) -> int:
-        """Bytes, as of `Counted`."""
+        """Return bytes, as of `Counted`."""
         low, high = (each.peaks for each in self.counts)
         more = self.layers - DEPTHS[0]
         return max(less + more * (greater - less) for less, greater in zip(low, high, strict=True))
 
     @property
     def flops(self) -> float:
-        """Of products and attention."""
+        """Return those of products and attention."""
         return self.sum(lambda kernel: kernel.flops, compiled=False)
 
     def sum(self, value: Any, *, compiled: bool) -> float:
@@ -121,8 +118,8 @@ def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
         except (NotImplementedError, RuntimeError) as error:
             reason = str(error).partition(chr(10))[0]
             raise UserError(
-                f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss, or "
-                "train it without a plan (runtime.training.require_room: false)."
+                f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss "
+                "to plan it; training needs no plan."
             ) from error
         _known[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
     return _known[key]
@@ -182,15 +179,33 @@ def _counted(config: PreTrainedConfig, passes: Passes) -> Counted:
         counting.start()
         before = counting.bytes
         update.run(0, batch, update.computed_before(batch) if passes.looks_ahead else None)
-    rows = 0 if passes.head_chunk else left_out
-    logits = rows * config.vocab_size * (4 if passes.float32_head else NAMED_DTYPES[passes.dtype].itemsize)
     assert counting.marked is not None, "the loss was differentiated"
     in_layers, after, kernels, joined = counting.marked
-    flops = HEAD_FLOPS * left_out * config.vocab_size * config.hidden_size
-    kernels[Kernel(name="mm", dtype=NAMED_DTYPES[passes.dtype], flops=flops, bytes=0)] += 1
-    read = LOGIT_BYTES * left_out * config.vocab_size
-    kernels[Kernel(name="read", dtype=torch.float32, flops=0, bytes=read)] += 1
+    kernels.update(_of_left_out(config, passes, left_out))
+    logits = _logits_left_out(config, passes, left_out)
     return Counted(peaks=(in_layers - before + logits, after - before), kernels=kernels, joined=joined)
+
+
+def _logits_left_out(config: PreTrainedConfig, passes: Passes, left_out: int) -> int:
+    """Return bytes of the logits of tokens that were left out, as far as the head has them in memory at a time."""
+    counted = passes.batch.trained - left_out
+    rows = left_out if passes.head_chunk is None else min(left_out, max(passes.head_chunk - counted, 0))
+    return rows * int(config.vocab_size) * (4 if passes.float32_head else NAMED_DTYPES[passes.dtype].itemsize)
+
+
+def _of_left_out(config: PreTrainedConfig, passes: Passes, left_out: int) -> Iterator[Kernel]:
+    """Yield one kernel for all products of the head with tokens that were left out, and one for all that reads their logits.
+
+    A token is multiplied with the head's weights once in each forward pass, once more where the head runs in chunks, and backward for
+    what enters and, without an adapter, for the weights.
+    """
+    further = passes.looks_ahead + (passes.algorithm.kl.coefficient > 0)
+    again = passes.head_chunk is not None and passes.batch.trained > passes.head_chunk
+    products = 2 + again + (not passes.lora.is_on) + further
+    logits = left_out * config.vocab_size
+    yield Kernel(name="mm", dtype=NAMED_DTYPES[passes.dtype], flops=2 * products * logits * config.hidden_size, bytes=0)
+    read = (LOGIT_BYTES + FORWARD_LOGIT_BYTES * further) * logits
+    yield Kernel(name="read", dtype=torch.float32, flops=0, bytes=read)
 
 
 def _tell_when_layers_end(policy: Policy, tell: Callable[[], None]) -> None:
