@@ -6,6 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
+
+from dagrpo.__main__ import app
+from dagrpo.errors import UserError
+from dagrpo.project_folder import TAKE_A_PATH, WORK_ANYWHERE, ProjectCommand
 
 DAGRPO = Path(sys.executable).with_name("dagrpo")
 
@@ -17,18 +23,10 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("use", "arithmetic_tiny"), "has no Snakefile: change to the folder of the project"),
-        (("generate",), "has no Snakefile: change to the folder of the project"),
-        (("ui",), "has no Snakefile: change to the folder of the project"),
-        (("tracking", "rebuild"), "has no Snakefile: change to the folder of the project"),
         (("inspect", "nowhere"), "nowhere is not a checkpoint"),
-        (("lineage", "nothing.json"), "nothing.json is neither a file nor a digest"),
         (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
         (("search", "nothing.parquet"), "nothing.parquet is missing"),
-        (("compare", "one", "two"), "There is no experiment `one`"),
-        (("status", "--why", "nothing.json"), "nothing.json is not made by a stage"),
         (("why", "nothing.json"), "`dagrpo why` is an option now: `dagrpo status --why nothing.json`."),
-        (("status", "tiny", "--why", "nothing.json"), "--why FILE stands alone: leave out the names of experiments."),
         (("new", "loss", "gspo"), "There is a loss `gspo` already"),
     ],
 )
@@ -39,6 +37,74 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tm
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("lineage", "nothing.json"), "nothing.json is neither a file nor a digest"),
+        (("compare", "one", "two"), "There is no experiment `one`"),
+        (("status", "--why", "nothing.json"), "nothing.json is not made by a stage"),
+        (("status", "tiny", "--why", "nothing.json"), "--why FILE stands alone: leave out the names of experiments."),
+    ],
+)
+def test_a_mistake_in_a_project_is_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").touch()
+    done = _run(tmp_path, *arguments)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("clean", "--tries"),
+        ("compare", "one", "two"),
+        ("generate",),
+        ("lineage", "nothing.json"),
+        ("plan",),
+        ("profile",),
+        ("replay", "one"),
+        ("show", "one", "--best", "1"),
+        ("status",),
+        ("status", "--why", "one"),
+        ("tracking", "rebuild"),
+        ("train", "--to", "half", "--rollouts-only"),
+        ("ui",),
+        ("use", "arithmetic_tiny"),
+        ("verify", "one"),
+        ("warm",),
+    ],
+)
+def test_a_command_in_another_folder_is_refused_before_it_looks_at_anything(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one/runs/seed_0/rollouts").mkdir(parents=True)  # as in the folder results/ of a project
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(app, list(arguments)).exception
+    assert isinstance(refused, UserError)
+    assert str(refused) == f"{tmp_path} has no Snakefile: change to the folder of the project, or `git clone` it."
+
+
+def test_every_command_needs_the_project_or_is_listed_as_one_that_works_anywhere() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    needing = {name for name, command in commands.items() if isinstance(command, ProjectCommand)}
+    assert needing | WORK_ANYWHERE | {"tracking"} == set(commands)
+    assert needing.isdisjoint(WORK_ANYWHERE)
+    assert needing > TAKE_A_PATH
+
+
+@pytest.mark.parametrize("name", ["results/one/runs/seed_0", "rollouts.parquet"])
+def test_a_path_is_read_in_any_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name.endswith(".parquet"):
+        Path(name).touch()
+    else:
+        (tmp_path / name / "rollouts").mkdir(parents=True)
+    refused = CliRunner().invoke(app, ["show", name]).exception
+    assert "Snakefile" not in str(refused)
+    assert name in str(refused)
 
 
 def test_its_help_offers_completion_and_says_where_to_begin(tmp_path: Path) -> None:

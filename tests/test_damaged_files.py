@@ -69,6 +69,7 @@ SHAPE = Fresh(
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one of each file that commands read."""
     folder = tmp_path_factory.mktemp("project")
+    (folder / "Snakefile").touch()
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copyfile(ROOT / name, folder / name)
     shutil.copytree(ROOT / "presets", folder / "presets")

@@ -20,7 +20,7 @@ from dagrpo.half_steps import command as half_steps_command
 from dagrpo.new import command as new_command
 from dagrpo.plan import command as plan_command
 from dagrpo.profiling import command as profile_command
-from dagrpo.project_folder import require_project_folder
+from dagrpo.project_folder import require_project_folder_of
 from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
@@ -75,7 +75,6 @@ def use(
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.workflow.use import use as write
 
-    require_project_folder()
     require_own_code()
     write(presets, force=force, hardware=hardware)
 
@@ -88,7 +87,6 @@ def generate() -> None:
     from dagrpo.params.schema import Params, read_params
     from dagrpo.workflow import dvc_file
 
-    require_project_folder()
     require_own_code()
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
@@ -134,7 +132,6 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     """Serve the MLflow UI on loopback and print the address to open."""
     from dagrpo.tracking.ui import serve
 
-    require_project_folder()
     serve(port)
 
 
@@ -143,7 +140,6 @@ def rebuild() -> None:
     """Record results that MLflow lacks, such as after `dvc pull` or while its server was away."""
     from dagrpo.tracking.sync import sync
 
-    require_project_folder()
     print(f"{sync()} executions recorded; `dagrpo ui` shows them")
 
 
@@ -170,6 +166,7 @@ profile_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
 warm_command.register(app)
+require_project_folder_of(app, tracking)
 
 
 def main() -> None:

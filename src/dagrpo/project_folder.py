@@ -1,13 +1,18 @@
-"""Check that a command was started in the project's folder.
+"""The project's folder: most commands have to be started there."""
 
-Commands that write into it, or show its contents, require that.
-"""
-
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
 
 from dagrpo.errors import UserError
+from dagrpo.listing import MANIFEST
 
 REMEDY = "change to the folder of the project, or `git clone` it"
+WORK_ANYWHERE = {"convert", "diff", "doctor", "grade", "inspect", "new", "search", "why"}
+TAKE_A_PATH = {"compare", "lineage", "replay", "show", "verify"}  # or a name, which is looked up in the project
 
 
 def without_snakefile() -> str | None:
@@ -15,7 +20,31 @@ def without_snakefile() -> str | None:
     return None if Path("Snakefile").is_file() else f"{Path.cwd()} has no Snakefile"
 
 
-def require_project_folder() -> None:
-    """Raise UserError in any other folder, before anything is written to it."""
-    if found := without_snakefile():
-        raise UserError(f"{found}: {REMEDY}.")
+class ProjectCommand(TyperCommand):
+    """A command that is refused outside of the project's folder, before it reads or writes anything."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. UserError: it needs the project's folder, and this is another one."""
+        found = without_snakefile()
+        if found is not None and not (self.name in TAKE_A_PATH and _is_given_a_path(ctx.params.values())):
+            raise UserError(f"{found}: {REMEDY}.")
+        return super().invoke(ctx)
+
+
+def require_project_folder_of(*applications: typer.Typer) -> None:
+    """Refuse the commands of applications in another folder, apart from those that work anywhere."""
+    for application in applications:
+        for command in application.registered_commands:
+            assert command.callback is not None, "a registered command has a function"
+            if (command.name or command.callback.__name__) not in WORK_ANYWHERE:
+                command.cls = ProjectCommand
+
+
+def _is_given_a_path(values: Iterable[Any]) -> bool:
+    flat = (each for value in values for each in (value if isinstance(value, list | tuple) else [value]))
+    return any(_is_a_path(Path(each)) for each in flat if isinstance(each, str | Path))
+
+
+def _is_a_path(given: Path) -> bool:
+    """Whether it is there and cannot be meant as the name of an experiment."""
+    return given.is_file() or (given.is_dir() and (len(given.parts) > 1 or (given / MANIFEST).is_file()))

@@ -13,6 +13,7 @@ ACCURACY = {"one": 0.3, "two": 0.95}
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder results/ of the working directory. The problems are the same ones, in the same order."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "Snakefile").touch()
     for name, accuracy in ACCURACY.items():
         make_experiment(tmp_path / name, seeds=(0, 1), trained_accuracy=accuracy)
         shutil.copytree(tmp_path / name / "results/tiny", tmp_path / "results" / name / "runs")

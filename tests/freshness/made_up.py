@@ -62,6 +62,7 @@ class Project:
 def make_project(root: Path) -> Project:
     """Write it below `root`, which has to be the working directory already."""
     params = Params()
+    (root / "Snakefile").touch()
     write_text(root / "params.yaml", documents.params_yaml(params))
     provenances = tuple(expected(params, params.experiment.name))
     before: list[Path] = []

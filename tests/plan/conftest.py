@@ -38,6 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "origin.json").write_text(json.dumps({"repository": REPOSITORY, "revision": REVISION}))
+    (tmp_path / "Snakefile").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -115,6 +115,7 @@ def test_a_mistake_is_refused_in_a_sentence(
     arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "presets").symlink_to(Path("presets").absolute())
+    (tmp_path / "Snakefile").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dagrpo.freshness.own_code.require_own_code", lambda: None)
     if arguments[0] == "--to":

@@ -35,6 +35,7 @@ Show = Callable[..., Result]
 def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Calls the command in a project with one run of two steps."""
     monkeypatch.chdir(tmp_path)
+    Path("Snakefile").touch()
     for step in (1, 2):
         path = RUN / f"rollouts/step_{step:05d}.parquet"
         write_parquet(path, made.training_table(ROWS, REWARDS, step))
@@ -84,6 +85,13 @@ def test_a_piece_of_the_prompt_chooses_the_problem_in_any_case_of_letters(show: 
     assert "1 attempt, step 2, mean reward 0.900" in text
     assert "best 1 of 1: arithmetic_tool, problem 1" in text
     assert "problem 0" not in text
+
+
+def test_a_run_that_is_named_from_a_folder_of_the_project_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("results")
+    done = show("tiny/runs/seed_0", "--best", "1")
+    assert done.exit_code == 0
+    assert "step 2, mean reward" in done.stdout
 
 
 def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None:

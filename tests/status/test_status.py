@@ -149,7 +149,6 @@ def test_a_damaged_record_is_told_and_hides_nothing_else(made_up: Project) -> No
 
 def test_where_nothing_has_been_run_it_says_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "change to the folder of the project" in text()
     Path("Snakefile").touch()
     assert "`dagrpo use arithmetic_tiny` selects one" in text()
 

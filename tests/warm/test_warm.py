@@ -25,6 +25,7 @@ from dagrpo.warm.command import model_of
 def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.chdir(tmp_path)
     params = Params()
+    Path("Snakefile").touch()
     Path("params.yaml").write_text(params_yaml(params))
     return params
 

@@ -3,6 +3,7 @@
 A terminal shows no pictures, and no table of attempts holds them.
 """
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,12 +25,17 @@ def pictures(place: Place, task: str, problem: int) -> str | None:
 
 def _split(place: Place, task: str) -> Path | None:
     """Return the file whose rows the problems are."""
-    if place.run is None or place.run.parent.name != "runs":
+    if place.run is None:
         return None
-    results = place.run.parents[1]
+    run = place.run.absolute()  # a relative path may have too few parents
+    if run.parent.name != "runs" or len(run.parents) < 4:
+        return None
+    results = run.parents[1]
     test = results.parents[1] / "data" / results.name / task / "test.parquet"
     split = test if place.attempts.name == "completions.parquet" else results / "difficulty/train.parquet"
-    return split if split.is_file() else None
+    if not split.is_file():
+        return None
+    return split if place.run.is_absolute() else Path(os.path.relpath(split))
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,6 @@ from rich.console import Group
 from rich.text import Text
 
 from dagrpo.console import VisibleConsole
-from dagrpo.project_folder import REMEDY, without_snakefile
 from dagrpo.status.experiments import Stale, State, Status
 from dagrpo.status.progress import Progress
 from dagrpo.visible import one_line, sentence
@@ -38,8 +37,7 @@ def console() -> VisibleConsole:
 def shown(statuses: Sequence[Status]) -> Group:
     """Render all statuses; without any, a hint on selecting an experiment."""
     if not statuses:
-        remedy = REMEDY if without_snakefile() else "`dagrpo use arithmetic_tiny` selects one"
-        return Group(Text(f"No experiment has been run in this folder: {remedy}."))
+        return Group(Text("No experiment has been run in this folder: `dagrpo use arithmetic_tiny` selects one."))
     return Group(*(line for status in statuses for line in _lines(status)))
 
 
