@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dagrpo.errors import UserError
-from dagrpo.params.presets import composed, known, preset_text
+from dagrpo.params.presets import composed, known, name_no_task, preset_text
 
 PRESETS = Path(__file__).parents[2] / "presets"
 EXPERIMENTS = sorted(path.stem for path in (PRESETS / "experiments").glob("*.yaml"))
@@ -90,3 +90,30 @@ def test_a_key_that_stands_twice_is_refused(folder: Path) -> None:
     (folder / "tasks/sums.yaml").write_text("training: {steps: 7}\ntraining: {order: easy_first}\n")
     with pytest.raises(UserError, match=r"sums\.yaml is not valid YAML .*the key training stands twice"):
         composed(["first"], folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "purpose"),
+    [
+        (["qwen2_5_0_5b", "gsm8k", "dapo_math", "h100"], "the presets gsm8k and dapo_math both name the task"),
+        (["qwen2_5_0_5b", "gsm8k", "qwen3_4b"], "the presets qwen2_5_0_5b and qwen3_4b both name the model"),
+        (["qwen3_4b", "gsm8k", "dapo", "opd"], "the presets dapo and opd both set algorithm.loss"),
+        (["qwen3_4b", "h100", "gsm8k", "h200_x2"], "the presets h100 and h200_x2 both describe the hardware"),
+    ],
+)
+def test_two_presets_of_which_one_would_undo_the_other_are_refused(names: list[str], purpose: str) -> None:
+    with pytest.raises(UserError, match=f"^{purpose}, and .* would undo .*: leave out"):
+        composed(names, PRESETS)
+
+
+def test_algorithms_that_set_different_parameters_are_laid_over_each_other() -> None:
+    params = composed(["qwen3_4b", "gsm8k", "gspo", "lora"], PRESETS)
+    assert (params.algorithm.loss.name, params.training.lora.rank) == ("gspo", 16)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_missing"),
+    [(["grpo", "qwen2_5_0_5b"], True), (["qwen2_5_0_5b", "gsm8k"], False), (["arithmetic_tiny", "lora"], False)],
+)
+def test_presets_without_a_task_are_known(names: list[str], is_missing: bool) -> None:
+    assert name_no_task(names, PRESETS) == is_missing

@@ -122,7 +122,8 @@ def test_a_file_that_cannot_be_read_is_replaced_with_force_and_kept(folder: Path
 
 
 def test_dvc_yaml_lists_the_code_that_the_presets_select(folder: Path) -> None:
-    assert _use(folder, "qwen2_5_0_5b", "gsm8k", "gspo").returncode == 0
+    assert "No task" not in (done := _use(folder, "qwen2_5_0_5b", "gsm8k", "gspo")).stdout
+    assert done.returncode == 0
     assert "src/dagrpo/algorithms/losses/gspo.py" in (folder / "dvc.yaml").read_text()
 
 
@@ -166,3 +167,9 @@ def test_hardware_that_is_named_lies_under_everything(folder: Path) -> None:
     refused = _use(folder, "qwen2_5_0_5b", "gsm8k", "--hardware", "grpo")
     assert refused.returncode == 1
     assert refused.stderr.startswith("--hardware is grpo: give one of a100, a100_x2")
+
+
+def test_a_default_task_is_said(folder: Path) -> None:
+    assert (
+        "so it is the default one, arithmetic: name another" in _use(folder, "grpo", "qwen2_5_0_5b", "--force").stdout
+    )

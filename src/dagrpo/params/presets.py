@@ -5,6 +5,7 @@ names the parts it uses under `use`, and lays its own keys over them. Later part
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,21 @@ from dagrpo.visible import shown
 FOLDER = Path("presets")
 KINDS = ("experiments", "models", "tasks", "algorithms", "hardware")
 USE = "use"
+PURPOSES = {
+    "models": "name the model",
+    "tasks": "name the task",
+    "algorithms": "set {}",
+    "hardware": "describe the hardware",
+}
 
 
 def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
     """Compose the parameters of parts and experiments, each laid over the one before.
 
     If none of them names the experiment, it gets their names, joined, without the hardware's. Raises UserError if a name is
-    unknown, or the whole does not fit together.
+    unknown, one undoes another, or the whole does not fit together.
     """
+    _require_no_rivals(names, folder)
     values: dict[str, Any] = {}
     for name in names:
         values = merged(values, _resolved(name, folder, ()))
@@ -36,6 +44,38 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
     if len(what) > 1 or "name" not in values.get("experiment", {}):
         values = merged(values, {"experiment": {"name": "-".join(_short(name, folder) for name in what)}})
     return parse(merged(Params().model_dump(), values), " + ".join(names))
+
+
+def name_no_task(names: Sequence[str], folder: Path = FOLDER) -> bool:
+    """Return whether presets leave the task at the schema's default: no task, experiment or file is among them."""
+    return {_path(name, folder).parent.name for name in names} <= {"models", "algorithms", "hardware"}
+
+
+def _require_no_rivals(names: Sequence[str], folder: Path) -> None:
+    """UserError: two parts have one purpose, so that the later one would undo the former."""
+    paths = [_path(name, folder) for name in dict.fromkeys(names) if not name.endswith(".yaml")]
+    for first, second in combinations(paths, 2):
+        if (purpose := _purpose_of_both(first, second)) is not None:
+            raise UserError(
+                f"the presets {first.stem} and {second.stem} both {purpose}, and {second.stem} would undo {first.stem}: leave out "
+                f"{first.stem}, or {second.stem} if that is not meant."
+            )
+
+
+def _purpose_of_both(first: Path, second: Path) -> str | None:
+    kind = first.parent.name
+    if kind != second.parent.name or kind not in PURPOSES:
+        return None
+    if kind != "algorithms":
+        return PURPOSES[kind]
+    one, other = (_by_parameter(_preset(path)) for path in (first, second))
+    set_twice = [key for key in one if key in other and one[key] != other[key]]
+    return PURPOSES[kind].format(set_twice[0]) if set_twice else None
+
+
+def _by_parameter(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `algorithm.loss` and the like with their values."""
+    return {f"{name}.{key}": value for name, keys in sections.items() if name != USE for key, value in keys.items()}
 
 
 def _short(name: str, folder: Path) -> str:

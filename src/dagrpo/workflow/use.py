@@ -19,7 +19,7 @@ from dagrpo.execution.record import STATES
 from dagrpo.files import atomic_file, read_text, write_text
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import Change, changes
-from dagrpo.params.presets import composed, experiments, preset_text
+from dagrpo.params.presets import composed, experiments, name_no_task, preset_text
 from dagrpo.params.schema import Params
 from dagrpo.params.yaml_text import read_yaml
 from dagrpo.workflow.dvc_file import keep_current
@@ -43,6 +43,10 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
         _say(told)
     params = composed(names)
     require_fitting_tasks(params)
+    if name_no_task(names):
+        _say(
+            f"No task is named, so it is the default one, {params.experiment.train}: name another, such as gsm8k, beside these."
+        )
     old, new = _present(), params_yaml(params).encode()
     if old is not None:
         _show_what_changes(params)
