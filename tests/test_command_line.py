@@ -26,7 +26,7 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         (("inspect", "nowhere"), "nowhere is not a checkpoint"),
         (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
         (("search", "nothing.parquet"), "nothing.parquet is missing"),
-        (("why", "nothing.json"), "`dagrpo why` is an option now: `dagrpo status --why nothing.json`."),
+        (("why", "nothing.json"), "`dagrpo why FILE` is an option now: `dagrpo status --why FILE`."),
         (("new", "loss", "gspo"), "There is a loss `gspo` already"),
     ],
 )
@@ -111,6 +111,14 @@ def test_its_help_offers_completion_and_says_where_to_begin(tmp_path: Path) -> N
     shown = _run(tmp_path, "--help").stdout
     assert "--install-completion" in shown
     assert "Begin with `dagrpo doctor`" in shown
+
+
+def test_a_misspelt_command_is_not_answered_with_one_that_is_gone(tmp_path: Path) -> None:
+    done = _run(tmp_path, "whyy")
+    assert done.returncode == 2
+    assert "No such command 'whyy'" in done.stderr
+    assert "'why'" not in done.stderr
+    assert "'verify'" in _run(tmp_path, "verfy").stderr
 
 
 def test_its_version_is_that_of_the_package(tmp_path: Path) -> None:

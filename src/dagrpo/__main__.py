@@ -3,9 +3,10 @@
 import platform
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.compare import command as compare_command
@@ -28,7 +29,19 @@ from dagrpo.status import command as status_command
 from dagrpo.warm import command as warm_command
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
-app = typer.Typer(no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
+
+
+class Commands(TyperGroup):
+    """The commands, and what has become of a former one."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command. UserError: it is an option of another one now."""
+        if cmd_name == "why":
+            raise UserError("`dagrpo why FILE` is an option now: `dagrpo status --why FILE`.")
+        return super().get_command(ctx, cmd_name)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
 tracking = typer.Typer(
     no_args_is_help=True, help="The history of runs in MLflow.", epilog="Example: `dagrpo tracking rebuild`"
 )

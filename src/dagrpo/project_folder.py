@@ -11,7 +11,7 @@ from dagrpo.errors import UserError
 from dagrpo.listing import MANIFEST
 
 REMEDY = "change to the folder of the project, or `git clone` it"
-WORK_ANYWHERE = {"convert", "diff", "doctor", "grade", "inspect", "new", "search", "why"}
+WORK_ANYWHERE = {"convert", "diff", "doctor", "grade", "inspect", "new", "search"}
 TAKE_A_PATH = {"compare", "lineage", "replay", "show", "verify"}  # or a name, which is looked up in the project
 
 

@@ -164,3 +164,19 @@ def test_a_folder_without_params_has_its_results_all_the_same(made_up: Project) 
 @pytest.mark.parametrize(("seconds", "words"), [(45.4, "45 s"), (720.0, "12 min"), (12000.0, "3 h 20 min")])
 def test_a_duration_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_a_stage_whose_folder_was_removed_is_stale_before_those_that_read_it(made_up: Project) -> None:
+    folder = made_up.provenance("export").parent
+    shutil.rmtree(folder)
+    (found,) = objects()
+    first, *others = found["stale"]
+    assert first["what"] == "export, seed 0"
+    assert f"export, seed 0 would run again: {folder} is missing" in text()
+    assert all(other["what"] != "export, seed 0" for other in others)
+
+
+def test_a_stage_that_has_not_run_yet_is_not_stale(made_up: Project) -> None:
+    shutil.rmtree(made_up.provenance("report").parent)
+    (found,) = objects()
+    assert found["stale"] == []

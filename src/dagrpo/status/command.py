@@ -60,12 +60,6 @@ def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
         console().print(rendered(explanation))
 
 
-def _former_why(file: Annotated[Path | None, typer.Argument()] = None) -> None:
-    """Print the option that replaced this command."""
-    raise UserError(f"`dagrpo why` is an option now: `dagrpo status --why {file or 'FILE'}`.")
-
-
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(epilog=EPILOG)(status)
-    app.command("why", hidden=True)(_former_why)

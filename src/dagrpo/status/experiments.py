@@ -1,6 +1,6 @@
 """State of an experiment: running, failed, stale, done or incomplete."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,11 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.errors import UserError
 from dagrpo.execution.ending import FOLDER as FAILURES
-from dagrpo.execution.ending import Failure, Kind
+from dagrpo.execution.ending import Failure
+from dagrpo.execution.ending import Kind as Ended
 from dagrpo.execution.record import provenances_of
-from dagrpo.freshness.changes import Change, Changes
+from dagrpo.freshness.changes import Change, Changes, Kind
 from dagrpo.freshness.expected import expected
-from dagrpo.freshness.made import Made, experiments, read_made
+from dagrpo.freshness.made import Made, experiments, named, read_made, stage_and_seed
 from dagrpo.freshness.today import Today
 from dagrpo.nearest import nearest
 from dagrpo.status.progress import Progress, at_work
@@ -94,7 +95,10 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
     wanted = expected(params, name) if params is not None else None
     current = [each for each in made if wanted is None or each.provenance in wanted]
-    stale = tuple(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each)))
+    stale = (
+        *_removed(current, wanted or []),
+        *(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each))),
+    )
     is_complete = any(each.stage == "report" for each in made) if wanted is None else len(current) == len(wanted)
     return Status(
         experiment=name,
@@ -108,6 +112,17 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
         damaged=tuple(damaged),
         failures=tuple(failures),
     )
+
+
+def _removed(made: Sequence[Made], wanted: Sequence[Path]) -> Iterator[Stale]:
+    """Yield stages whose outputs others have read, and of which nothing is left, their record included."""
+    read = {Path(path).parent for each in made for path in each.inputs}
+    left = {each.provenance for each in made}
+    for provenance in wanted:
+        job = stage_and_seed(str(provenance))
+        if provenance not in left and provenance.parent in read and not provenance.exists() and job is not None:
+            gone = Change(kind=Kind.OUTPUT, name=str(provenance.parent), before=None, now=None)
+            yield Stale(what=named(*job, str(provenance)), changes=(gone,))
 
 
 def _records(name: str) -> tuple[list[Made], list[str]]:
@@ -124,7 +139,7 @@ def _state(is_running: bool, failures: Sequence[Failure], is_stale: bool, is_com
     if is_running:
         return State.RUNNING
     if failures:
-        return State.STOPPED if all(failure.kind == Kind.STOPPED for failure in failures) else State.FAILED
+        return State.STOPPED if all(failure.kind == Ended.STOPPED for failure in failures) else State.FAILED
     if is_stale:
         return State.STALE
     return State.DONE if is_complete else State.UNFINISHED
