@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.params.refusal import refused
 
+from dagrpo.params.mistakes import PATTERNS
 from dagrpo.params.overlay import merged, with_overrides
 from dagrpo.params.schema import Params, all_keys, parse, read_params
 
@@ -207,3 +209,30 @@ def test_merging_nothing_changes_nothing(key: str) -> None:
     values = Params().model_dump()
     assert merged(values, {}) == values
     assert merged(values, {key.split(".")[0]: {}}) == values
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"experiment": {"name": "My Run"}},
+            "`experiment.name` is 'My Run': write small letters, digits, `_`, `.` and `-`",
+        ),
+        ({"experiment": {"name": None}}, "`experiment.name` is empty: input should be a valid string."),
+        ({"experiment": {"seeds": []}}, "`experiment.seeds` is []: give at least 1 of them."),
+        ({"experiment": {"seeds": [*range(1001)]}}, ": give at most 1000 of them."),
+    ],
+)
+def test_a_limit_is_told_in_words(values: dict[str, Any], sentence: str) -> None:
+    assert sentence in refused(values)
+
+
+def test_every_pattern_of_the_schema_has_words() -> None:
+    assert set(_patterns(Params.model_json_schema())) == set(PATTERNS)
+
+
+def _patterns(schema: object) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from [schema["pattern"]] if isinstance(schema.get("pattern"), str) else []
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _patterns(inner)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dagrpo.__main__ import app
 from dagrpo.errors import UserError
 from dagrpo.execution.account import Account, write_account
-from dagrpo.files import sha256_of
+from dagrpo.files import read_json, sha256_of, write_json
 from dagrpo.gpus import gpu_named
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import merged
@@ -235,6 +235,10 @@ def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Pa
     write_account(logs / "train.log", provenance, _taken(372.0), {})
     other = params_with({"rollout": {"max_new_tokens": 10}})
     here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
+    assert plan_of(other, here).last is None, "the report is not there yet: the run is still going on"
+    report = Path("results", params.experiment.name, "report/provenance.json")
+    report.parent.mkdir()
+    write_json(report, read_json(provenance) | {"stage": "report", "seed": None})
     told = plan_of(other, here)
     assert told.last == (
         "The last run of this experiment took 6 min, all stages one after the other, of which train 6 min."

@@ -89,6 +89,11 @@ def test_points_carry_a_sign(difference: float, text: str) -> None:
     assert wording.points(difference) == text
 
 
+def test_an_end_of_an_interval_that_is_0_has_no_sign() -> None:
+    assert wording.points_interval(estimate(0.01, 0.0, 0.022)) == "0.0 to +2.2"
+    assert wording.points_interval(estimate(0.0, -0.01, 0.0)) == "\N{MINUS SIGN}1.0 to 0.0"
+
+
 def test_comparison_agrees_with_the_scores_of_a_single_seed(experiment: Files) -> None:
     inputs = experiment.read()
     found = compare(inputs, "arithmetic")

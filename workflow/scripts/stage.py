@@ -2,13 +2,15 @@
 
 import signal
 import sys
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import: the stage's frame listens to Ctrl-C
+
 from pathlib import Path
 
 from own_code import use_code_of
 
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import: the stage's frame listens to Ctrl-C
     use_code_of(Path(__file__).resolve().parents[2])
     from dagrpo.execution.ancestors import stop_with_the_workflow
 

@@ -9,6 +9,12 @@ from dagrpo.nearest import nearest_of
 from dagrpo.params.plugged import InvalidPart
 from dagrpo.visible import shown
 
+PATTERNS = {  # of texts in the schema, in words
+    r"^[a-z0-9][a-z0-9_.-]*$": "small letters, digits, `_`, `.` and `-`, of which the first is a letter or a digit",
+    r"^[a-zA-Z0-9_-]{1,64}$": "1 to 64 letters, digits, `_` and `-`",
+    r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$": "names of letters, digits and `_` with a dot between each two",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
@@ -29,8 +35,21 @@ class Mistake:
         if self.error["type"] == "model_type":
             first = next((each.removeprefix(f"{key}.") for each in known if each.startswith(f"{key}.")), "...")
             return f"{source}: `{key}` is {shown(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."
-        message = self.error["msg"]
-        return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}{self._nearest_value()}."
+        given = "empty" if self.error["input"] is None else shown(self.error["input"])
+        return f"{source}: `{key}` is {given}: {self._in_words()}{self._nearest_value()}."
+
+    def _in_words(self) -> str:
+        """Return what pydantic says of the value, without its regular expressions."""
+        context, message = self.error.get("ctx", {}), self.error["msg"]
+        match self.error["type"]:
+            case "string_pattern_mismatch" if context["pattern"] in PATTERNS:
+                return f"write {PATTERNS[context['pattern']]}"
+            case "too_short":
+                return f"give at least {context['min_length']} of them"
+            case "too_long":
+                return f"give at most {context['max_length']} of them"
+            case _:
+                return f"{message[0].lower()}{message[1:]}"
 
     def _nearest_value(self) -> str:
         """Return the value that was probably meant, if one of several words is expected."""

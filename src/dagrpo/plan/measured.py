@@ -12,7 +12,7 @@ from statistics import mean
 
 from dagrpo.errors import UserError
 from dagrpo.execution.account import read_accounts
-from dagrpo.execution.record import provenances_of
+from dagrpo.execution.record import PROVENANCE, provenances_of
 from dagrpo.freshness.made import Made, read_made
 from dagrpo.params.overlay import flat
 from dagrpo.params.schema import Params
@@ -35,7 +35,7 @@ class Measured:
     beside_steps: float | None = None  # mean seconds of a training run that are no step's: starting, loading, saving
     last: Mapping[str, float] = field(
         default_factory=dict
-    )  # seconds of the last run, by stage, whatever its parameters were
+    )  # seconds of the last run, by stage, whatever its parameters were; empty until all stages have run
 
 
 def measured(params: Params) -> Measured:
@@ -43,6 +43,7 @@ def measured(params: Params) -> Measured:
     name = params.experiment.name
     made = {path: each for path in provenances_of(name) if (each := _made(path)) is not None}
     current = {path: each for path, each in made.items() if _is_the_same(params, each)}
+    report = RESULTS / name / "report" / PROVENANCE  # the last stage: without it, a run has not come to its end
     accounts = read_accounts(LOGS / name, list(made))
     last, taken = defaultdict[str, float](float), defaultdict[str, list[float]](list)
     beside = list[float]()
@@ -65,7 +66,7 @@ def measured(params: Params) -> Measured:
         steps=_means(steps),
         number=len(steps),
         beside_steps=mean(whole) if whole else None,
-        last=last,
+        last=last if report in made else {},
     )
 
 

@@ -8,6 +8,7 @@ from dagrpo.evaluation.statistics import Estimate
 from dagrpo.files import canonical_json
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 MINUS = "\N{MINUS SIGN}"
 EN_DASH = "\N{EN DASH}"
 
@@ -20,7 +21,7 @@ def percent(share: float) -> str:
 def points(difference: float) -> str:
     """Format a difference in points, not percent: 0.199 -> +19.9"""
     rounded = round(100 * difference, 1)
-    sign = "+" if rounded > 0 else MINUS if rounded < 0 else "\N{PLUS-MINUS SIGN}"
+    sign = "+" if rounded > 0 else MINUS if rounded < 0 else PLUS_MINUS
     return f"{sign}{abs(rounded):.1f}"
 
 
@@ -29,7 +30,8 @@ def percent_interval(estimate: Estimate) -> str:
 
 
 def points_interval(estimate: Estimate) -> str:
-    return f"{points(estimate.low)} to {points(estimate.high)}"
+    """Format both ends in points; one that is 0 has no sign: 0.0 to +2.2"""
+    return " to ".join(points(end).removeprefix(PLUS_MINUS) for end in (estimate.low, estimate.high))
 
 
 NAMED = {"greedy": "Greedy accuracy", WITHOUT_PICTURES: "Greedy accuracy without pictures"}
