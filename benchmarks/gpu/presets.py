@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from transformers import AutoConfig
 
 from dagrpo.params.presets import composed
 from dagrpo.params.schema import Params
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.plan.machine import Machine, machine_for
 from dagrpo.plan.measured import Measured
 from dagrpo.plan.memory import Models
+from dagrpo.plan.published import CONFIGS
 from dagrpo.plan.remedy import fullest
 from dagrpo.plan.seconds import StageSeconds, seconds_of_stages
 from dagrpo.plan.shape import Shape
@@ -22,53 +23,6 @@ from dagrpo.plan.speed import speed_of
 
 PRESETS = Path(__file__).parents[2] / "presets"
 CARDS = {"h100": "H100", "h200": "H200", "a100": "A100", "l40s": "L40S", "rtx4090": "RTX 4090"}
-QWEN2: dict[str, Any] = {
-    "model_type": "qwen2",
-    "architectures": ["Qwen2ForCausalLM"],
-    "vocab_size": 151_936,
-    "max_position_embeddings": 32_768,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-}
-QWEN3: dict[str, Any] = QWEN2 | {
-    "model_type": "qwen3",
-    "architectures": ["Qwen3ForCausalLM"],
-    "max_position_embeddings": 40_960,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-}
-# Width, width of the MLP, layers and heads, as the published config.json has them.
-SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
-    "qwen2_5_0_5b": (QWEN2, (896, 4864, 24, 14)),
-    "qwen2_5_1_5b": (QWEN2, (1536, 8960, 28, 12)),
-    "qwen2_5_3b": (QWEN2, (2048, 11_008, 36, 16)),
-    "qwen2_5_7b": (
-        QWEN2 | {"num_key_value_heads": 4, "tie_word_embeddings": False, "vocab_size": 152_064},
-        (3584, 18_944, 28, 28),
-    ),
-    "qwen3_0_6b": (QWEN3, (1024, 3072, 28, 16)),
-    "qwen3_1_7b": (QWEN3, (2048, 6144, 28, 16)),
-    "qwen3_4b": (QWEN3, (2560, 9728, 36, 32)),
-    "qwen3_8b": (QWEN3 | {"tie_word_embeddings": False}, (4096, 12_288, 36, 32)),
-}
-# The language model's, and the tower's as far as it differs from what transformers assumes.
-QWEN2_5_VL_3B: dict[str, Any] = QWEN2 | {
-    "model_type": "qwen2_5_vl",
-    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-    "hidden_size": 2048,
-    "intermediate_size": 11_008,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 16,
-    "max_position_embeddings": 128_000,
-    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-    "vision_config": {
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "out_hidden_size": 2048,
-        "num_heads": 16,
-    },
-}
 # Each model with the hardware that has room for it, of each kind where there is one.
 FITTING = {
     "qwen2_5_0_5b": ("h100", "h200", "a100", "l40s", "rtx4090"),
@@ -82,18 +36,15 @@ FITTING = {
 }
 
 
-def _config(model: str) -> dict[str, Any]:
-    if model == "qwen2_5_vl_3b":
-        return QWEN2_5_VL_3B
-    base, (width, inner, layers, heads) = SHAPES[model]
-    sizes = {"hidden_size": width, "intermediate_size": inner}
-    return base | sizes | {"num_hidden_layers": layers, "num_attention_heads": heads}
+def repository_of(model: str) -> str:
+    """Return the repository on the hub that a preset names."""
+    return str(read_yaml(PRESETS / f"models/{model}.yaml")["model"]["repository"])
 
 
 @cache
 def shape_of(model: str, folder: Path) -> Shape:
     """Return the shape of a published model; its config is written into the folder."""
-    (folder / "config.json").write_text(json.dumps(_config(model)))
+    (folder / "config.json").write_text(json.dumps(CONFIGS[repository_of(model)]))
     return Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, SHAPES, planned, rows, shape_of, train_of
+from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, rows, shape_of, train_of
 
 from dagrpo.params.presets import composed, experiments, hardware_in
 from dagrpo.plan.machine import machine_for
@@ -47,7 +47,7 @@ def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
 def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(name: str, folder: Path) -> None:
     used = hardware_in([name], PRESETS)
     assert used == ["h200"]
-    model = next(model for model in (*SHAPES, "qwen2_5_vl_3b") if name.startswith(model))
+    model = next(model for model in (*FITTING, "qwen2_5_vl_3b") if name.startswith(model))
     params = composed([name], PRESETS)
     pixels = params.model.max_pixels
     shapes = Models(policy=shape_of(model, folder), teacher=None, pixels=pixels)

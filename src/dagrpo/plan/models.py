@@ -1,13 +1,15 @@
 """Where the shape of an experiment's model is read: its config alone, from whatever of it is on this machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_object
 from dagrpo.params.schema import Params
 from dagrpo.params.teacher import TEACHER
+from dagrpo.plan.published import CONFIGS
 from dagrpo.plan.shape import Shape
 
 CONFIG, ORIGIN = "config.json", "origin.json"
@@ -115,12 +117,20 @@ def _shape_of_hub(repository: str | None, revision: str | None, experiment: str,
     cached = try_to_load_from_cache(repository, CONFIG, revision=revision)
     if isinstance(cached, str):
         return _shape_in(Path(cached).parent)
+    if repository in CONFIGS:
+        return _shape_of_published(CONFIGS[repository])
     if online:
         return _fetched(repository, revision)
     raise UserError(
         f"The {CONFIG} of {repository} at commit {revision[:12]} is not on this machine, neither in {MODELS}/ nor in the hub's "
         "cache: add --online, which fetches that file alone."
     )
+
+
+def _shape_of_published(config: Mapping[str, Any]) -> Shape:
+    from transformers import AutoConfig
+
+    return Shape.of(AutoConfig.for_model(**config))
 
 
 def _fetched(repository: str, revision: str) -> Shape:

@@ -1,0 +1,57 @@
+"""Plans of published models on a machine that has nothing of them and asks nobody."""
+
+from pathlib import Path
+
+import pytest
+
+from dagrpo.execution.identity import ROOT
+from dagrpo.params.presets import composed
+from dagrpo.params.yaml_text import read_yaml
+from dagrpo.plan.machine import machine_for
+from dagrpo.plan.models import policy_shape
+from dagrpo.plan.outcome import plan_of
+from dagrpo.plan.published import CONFIGS
+
+PRESETS = ROOT / "presets"
+OF_HUB = {
+    str(model["repository"]): path.stem
+    for path in (PRESETS / "models").glob("*.yaml")
+    if (model := read_yaml(path)["model"]).get("source") == "hub"
+}
+# Numbers of weights, tied ones once: the sums of the tensors' sizes in the published safetensors files.
+WEIGHTS = {
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-VL-3B-Instruct": 3_754_622_976,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B": 1_720_574_976,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-VL-2B-Instruct": 2_127_532_032,
+}
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without models, and a hub's cache that is empty."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_preset_of_a_published_model_is_known() -> None:
+    assert set(OF_HUB) == set(CONFIGS)
+
+
+@pytest.mark.parametrize("repository", CONFIGS)
+def test_a_published_model_has_its_number_of_weights(repository: str, nowhere: None) -> None:
+    params = composed([OF_HUB[repository], "arithmetic"], PRESETS)
+    assert policy_shape(params, online=False).weights == WEIGHTS[repository]
+
+
+def test_a_model_that_is_too_large_for_its_card_is_told_offline(nowhere: None) -> None:
+    params = composed(["qwen2_5_7b", "gsm8k", "grpo", "rtx4090"], PRESETS)
+    refused = plan_of(params, machine_for("rtx4090", None)).refusal
+    assert refused is not None
+    assert "RTX 4090" in refused
