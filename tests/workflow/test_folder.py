@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dagrpo.errors import UserError
-from dagrpo.workflow.folder import refuse_read_only, require_writable
+from dagrpo.params.schema import parse
+from dagrpo.workflow.folder import refuse_read_only, require_mirror, require_possible_weights_folder, require_writable
 
 NOBODY = 65534
 
@@ -68,3 +69,30 @@ def test_a_state_folder_on_another_disk_is_not_refused(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "project")
     Path(".state").symlink_to(tmp_path / "large")
     require_writable()
+
+
+def test_a_mirror_that_is_missing_is_refused_until_the_data_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = parse({"data": {"mirror": "/nowhere"}})
+    with pytest.raises(UserError, match="is /nowhere, which is not a folder on this machine"):
+        require_mirror(params, "e")
+    require_mirror(parse({"data": {"mirror": str(tmp_path)}}), "e")
+    Path("data/e/arithmetic").mkdir(parents=True)
+    Path("data/e/arithmetic/provenance.json").touch()
+    require_mirror(params, "e")
+
+
+def test_a_folder_for_weights_that_cannot_be_made_is_refused(project: Path) -> None:
+    inner = project / "results/some/where"
+    params = parse({"runtime": {"engine": {"weights_folder": str(inner)}}})
+    told = _sentence(lambda: require_possible_weights_folder(params))
+    assert told.startswith(
+        f"runtime.engine.weights_folder is {inner}, which cannot be made or written to, as {project}/results"
+    )
+    (project / "results").chmod(0o777)
+    assert _sentence(lambda: require_possible_weights_folder(params)) == ""
+    assert not inner.exists()
+    (project / "results/some").touch()
+    assert f"as {project}/results/some is no folder" in _sentence(lambda: require_possible_weights_folder(params))

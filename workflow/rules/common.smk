@@ -17,6 +17,7 @@ from dagrpo.workflow.configuration import (
 from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.dvc_links import keep_other_experiments
 from dagrpo.workflow.dvc_lock import require_readable_lock
+from dagrpo.workflow.folder import require_mirror, require_possible_weights_folder
 from dagrpo.workflow.finish import (
     begin,
     record_runs,
@@ -51,6 +52,8 @@ def prepare_plan():
     """What a command needs before its jobs are planned."""
     require_current(params)
     require_own_targets(FOLDER)
+    require_mirror(params, FOLDER)
+    require_possible_weights_folder(params)
     if runs_jobs():
         hold(FOLDER)
         if not a_try.is_one:
