@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,14 @@ from dagrpo.profiling.command import operators_table, parts_table
 from dagrpo.profiling.measured import StepProfile, measure
 
 __all__ = ["inputs"]
+PROFILED = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+from dagrpo.profiling.measured import silence_kineto
+silence_kineto()
+with profile(activities=[ProfilerActivity.CPU]):
+    torch.ones(3)
+"""
 
 
 def _row(key: str, count: int, own: int, whole: int, device: DeviceType = DeviceType.CPU) -> SimpleNamespace:
@@ -100,6 +110,11 @@ def test_steps_are_measured_and_nothing_but_the_trace_is_left(inputs: tuple[Path
     assert {"aten::mm", "Optimizer.step#AdamW.step"} <= {event.get("name") for event in events}
     assert not [*run.state.glob("step_*")]
     assert not run.policy.exists()
+
+
+def test_the_profiler_of_torch_writes_no_lines_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

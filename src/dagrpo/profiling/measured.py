@@ -1,5 +1,6 @@
 """Training steps of an experiment under torch's profiler."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ def measure(run: TrainingRun, steps: int, trace: Path, threads: int, opener: Eng
 
     The policy after them is not saved. `trace`: a file whose name ends in .json.gz.
     """
+    silence_kineto()
     curve: list[Mapping[str, float]] = []
     with process_group(threads) as world:
         on_gpu = world.device.type == "cuda"
@@ -79,6 +81,11 @@ def measure(run: TrainingRun, steps: int, trace: Path, threads: int, opener: Eng
         averages = profiler.key_averages()
         peak = torch.cuda.max_memory_reserved(world.device) if on_gpu else None
     return _summarised(curve[1:], averages, peak, on_gpu=on_gpu)
+
+
+def silence_kineto() -> None:
+    """Keep torch's profiler from writing its starts and stops to stderr; before its first use in a process."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # above its USDT, which is above its ERROR
 
 
 def _of_few_steps(run: TrainingRun, steps: int) -> TrainingRun:

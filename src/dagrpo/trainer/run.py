@@ -52,7 +52,7 @@ def files_in(folder: Path) -> RunFiles:
     """Return the paths in a single folder, for runs that are not stages."""
     return RunFiles(
         state=folder / "state",
-        server_log=folder / "server.log",
+        server_log=folder / "train.server.log",
         policy=folder / "policy",
         metrics=folder / "metrics.parquet",
         rollouts=folder / "rollouts" / "manifest.json",
