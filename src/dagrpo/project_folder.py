@@ -46,5 +46,5 @@ def _is_given_a_path(values: Iterable[Any]) -> bool:
 
 
 def _is_a_path(given: Path) -> bool:
-    """Whether it is there and cannot be meant as the name of an experiment."""
+    """Return whether the path exists and cannot be meant as the name of an experiment."""
     return given.is_file() or (given.is_dir() and (len(given.parts) > 1 or (given / MANIFEST).is_file()))

@@ -52,7 +52,7 @@ def name_no_task(names: Sequence[str], folder: Path = FOLDER) -> bool:
 
 
 def _require_no_rivals(names: Sequence[str], folder: Path) -> None:
-    """UserError: two parts have one purpose, so that the later one would undo the former."""
+    """Raise UserError if two parts have one purpose, so that the later one would undo the former."""
     paths = [_path(name, folder) for name in dict.fromkeys(names) if not name.endswith(".yaml")]
     for first, second in combinations(paths, 2):
         if (purpose := _purpose_of_both(first, second)) is not None:
