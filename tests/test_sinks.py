@@ -1,6 +1,7 @@
 """Whatever a model, a file's name or a library says, neither terminal nor log gets a character that controls or hides."""
 
 import logging
+import re
 import subprocess
 import sys
 import unicodedata
@@ -29,9 +30,14 @@ def _assert_harmless(text: str) -> None:
     assert not {unicodedata.category(character) for character in text if character not in "\n\t"} & HIDDEN
 
 
-def _bar() -> None:
-    with console.progress(HOSTILE, 1) as bar:
-        bar.advance(1, HOSTILE)
+def _bar(text: str = HOSTILE) -> None:
+    with console.progress(text, 1) as bar:
+        bar.advance(1, text)
+
+
+def _wait(text: str) -> None:
+    with console.waiting(text) as tell:
+        tell(text)
 
 
 SAYS: dict[str, Callable[[], object]] = {
@@ -57,6 +63,34 @@ def test_colours_of_our_own_reach_a_terminal_and_none_of_a_texts(capsys: pytest.
     coloured = console.VisibleConsole(force_terminal=True, color_system="standard", width=1000)
     coloured.print(Text(HOSTILE, style="red"))
     assert capsys.readouterr().out == f"\x1b[31ma{ESCAPED}\x1b[0m\n"
+
+
+MARKUP = "[/b] [link=https://evil.example]x[/link] :key:"
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda: console.say(MARKUP),
+        lambda: console.summary(MARKUP, [(MARKUP, MARKUP)]),
+        lambda: _bar(MARKUP),
+        lambda: _wait(MARKUP),
+    ],
+    ids=["a sentence", "a summary", "progress", "waiting"],
+)
+def test_brackets_and_colons_are_printed_as_they_are(
+    say: Callable[[], object], on_a_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of others is no markup of rich's: a link would be hidden, a closing tag without an opening one an error."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(console._console, "_force_terminal", on_a_terminal)
+    say()
+    printed = re.sub(
+        r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err
+    )  # without the colours of numbers and addresses
+    assert MARKUP in printed
 
 
 def test_a_mistake_is_printed_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

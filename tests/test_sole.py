@@ -1,5 +1,7 @@
 """One process at a time for a path, also where its first holder was killed."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -8,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+import psutil
 import pytest
 
 from dagrpo import sole
@@ -90,6 +94,32 @@ def test_a_child_holds_on_when_its_parent_is_killed(start: Start) -> None:
         _hold()
     os.kill(int(said[0]), signal.SIGKILL)
     _hold()
+
+
+def test_of_a_holder_that_cannot_be_seen_is_said_how_to_find_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a child of a killed stage that belongs to another user."""
+    first, _ = start("child")
+    first.kill()
+    first.wait()
+    monkeypatch.setattr(psutil, "process_iter", lambda: iter(()))
+    with pytest.raises(UserError, match=rf"by another process \(`fuser -v {tmp_path}/.state/result.lock` shows it"):
+        _hold()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_disk_without_file_locks_is_named_with_the_remedy(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS without its lock service, and Lustre that is mounted without flock."""
+
+    def no_locks(file: IO[str], operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(
+        UserError, match=r"\.state/result\.lock cannot be locked \(.*\.state, on a disk with file locks"
+    ):
+        _hold()
 
 
 def test_a_holder_on_another_machine_is_named_by_its_note(start: Start) -> None:

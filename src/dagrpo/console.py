@@ -34,7 +34,7 @@ class VisibleConsole(Console):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
-_console = VisibleConsole(stderr=True)
+_console = VisibleConsole(stderr=True, markup=False, emoji=False)  # a name with brackets or colons stays as it is
 
 
 class Advance(Protocol):
@@ -110,12 +110,12 @@ def progress(description: str, total: int, *, brief: bool = False) -> Iterator[A
         yield _Counted(_Lines(description, total, brief=brief))
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=_console, transient=brief) as bars:
         yield _Counted(_Bar(bars, bars.add_task(description, total=total, note="")))
@@ -136,9 +136,9 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
     if _console.is_terminal:
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         with Progress(*columns, console=_console, transient=True) as bars:
             task = bars.add_task(f"{what}: starting", total=None, note="")
@@ -165,7 +165,7 @@ class _Reminders:
 
 def say(text: str) -> None:
     """Print one message."""
-    _console.print(text, highlight=False, markup=False, soft_wrap=True)
+    _console.print(text, highlight=False, soft_wrap=True)
 
 
 def summary(title: str, rows: Sequence[tuple[str, str]]) -> None:

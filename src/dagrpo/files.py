@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -164,26 +163,6 @@ def _leftovers(path: Path) -> list[Path]:
     """List temporary folders made for `path`; those made for `path` with a further suffix have one more dot."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.(part|old)")
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
-
-
-@contextmanager
-def open_regular(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read. Raises OSError for anything else, such as a pipe, a folder or a link to a device.
-
-    Never waits: a pipe is opened without its writer, and is not read. An error while it is read names the file, too.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ENODEV, "it is not a regular file", str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            yield file
-    except OSError as error:
-        if error.filename is None:  # of a read, on a disk that fails
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:

@@ -26,20 +26,29 @@ class Damaged(UserError):
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with its digest, atomically."""
-    write_json(path, {**content, SEAL: _digest(content)})
+    write_json(path, sealed(content))
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """Read JSON written by `write_sealed`. Raises Damaged if it is missing or fails its digest."""
     try:
-        content = json.loads(path.read_bytes())
+        return unsealed(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(path, "is missing") from None
     except (ValueError, OSError):
         raise Damaged(path, "is damaged") from None
-    if not isinstance(content, dict) or content.pop(SEAL, None) != _digest(content):
-        raise Damaged(path, "is damaged")
-    return content
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content and its digest as one object."""
+    return {**content, SEAL: _digest(content)}
+
+
+def unsealed(value: Any) -> dict[str, Any]:
+    """Return the content of an object that `sealed` returned. Raises ValueError if it has changed since."""
+    if not isinstance(value, dict) or value.pop(SEAL, None) != _digest(value):
+        raise ValueError("the digest does not fit")
+    return value
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 One process at a time.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -25,6 +26,7 @@ SECONDS_TO_WAIT = 60.0  # for a process that ends after a signal to stop
 SECONDS_BETWEEN_LOOKS = 0.2
 LONGEST_COMMAND = 100
 LONGEST_HOST = 64
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})  # of NFS without its lock service, and of Lustre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def alone_with(path: Path, lock: Path) -> Iterator[int]:
     """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
 
     Yields the descriptor of that file: a child that inherits it holds the lock, too, and keeps it if this process is killed. Raises
-    UserError naming another process that has held the path for a minute.
+    UserError naming another process that has held the path for a minute, and where the disk of `lock` has no file locks.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
@@ -65,22 +67,29 @@ def alone_with(path: Path, lock: Path) -> Iterator[int]:
 
 
 def _wait_for(file: IO[str], path: Path, lock: Path) -> None:
-    if _is_locked(file):
+    if _is_locked(file, lock):
         return
     say(f"Waiting for {_holder(lock)} to end, which writes {path}, too.")
     deadline = time.monotonic() + SECONDS_TO_WAIT
-    while not _is_locked(file):
+    while not _is_locked(file, lock):
         if time.monotonic() > deadline:
             raise UserError(f"{path} is being written by {_holder(lock)}: wait for it to end, or stop it.")
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _is_locked(file: IO[str]) -> bool:
-    """Try to lock the file; return True on success."""
+def _is_locked(file: IO[str], lock: Path) -> bool:
+    """Try to lock the file; return True on success. Raises UserError if its disk has no file locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise UserError(
+            f"{lock} cannot be locked ({error.strerror}): put its folder, {lock.parent}, on a disk with file locks, or mount "
+            "this one with them."
+        ) from error
     return True
 
 
@@ -89,7 +98,10 @@ def _note(lock: Path) -> Path:
 
 
 def _holder(lock: Path) -> str:
-    """Return the name of the process in a note; if that has ended, of one of its children that has the lock open."""
+    """Return the name of the process in a note; if that has ended, of one of its children that has the lock open.
+
+    If none is seen to have it open, such as one of another user, return how to find it.
+    """
     holder = noted_holder(_note(lock))
     if holder is not None and not holder.process.is_gone:
         return str(holder)
@@ -98,7 +110,7 @@ def _holder(lock: Path) -> str:
             has_it_open = any(file.path == str(lock.resolve()) for file in process.open_files())
             if has_it_open and process.pid != os.getpid():
                 return str(Holder(process=Process.running(process.pid), command=_command(process)))
-    return "another process"
+    return f"another process (`fuser -v {lock.resolve()}` shows it to root)"
 
 
 def _command(process: psutil.Process) -> str:

@@ -57,6 +57,16 @@ def test_diff_shows_names_shapes_types_digests_and_the_largest_difference(pristi
     assert "22 tensors are equal, 5 differ; the largest difference is 0.25." in shown
 
 
+def test_a_name_of_a_tensor_neither_controls_the_terminal_nor_begins_a_line(tmp_path: Path) -> None:
+    for folder, name in (("first", "a\x1b[2J\u202eb\nformat: none"), ("second", "b")):
+        (tmp_path / folder).mkdir()
+        safetensors.torch.save_file({name: torch.ones(1)}, tmp_path / folder / "model.safetensors")
+    escaped = r"a\u001b[2J\u202eb\u000aformat: none"
+    assert f"{escaped}  float32  [1]" in _run("inspect", tmp_path / "first").splitlines()
+    shown = _run("diff", tmp_path / "first", tmp_path / "second", code=1)
+    assert f"{escaped}: only in {tmp_path / 'first'}" in shown.splitlines()
+
+
 def test_a_difference_of_nan_is_not_hidden(tmp_path: Path) -> None:
     for name, value in (("a", 1.0), ("b", torch.nan)):
         (tmp_path / name).mkdir()

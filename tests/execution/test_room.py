@@ -1,12 +1,14 @@
 """On a GPU, what the plan refuses is refused before it is trained."""
 
+import json
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.plan.conftest import project, qwen3
 
 from dagrpo.errors import UserError
@@ -92,19 +94,45 @@ def test_where_the_driver_does_not_say_how_much_memory_there_is_a_warning_says_t
     )
 
 
+def _calls_nonzero(_: torch.Tensor) -> None:
+    raise NotImplementedError("aten::nonzero has no shape without values\nmore")
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (_calls_nonzero, "aten::nonzero has no shape without values"),
+        (lambda loss: loss.numpy(), "can't convert meta device type tensor to numpy"),
+        (lambda loss: f"{loss:.3f}", "unsupported format string passed to Tensor.__format__"),
+        (lambda loss: loss.own_name, "'Tensor' object has no attribute 'own_name'"),
+    ],
+    ids=["a count", "numpy", "a format", "an attribute"],
+)
 def test_an_update_that_cannot_be_counted_is_trained_with_a_warning_that_names_the_reason(
-    gpu: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    use: Callable[[torch.Tensor], object],
+    reason: str,
+    gpu: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a loss that calls what torch cannot call without values."""
-
-    def loss(self: Objective, *_: object, **__: object) -> None:
-        raise NotImplementedError("aten::nonzero has no shape without values\nmore")
-
-    monkeypatch.setattr(Objective, "loss", loss)
+    """By a loss of the user's that does what torch cannot do without values."""
+    monkeypatch.setattr(Objective, "loss", lambda *_, **__: use(torch.empty((), device="meta")))
     monkeypatch.setattr(update, "_known", {})
     _require(_short())
-    (told,) = caplog.messages
-    assert told.startswith(
+    (warning,) = caplog.messages
+    assert warning.startswith(
         "Whether this experiment fits the GPU was not checked: An update of this qwen3 model cannot be"
     )
-    assert "counted without values (aten::nonzero has no shape without values): " in told
+    assert f"counted without values ({reason}" in warning
+
+
+def test_a_config_that_the_plan_cannot_read_keeps_nothing_from_training(
+    gpu: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """GPT-2 gives the width of its layers another name."""
+    config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
+    (gpu / "models/another/qwen3/config.json").write_text(json.dumps(config))
+    _require(_short())
+    (warning,) = caplog.messages
+    assert warning.startswith("Whether this experiment fits the GPU was not checked: AttributeError: ")
+    assert "intermediate_size" in warning

@@ -245,6 +245,27 @@ def test_what_cannot_be_compiled_is_refused_with_its_reason(layout: Layout, shar
         prepare_compilation(_policy(), True, World(rank=0, size=1, device=CPU), layout, share_prompts=share)
 
 
+@pytest.mark.parametrize("fault", ["a file in its place", "another user may write there"])
+def test_without_a_folder_for_kernels_layers_are_compiled_on_no_gpu_unless_it_is_asked_for(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    if fault == "a file in its place":
+        cache.touch()
+        monkeypatch.setenv("DAGRPO_CACHE", str(cache / "kernels"))
+    else:
+        cache.mkdir()
+        cache.chmod(0o777)
+    policy, gpu = _policy(), World(rank=0, size=1, device=torch.device("cuda"))  # whose layers are compiled by default
+    assert not prepare_compilation(policy, None, gpu, "padded", share_prompts=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "layers of this qwen2 model are not compiled (runtime.training.compile: null): there is no folder" in said
+    assert str(cache) in said
+    with pytest.raises(UserError, match=r"compile is true, .*there is no folder for compiled kernels \(.*cache"):
+        prepare_compilation(policy, True, gpu, "padded", share_prompts=False)
+    _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
+
+
 def test_a_layer_that_breaks_the_graph_is_refused_with_the_words_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy()
     own = Qwen2MLP.forward

@@ -3,7 +3,7 @@
 `verify` also takes whole experiments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from dagrpo.completion import experiments, formats
 from dagrpo.errors import UserError
+from dagrpo.visible import visible
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
 
@@ -66,8 +67,7 @@ def inspect(folder: Folder) -> None:
     """Show the format, size and digest of a checkpoint, and name, type and shape of every tensor."""
     from dagrpo.checkpoints.compare import described
 
-    for line in described(folder):
-        typer.echo(line)
+    _print_lines(described(folder))
 
 
 def diff(first: Folder, second: Folder) -> None:
@@ -75,10 +75,15 @@ def diff(first: Folder, second: Folder) -> None:
     from dagrpo.checkpoints.compare import compare
 
     comparison = compare(first, second)
-    for line in comparison.lines():
-        typer.echo(line)
+    _print_lines(comparison.lines())
     if comparison.differences:
         raise typer.Exit(1)
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    """Print lines with names from a file of others, which cannot hide, control or begin a line."""
+    for line in lines:
+        typer.echo(visible(line).replace("\n", r"\u000a"))
 
 
 def verify(

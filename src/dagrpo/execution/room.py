@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import words_of
 from dagrpo.execution.record import configuration_of
 from dagrpo.params.runtime import Runtime
 
@@ -37,8 +38,8 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
     try:
         params, machine = whole_params(configuration, runtime), machine_for(None, None)
         refused = refusal(params, Models.of(params), machine)
-    except UserError as error:  # no reason to keep from training: if the inputs are wrong, the stage itself says so
-        logger.warning("Whether this experiment fits the GPU was not checked: %s", error)
+    except Exception as error:  # noqa: BLE001 - a plan that fails is no reason not to train; the stage itself reports wrong inputs
+        logger.warning("Whether this experiment fits the GPU was not checked: %s", words_of(error))
         return
     if refused is not None:
         raise UserError(f"{refused} {ALL_THE_SAME}")

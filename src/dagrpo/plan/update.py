@@ -115,8 +115,10 @@ def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
     if key not in _known:
         try:
             low, high = (_counted(_at_depth(config, depth), passes) for depth in DEPTHS)
-        except (NotImplementedError, RuntimeError) as error:
-            reason = str(error).partition(chr(10))[0]
+        except UserError:
+            raise
+        except Exception as error:  # the border to a loss and a config of others: without values, any error
+            reason = str(error).partition(chr(10))[0] or type(error).__name__
             raise UserError(
                 f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss "
                 "to plan it; training needs no plan."

@@ -21,7 +21,8 @@ def compile_layers(policy: Policy, backend: str = "inductor") -> None:
     """Compile each layer of a policy with torch at its first use, as a whole and for batches of any lengths.
 
     Activation recomputation becomes part of the graph if `checkpoint_activations` came before. Inductor's output is
-    cached for the next run. Raises UserError if another user may write to the cache folder.
+    cached for the next run. Raises UserError if another user may write to the cache folder, and OSError if it cannot be created:
+    the layers are not compiled then.
     """
     if backend == "inductor":
         os.environ.update(torch_caches(os.environ))

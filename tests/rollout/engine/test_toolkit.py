@@ -156,3 +156,10 @@ def test_what_torch_compiles_is_kept_below_the_cache_folder_unless_a_variable_sa
     found = torch_caches({"XDG_CACHE_HOME": str(tmp_path), "TRITON_CACHE_DIR": "/elsewhere"})
     assert found == {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "dagrpo/kernels/inductor")}
     assert (tmp_path / "dagrpo/kernels").stat().st_mode & 0o777 == 0o700
+
+
+def test_no_cache_folder_is_needed_where_variables_say_where_all_of_torch_s_kernels_are(tmp_path: Path) -> None:
+    """As on a machine whose home cannot be written to."""
+    (tmp_path / "file").touch()
+    variables = {"TRITON_CACHE_DIR": "/elsewhere", "TORCHINDUCTOR_CACHE_DIR": "/elsewhere"}
+    assert torch_caches({"XDG_CACHE_HOME": str(tmp_path / "file/cache"), **variables}) == {}

@@ -15,6 +15,7 @@ from dagrpo.errors import UserError
 from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
 from dagrpo.rollout.toolbox.timed_tool import TimedTool
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
+from dagrpo.sealed import sealed
 
 
 class Clock(StatelessTool):
@@ -67,7 +68,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
 
 LINES = [
     *(b"{}", b"nonsense", b"[]", b'{"call": 3}', b"\xff", b'{"call": "0"}', b'{"call": "0", "result": null}'),
-    *(b'{"a": ' + b"9" * 5000 + b"}", b'{"call": "0", "failure": 5}'),
+    *(b'{"a": ' + b"9" * 5000 + b"}", b'{"call": "0", "result": "without a digest"}'),
+    json.dumps(sealed({"call": "0", "failure": 5})).encode(),
 ]
 
 
@@ -99,6 +101,31 @@ def test_a_line_that_a_kill_cut_off_is_made_again(tmp_path: Path, lost: int) -> 
     path.write_bytes(path.read_bytes()[:-lost])
     assert _told(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
     assert _told(Clock(first=200), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+
+
+@pytest.mark.parametrize("place", range(3, 400, 61))
+def test_a_flipped_bit_has_only_the_calls_of_its_lines_made_again(
+    tmp_path: Path, place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "clock.jsonl"
+    before = _told(Clock(), path, *CALLS)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+    after = _told(Clock(first=100), path, *CALLS)
+    assert all(now == then or "10" in now for now, then in zip(after, before, strict=True))
+    made_again = sum(now != then for now, then in zip(after, before, strict=True))
+    assert 1 <= made_again <= 2
+    assert "clock.jsonl: " in capsys.readouterr().err
+    assert _told(Clock(first=200), path, *CALLS) == after
+
+
+def test_a_flipped_bit_of_a_result_is_noticed(tmp_path: Path) -> None:
+    """The line is still a record of its call: nothing but its digest differs."""
+    path = tmp_path / "clock.jsonl"
+    _told(Clock(), path, CALLS[0])
+    path.write_text(path.read_text().replace("tick 1", "tick 5"))
+    assert _told(Clock(first=100), path, CALLS[0]) == ["tick 101"]
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -50,14 +50,18 @@ def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def torch_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that put kernels of Inductor and Triton below the cache folder, in a folder that is created.
+    """Return those of the two variables that are not set, to put kernels of Inductor and Triton below the cache folder.
 
-    Inductor's own folder is below the one for temporary files, which is lost, and where another user may create it first. Raises
-    UserError if another user may write to the cache folder.
+    The folder is created, unless both are set. Inductor's own folder is below the one for temporary files, which is lost, and where
+    another user may create it first. Raises UserError if another user may write to the cache folder, and OSError if it cannot be
+    created.
     """
+    folders = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    missing = {name: folder for name, folder in folders.items() if name not in environment}
+    if not missing:
+        return {}
     kernels = _kernels(environment)
-    folders = {"TRITON_CACHE_DIR": kernels / "triton", "TORCHINDUCTOR_CACHE_DIR": kernels / "inductor"}
-    return {name: str(folder) for name, folder in folders.items() if name not in environment}
+    return {name: str(kernels / folder) for name, folder in missing.items()}
 
 
 def _kernels(environment: Mapping[str, str]) -> Path:

@@ -5,7 +5,7 @@ and to the number of such calls that the attempt made before: so calls that run 
 find their own. A tool that keeps something between calls has lost it by a kill: before its first new call the replayed calls are made
 again.
 
-A damaged line is skipped and reported, and its call made again.
+Each line has its own digest. A damaged line is skipped and reported, and its call made again.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from typing import IO, Any, Self
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
+from dagrpo.sealed import sealed, unsealed
 
 logger = logging.getLogger(__name__)
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`
@@ -95,7 +96,7 @@ class RecordedTool:
     def _write(self, record: Mapping[str, str]) -> None:
         start = self._file.seek(0, 2)
         try:
-            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.write(json.dumps(sealed(record)).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             with suppress(OSError):
@@ -132,10 +133,8 @@ class RecordedTool:
 def _record(line: bytes) -> Mapping[str, Any] | None:
     """Return the record in a line; None if it is damaged."""
     try:
-        record = json.loads(line)
+        record = unsealed(json.loads(line))
     except ValueError:
-        return None
-    if not isinstance(record, dict):
         return None
     texts = [record.get("call"), *(record[kind] for kind in KINDS if kind in record)]
     return record if len(texts) == 2 and all(isinstance(text, str) for text in texts) else None

@@ -38,7 +38,7 @@ def prepare_compilation(
     compilation is asked for and unsupported.
     """
     forget_compiled(policy)
-    usual = policy.model.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
+    usual = world.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
     if not (usual if asked is None else asked):
         return False
     reason = why_not_compiled(policy, layout, share_prompts=share_prompts) or _fault(policy, world, layout, backend)
@@ -59,9 +59,13 @@ def _fault(policy: Policy, world: World, layout: Layout, backend: str) -> str | 
     """Compile the layers, compute a few tokens and their gradients; return the fault that a rank finds, or None."""
     batch = EXAMPLE.laid_out(range(len(EXAMPLE)), 0, policy.model.device, layout)
     known = _computed(policy, batch)
-    compile_layers(policy, backend)
+    reason = None
     try:
-        now, reason = _computed(policy, batch), None
+        compile_layers(policy, backend)
+    except (OSError, UserError) as error:  # the layers compute uncompiled below, as other ranks wait for this one's
+        reason = f"there is no folder for compiled kernels ({error}); DAGRPO_CACHE names another"
+    try:
+        now = _computed(policy, batch)
     except TorchDynamoException as error:
         now, reason = known, f"torch says `{str(error).strip().partition(chr(10))[0]}`"
     difference = _difference(policy, world, now, known)  # in every rank
