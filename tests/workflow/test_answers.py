@@ -33,7 +33,7 @@ def test_what_snakemake_has_just_made_is_done_and_every_digest_is_as_recorded(fo
     verified = json.loads(answered(folder, "verify", NAME, "--json"))
     assert {each["state"] for each in verified} == {"whole"}
     assert f"{RUN}/rollouts/digests.parquet" in {each["path"] for each in verified}
-    assert "has nothing to do" in answered(folder, "why", f"{RUN}/policy")
+    assert "has nothing to do" in answered(folder, "status", "--why", f"{RUN}/policy")
 
 
 def test_after_a_change_of_a_parameter_and_of_code_the_stale_stages_are_those_that_snakemake_runs_again(
@@ -51,8 +51,8 @@ def test_after_a_change_of_a_parameter_and_of_code_the_stale_stages_are_those_th
     assert "export" in plan
     assert not any(f"{rule} " in plan for rule in ("prepare", "sft", "train"))
     assert "evaluation.scoring.bootstrap_draws was 100 and is 101" in answered(
-        folder, "why", f"{RUN}/eval/arithmetic/base/scores.json"
+        folder, "status", "--why", f"{RUN}/eval/arithmetic/base/scores.json"
     )
-    told = answered(folder, "why", f"{RUN}/exported")
+    told = answered(folder, "status", "--why", f"{RUN}/exported")
     assert "code: src/dagrpo/stages/export.py has changed" in told
     assert "+ # a remark" in told
