@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -389,6 +390,49 @@ def test_a_server_that_is_away_is_named_without_its_password(fresh: Path, monkey
     trouble = sync.record_what_is_new()
     assert trouble.startswith("The MLflow server at http://127.0.0.1:9 does not answer (")
     assert not any(b"s3cret" in path.read_bytes() for path in fresh.rglob("*") if path.is_file())
+
+
+def test_what_a_foreign_server_answers_reaches_no_terminal_as_it_is(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    trained(fresh)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"SSH-2.0 \x1b]0;owned\x07\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        trouble = sync.record_what_is_new()
+    assert trouble.startswith(
+        f"What answers at {address} is no MLflow server (BadStatusLine: SSH-2.0 \\u001b]0;owned\\u0007)"
+    )
+
+
+def test_an_error_that_nobody_expected_is_told_without_control_characters(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(uri: str, artifacts: str | None) -> int:
+        raise RuntimeError("\x1b[2J")
+
+    monkeypatch.setattr(sync, "_record", fail)
+    assert sync.try_to_sync() == "RuntimeError: \\u001b[2J"
+
+
+def test_a_note_that_its_stage_removes_while_a_sync_looks_is_passed_over(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    trained(project)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "1-score-gone.json").symlink_to("removed")
+    assert sync.record_what_is_new() == ""
+    assert len(stage_runs(project)) == 1
 
 
 def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:

@@ -179,7 +179,12 @@ def _configuration(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def unfinished() -> Iterator[Execution]:
     """Yield the noted executions that are at work or have failed, oldest first."""
     for note in sorted(FOLDER.glob("[0-9]*.json")):
-        execution = of_note(note)
+        try:
+            execution = of_note(note)
+        except UserError:
+            if note.exists():
+                raise
+            continue  # its stage has ended well meanwhile
         if execution.status == "KILLED" and _is_made(execution):
             remove(note)  # it was killed after its last output was written
         else:
@@ -194,7 +199,7 @@ def _is_made(execution: Execution) -> bool:
 
 def of_note(note: Path) -> Execution:
     """Return a note's execution; KILLED if its process is gone without a record. Raises UserError if the note is missing or damaged."""
-    content = read_object(note)
+    content, written = read_object(note), _last_change(note)
     process = Process(**content["process"])
     is_lost = content["status"] == "RUNNING" and process.is_gone
     return Execution(
@@ -205,9 +210,17 @@ def of_note(note: Path) -> Execution:
         configuration=content["configuration"],
         facts=content["facts"],
         started=content["started"],
-        ended=note.stat().st_mtime_ns // 1_000_000 if is_lost else content["ended"],
+        ended=written if is_lost else content["ended"],
         status="KILLED" if is_lost else content["status"],
         error=content["error"],
         log=Path(content["log"]),
         process=process,
     )
+
+
+def _last_change(note: Path) -> int:
+    """Return when a note was written, in milliseconds since 1970. UserError: it is gone."""
+    try:
+        return note.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        raise UserError(f"{note} is missing: its stage has ended.") from None

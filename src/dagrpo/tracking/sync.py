@@ -2,11 +2,14 @@
 
 import os
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import words_of
 from dagrpo.execution.record import TOPS, provenances_of
 from dagrpo.files import digest_of, write_text
 from dagrpo.tracking.attempt import FOLDER, mode
@@ -36,12 +39,24 @@ def record_what_is_new(every_s: float = 0) -> str:
         is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
         if mode() != "on" or is_young or _state(tracking_uri(recording_root(Path.cwd()))) == _synced():
             return ""
+    except Exception as error:  # noqa: BLE001  as below
+        return _trouble(error)
+    return try_to_sync()
+
+
+def try_to_sync() -> str:
+    """Sync, and return in words fit for a terminal why that failed; empty: it did not. Nothing is raised."""
+    try:
         sync()
-    except UserError as error:
-        return f"{error} No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
     except Exception as error:  # noqa: BLE001  the border between the results and their record
-        return hide_password(f"{type(error).__name__}: {error}", tracking_uri(recording_root(Path.cwd())))
+        return _trouble(error)
     return ""
+
+
+def _trouble(error: Exception) -> str:
+    words = hide_password(words_of(error), tracking_uri(recording_root(Path.cwd())))
+    rest = "No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
+    return f"{words} {rest}" if isinstance(error, UserError) else words
 
 
 def sync() -> int:
@@ -85,7 +100,15 @@ def _state(uri: str) -> str:
     files = [*(path for name in sorted(set(names)) for path in provenances_of(name)), *sorted(FOLDER.glob("*.json"))]
     database = database_path(uri)
     place = [without_password(uri), database.stat().st_ino if database and database.exists() else 0]
-    return digest_of([place, [[str(path), path.stat().st_mtime_ns, path.stat().st_size] for path in files]])
+    return digest_of([place, list(_versions(files))])
+
+
+def _versions(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
+    """Yield path, modification time and size of files; a stage at work may have removed one that was listed."""
+    for path in files:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield str(path), status.st_mtime_ns, status.st_size
 
 
 def _synced() -> str:
