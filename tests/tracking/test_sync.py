@@ -247,13 +247,34 @@ def test_a_try_is_a_variation_of_its_experiment(project: Path) -> None:
     assert parent.data.tags["override.training.steps"] == "3"
 
 
-def test_figures_of_a_changed_file_are_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_a_changed_file_are_left_out_until_it_is_brought_back(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained(project)
+    metrics = (project / SEED / "metrics.parquet").read_bytes()
     write_parquet(project / SEED / "metrics.parquet", pa.table({"step": [1], "reward/mean": [9.0]}))
     assert sync.sync() == 1
     (parent,) = parent_runs(project).values()
     assert parent.data.metrics == {}
     assert "metrics.parquet is missing or was changed: `dvc pull` brings it back" in capsys.readouterr().err
+    assert sync.sync() == 0, "the run is there already"
+    (run,) = stage_runs(project)
+    assert "metrics.parquet is missing or was changed" in run.data.tags["incomplete"]
+    (project / SEED / "metrics.parquet").write_bytes(metrics)
+    assert sync.sync() == 1
+    assert sync.sync() == 0
+    (run,), (parent,) = stage_runs(project), parent_runs(project).values()
+    assert "incomplete" not in run.data.tags
+    assert (run.info.status, parent.info.status) == ("FINISHED", "FINISHED")
+    assert parent.data.metrics["reward/mean"] == 0.5
+
+
+def test_figures_that_cannot_be_read_for_a_reason_without_words_are_missed_by_its_kind(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(project, stage_record("sample"), {f"{SEED}/sampled/manifest.json": "2" * 64})
+    assert sync.sync() == 1
+    assert "sampled/provenance.json: recorded without figures: StopIteration" in capsys.readouterr().err
 
 
 def test_stages_are_recorded_in_the_order_of_the_dag(project: Path) -> None:

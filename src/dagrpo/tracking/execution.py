@@ -11,7 +11,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.account import SUFFIX
 from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
-from dagrpo.files import digest_of, read_object, remove, sha256_of
+from dagrpo.files import digest_of, read_object, sha256_of
 from dagrpo.params.overlay import merged
 from dagrpo.params.schema import parse
 from dagrpo.provenance.records import in_order, read_execution
@@ -42,6 +42,8 @@ class Execution:
     error: str = ""
     log: Path | None = None  # None where another machine made the results
     process: Process | None = None  # of an execution that has no provenance.json
+    note: str = ""  # the name of its note, without suffix, where it is known
+    is_outdated: bool = False  # it has a note, though its outputs are there: made by it, or by a later execution
 
     @property
     def stage(self) -> str:
@@ -157,6 +159,7 @@ def _as_told(execution: Execution, log: Path, account: Mapping[str, Any]) -> Exe
     return replace(
         execution,
         log=log,
+        note=account.get("note", ""),
         started=started,
         ended=started + round(account["seconds"] * 1000),
         facts={"mlflow.user": user(), **account["facts"]},
@@ -185,16 +188,24 @@ def unfinished() -> Iterator[Execution]:
             if note.exists():
                 raise
             continue  # its stage has ended well meanwhile
-        if execution.status == "KILLED" and _is_made(execution):
-            remove(note)  # it was killed after its last output was written
+        is_unclear = execution.status != "FAILED" and not _works_here(execution)
+        if is_unclear and _is_made(execution):
+            yield replace(execution, status="KILLED", is_outdated=True)
         else:
             yield execution
 
 
+def _works_here(execution: Execution) -> bool:
+    return execution.status == "RUNNING" and execution.process is not None and execution.process.is_here
+
+
 def _is_made(execution: Execution) -> bool:
     provenance = Path(execution.places[-1])
-    is_new = provenance.is_file() and provenance.stat().st_mtime_ns // 1_000_000 >= execution.started
-    return is_new and read_object(provenance)["key"] == execution.key
+    try:
+        is_new = provenance.stat().st_mtime_ns // 1_000_000 >= execution.started
+        return is_new and read_object(provenance).get("key") == execution.key
+    except (FileNotFoundError, UserError):  # missing or damaged
+        return False
 
 
 def of_note(note: Path) -> Execution:
@@ -215,6 +226,7 @@ def of_note(note: Path) -> Execution:
         error=content["error"],
         log=Path(content["log"]),
         process=process,
+        note=note.stem,
     )
 
 

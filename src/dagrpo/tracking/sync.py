@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -23,6 +24,9 @@ from dagrpo.tracking.store import (
     without_password,
 )
 from dagrpo.tracking.variations import DVC_NAME, recording_root
+
+if TYPE_CHECKING:
+    from dagrpo.tracking.execution import Execution
 
 LOCK = Path(".state/tracking.lock")
 SYNCED = Path(".state/tracking.synced")  # a digest of what the last sync has found, all of which MLflow has
@@ -81,7 +85,7 @@ def _record(uri: str, artifacts: str | None) -> int:
     from dagrpo.tracking.execution import finished, unfinished
 
     state = _state(uri)
-    executions = [*finished(), *unfinished()]
+    executions = _in_order(list(finished()), list(unfinished()))
     if DVC_NAME in os.environ:  # what the experiment has checked out belongs to the history that it was made in
         executions = [each for each in executions if each.log is not None]
     if not executions:
@@ -92,6 +96,23 @@ def _record(uri: str, artifacts: str | None) -> int:
     if all(execution.status != "RUNNING" for execution in executions):  # one may end without a word
         write_text(SYNCED, state)
     return count
+
+
+def _in_order(made: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:
+    """Put each attempt that ended badly before the one that has made its files later, the other notes after all results."""
+    ordered: list[Execution] = []
+    left = list(noted)
+    for execution in made:
+        before = [each for each in left if _is_before(each, execution)]
+        left = [each for each in left if each not in before]
+        ordered += [*before, execution]
+    return ordered + left
+
+
+def _is_before(note: "Execution", made: "Execution") -> bool:
+    """Return True if a note is of an earlier execution of the same stage. Outdated ones come last, to be closed."""
+    is_earlier = note.started // 1000 <= made.started // 1000  # an account has no milliseconds
+    return is_earlier and not note.is_outdated and note.identity == made.identity
 
 
 def _state(uri: str) -> str:
