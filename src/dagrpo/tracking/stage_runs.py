@@ -86,7 +86,7 @@ def open_run(client: MlflowClient, experiment_id: str, execution: Execution, beg
 
 
 def close_others(client: MlflowClient, experiment_id: str, execution: Execution) -> str | None:
-    """Close as KILLED the runs that earlier executions of the same stage have left; return the id of its own open run."""
+    """Close as KILLED the runs that earlier executions of the same stage have left; return the id of this one's open run."""
     own = None
     left = f"tags.identity = '{execution.identity}' and attributes.status = 'RUNNING'"
     for run in client.search_runs([experiment_id], left):
