@@ -22,8 +22,8 @@ from dagrpo.tracking.execution import Execution, of_note
 from dagrpo.tracking.stage_runs import find_experiment, open_run
 from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
 
-LOG = Path("logs/demo/seed_0/train.log")
-RECORD = stage_record()
+LOG = Path("logs/demo/seed_0/teacher.log")
+RECORD = stage_record("teacher")  # without figures, so that its runs are complete
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 2}}
 CURVES = [(1, 0.5), (2, 0.25), (3, math.nan)], [(1, 0.5), (2, 0.3), (3, math.nan), (4, 0.1)]
 GONE = Process(pid=(1 << 22) + 1, started=0, host=socket.gethostname())  # above the kernel's largest number
@@ -58,7 +58,7 @@ def test_an_attempt_that_crashes_does_not_hide_that_the_next_one_succeeds(projec
     with noted(RECORD, CONFIGURATION, {}, LOG) as second:
         end_well(project, second)
     assert sync.sync() == 2
-    assert statuses(project) == {"train": "FAILED", "train, attempt 2": "FINISHED"}
+    assert statuses(project) == {"teacher": "FAILED", "teacher, attempt 2": "FINISHED"}
     failed = next(run for run in stage_runs(project) if run.info.run_id == shown)
     assert failed.data.tags["error"] == "the server died."
     assert [run.info.status for run in parent_runs(project).values()] == ["FINISHED"]
@@ -66,13 +66,14 @@ def test_an_attempt_that_crashes_does_not_hide_that_the_next_one_succeeds(projec
 
 def test_a_follower_of_the_next_attempt_leaves_the_failure_of_the_one_before_to_be_told(project: Path) -> None:
     with pytest.raises(UserError), noted(RECORD, CONFIGURATION, {}, LOG) as first:
-        show(project, of_note(note_of(first)))
+        show(project, replace(of_note(note_of(first)), process=GONE))
         raise UserError("the server died.")
     with noted(RECORD, CONFIGURATION, {}, LOG) as second:
         show(project, of_note(note_of(second)))
+        assert set(statuses(project).values()) == {"RUNNING"}, "a sync will say why it failed"
         end_well(project, second)
     assert sync.sync() == 2
-    assert statuses(project) == {"train": "FAILED", "train, attempt 2": "FINISHED"}
+    assert statuses(project) == {"teacher": "FAILED", "teacher, attempt 2": "FINISHED"}
 
 
 @pytest.mark.parametrize("seed", range(4))  # ids of runs are drawn: a wrong order would be right by chance
@@ -92,7 +93,7 @@ def test_a_rerun_that_makes_the_same_files_is_a_finished_run_of_its_own(project:
         end_well(project, second)
     assert sync.sync() == 1
     assert sync.sync() == 0
-    assert statuses(project) == {"train": "FINISHED", "train, attempt 2": "FINISHED"}
+    assert statuses(project) == {"teacher": "FINISHED", "teacher, attempt 2": "FINISHED"}
     assert [run.info.status for run in parent_runs(project).values()] == ["FINISHED"]
 
 
@@ -119,9 +120,9 @@ def test_the_curve_has_the_final_values_where_an_abandoned_attempt_had_others(pr
     second = [
         Step(step, STARTED + 1000 + step, {"loss": loss, "timing/update_seconds": 2.0}) for step, loss in CURVES[1]
     ]
-    write(project, execution(RECORD, status="KILLED", outputs={}), Contents(steps=first))
+    write(project, execution(stage_record(), status="KILLED", outputs={}), Contents(steps=first))
     for _ in range(2):  # as after a sync that was killed
-        write(project, execution(RECORD, started=STARTED + 1), Contents(steps=second))
+        write(project, execution(stage_record(), started=STARTED + 1), Contents(steps=second))
     parent = parent_runs(project)["0"].info.run_id
     client = open_client(tracking_uri(project))
     times = client.get_metric_history(parent, "timing/update_seconds")
