@@ -136,11 +136,12 @@ logging.basicConfig()
 logging.getLogger("mlflow").warning("asked with %s", secret)
 warnings.warn(f"http://alice:m4rked@lab:5000 and {secret}")
 sys.stderr.write(secret[:7]); sys.stderr.flush(); sys.stderr.write(secret[7:] + chr(10))
-print("unfinished", secret, end="")
+sys.stderr.write(chr(27) + "]0;owned" + chr(7) + chr(10))
+print("unfinished", chr(27), secret, end="")
 """
 
 
-def test_nothing_that_a_library_prints_has_a_secret() -> None:
+def test_nothing_that_a_library_prints_has_a_secret_or_a_control_character() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PRINTS],
         env=os.environ | {"LAB_TOKEN": "m4rkedTokenOfTheLab"},
@@ -149,7 +150,8 @@ def test_nothing_that_a_library_prints_has_a_secret() -> None:
         check=True,
     )
     assert "m4rked" not in done.stdout + done.stderr
-    assert done.stdout == "unfinished ***"
+    assert done.stdout == "unfinished \\u001b ***"
+    assert "\\u001b]0;owned\\u0007\n" in done.stderr
     assert "asked with ***" in done.stderr
     assert "http://alice:***@lab:5000 and ***" in done.stderr
 

@@ -92,12 +92,12 @@ def hide_secrets_in_tracebacks() -> None:
 
 
 def hide_secrets_in_streams() -> None:
-    """Redact all that Python code prints in this process from now on, including libraries."""
+    """Redact all that Python code prints in this process from now on, including libraries, and escape control characters."""
     sys.stdout, sys.stderr = RedactingStream(sys.stdout), RedactingStream(sys.stderr)
 
 
 class RedactingStream(io.TextIOBase):
-    """A stream that passes text on line by line, redacted: a secret may come in several pieces."""
+    """A stream that passes text on line by line, redacted and escaped: a secret may come in several pieces."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -109,7 +109,7 @@ class RedactingStream(io.TextIOBase):
         with self._lock:
             *lines, self._line = (self._line + text).split("\n")
             for line in lines:
-                self._stream.write(f"{redacted(line)}\n")
+                self._stream.write(f"{_fit_to_show(line)}\n")
         return len(text)
 
     def flush(self) -> None:
@@ -122,7 +122,7 @@ class RedactingStream(io.TextIOBase):
         return self._stream.fileno()
 
     def _end(self) -> None:
-        self._stream.write(redacted(self._line))
+        self._stream.write(_fit_to_show(self._line))
         self._stream.flush()
 
 

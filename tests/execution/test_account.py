@@ -1,5 +1,6 @@
 """How an execution went: what is kept beside the log, and whose it is taken for."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,11 @@ def test_every_stage_leaves_one_beside_its_log(tmp_path: Path, monkeypatch: pyte
     (account,) = read_accounts(Path(), [Path("s/provenance.json")]).values()
     assert (account.stage, account.attempt, account.is_taken_over) == ("score", 1, False)
     assert "seconds" not in read_json(Path("s/provenance.json"))
+    (file,) = Path().rglob("*.execution.json")
+    assert read_json(file)["note"] == ""
+    monkeypatch.setenv("DAGRPO_TRACKING", "later")
+    run_stage("score", {"evaluation": {"scoring": scoring}}, [f"completions={completions}"], outputs)
+    assert re.fullmatch(r"\d+-score-[0-9a-f]{8}", read_json(file)["note"]), "by which its run in MLflow is found"
 
 
 def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:

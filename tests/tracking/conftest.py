@@ -60,7 +60,7 @@ def stage_record(stage: str = "train", seed: int | None = 0, **changes: Any) -> 
 
 
 def execution(record: Mapping[str, Any], **changes: Any) -> Execution:
-    """A finished execution of a record whose outputs all have the same digest."""
+    """Return an execution of a record, a finished one whose outputs all have the same digest unless `changes` say otherwise."""
     values: dict[str, Any] = {
         "source": Path(record["outputs"][-1]),
         "record": record,
@@ -71,6 +71,7 @@ def execution(record: Mapping[str, Any], **changes: Any) -> Execution:
         "started": STARTED,
         "ended": STARTED + 5000,
         "status": "FINISHED",
+        "note": "" if changes.get("status", "FINISHED") == "FINISHED" else f"1-{record['stage']}",
     }
     return Execution(**(values | changes))
 

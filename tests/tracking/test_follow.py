@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tracking.conftest import StartStage, finish, parent_runs, stage_record, stage_runs
+from tests.tracking.test_sync import accounted
 
 from dagrpo.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, noted
@@ -29,11 +30,13 @@ def wait_for(project: Path, metric: str) -> None:
 
 def test_a_stage_that_works_long_is_seen_running_with_its_curve_and_the_load_of_its_machine(project: Path) -> None:
     record = stage_record()
-    with noted(record, {}, {"git.commit": "abc"}, LOG):
+    log = Path("logs/demo/seed_0/train.log")
+    log.parent.mkdir(parents=True)
+    with noted(record, {}, {"git.commit": "abc"}, log) as name:
         (note,) = FOLDER.iterdir()
         follower = threading.Thread(target=follow, args=(note, 0.05))
         follower.start()
-        curve = Curve(LOG)
+        curve = Curve(log)
         curve.add(1, {"reward": 0.1})
         wait_for(project, "reward")
         (running,) = stage_runs(project)
@@ -41,7 +44,7 @@ def test_a_stage_that_works_long_is_seen_running_with_its_curve_and_the_load_of_
         assert 0 < running.data.metrics["system/system_memory_usage_percentage"] <= 100
         assert {"system/cpu_utilization_percentage", "system/disk_usage_megabytes"} <= set(running.data.metrics)
         curve.add(2, {"reward": 0.2})
-        finish(project, record, {record["outputs"][0]: "2" * 64})
+        accounted(finish(project, record, {record["outputs"][0]: "2" * 64}), project / log, note=name)
     follower.join(60)
     assert not follower.is_alive()
     assert stage_runs(project)[0].info.status == "RUNNING", "until a sync"

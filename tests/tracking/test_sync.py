@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -246,13 +247,34 @@ def test_a_try_is_a_variation_of_its_experiment(project: Path) -> None:
     assert parent.data.tags["override.training.steps"] == "3"
 
 
-def test_figures_of_a_changed_file_are_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_a_changed_file_are_left_out_until_it_is_brought_back(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained(project)
+    metrics = (project / SEED / "metrics.parquet").read_bytes()
     write_parquet(project / SEED / "metrics.parquet", pa.table({"step": [1], "reward/mean": [9.0]}))
     assert sync.sync() == 1
     (parent,) = parent_runs(project).values()
     assert parent.data.metrics == {}
     assert "metrics.parquet is missing or was changed: `dvc pull` brings it back" in capsys.readouterr().err
+    assert sync.sync() == 0, "the run is there already"
+    (run,) = stage_runs(project)
+    assert "metrics.parquet is missing or was changed" in run.data.tags["incomplete"]
+    (project / SEED / "metrics.parquet").write_bytes(metrics)
+    assert sync.sync() == 1
+    assert sync.sync() == 0
+    (run,), (parent,) = stage_runs(project), parent_runs(project).values()
+    assert "incomplete" not in run.data.tags
+    assert (run.info.status, parent.info.status) == ("FINISHED", "FINISHED")
+    assert parent.data.metrics["reward/mean"] == 0.5
+
+
+def test_figures_that_cannot_be_read_for_a_reason_without_words_are_missed_by_its_kind(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(project, stage_record("sample"), {f"{SEED}/sampled/manifest.json": "2" * 64})
+    assert sync.sync() == 1
+    assert "sampled/provenance.json: recorded without figures: StopIteration" in capsys.readouterr().err
 
 
 def test_stages_are_recorded_in_the_order_of_the_dag(project: Path) -> None:
@@ -389,6 +411,49 @@ def test_a_server_that_is_away_is_named_without_its_password(fresh: Path, monkey
     trouble = sync.record_what_is_new()
     assert trouble.startswith("The MLflow server at http://127.0.0.1:9 does not answer (")
     assert not any(b"s3cret" in path.read_bytes() for path in fresh.rglob("*") if path.is_file())
+
+
+def test_what_a_foreign_server_answers_reaches_no_terminal_as_it_is(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    trained(fresh)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"SSH-2.0 \x1b]0;owned\x07\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        trouble = sync.record_what_is_new()
+    assert trouble.startswith(
+        f"What answers at {address} is no MLflow server (BadStatusLine: SSH-2.0 \\u001b]0;owned\\u0007)"
+    )
+
+
+def test_an_error_that_nobody_expected_is_told_without_control_characters(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(uri: str, artifacts: str | None) -> int:
+        raise RuntimeError("\x1b[2J")
+
+    monkeypatch.setattr(sync, "_record", fail)
+    assert sync.try_to_sync() == "RuntimeError: \\u001b[2J"
+
+
+def test_a_note_that_its_stage_removes_while_a_sync_looks_is_passed_over(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    trained(project)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "1-score-gone.json").symlink_to("removed")
+    assert sync.record_what_is_new() == ""
+    assert len(stage_runs(project)) == 1
 
 
 def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:

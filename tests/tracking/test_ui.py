@@ -11,11 +11,16 @@ import pytest
 from tests.listening import beyond_loopback, open_sockets
 from tests.tracking.conftest import execution, stage_record, write
 
+from dagrpo.files import write_json
+from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.ui import serve
 
 
-def test_the_address_of_the_experiments_runs_is_printed_once_it_answers(project: Path) -> None:
+def test_the_address_of_the_experiments_runs_is_printed_once_it_answers_though_nothing_can_be_added(
+    project: Path,
+) -> None:
     write(project, execution(stage_record()))
+    write_json(FOLDER / "1-of-another-version.json", {})  # a sync ends with a KeyError
     (project / "params.yaml").write_text("experiment: {name: demo}\n")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

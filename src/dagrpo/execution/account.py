@@ -69,12 +69,14 @@ def _peak(whose: int) -> int:
     return resource.getrusage(whose).ru_maxrss * KIBIBYTE
 
 
-def write_account(log: Path, provenance: Path, account: Account, configuration: Mapping[str, Any]) -> None:
+def write_account(
+    log: Path, provenance: Path, account: Account, configuration: Mapping[str, Any], note: str = ""
+) -> None:
     """Write the account beside the stage's log. A full disk costs the account, not the stage.
 
-    configuration: of the whole experiment, for the history of runs.
+    configuration: of the whole experiment, for the history of runs; note: the name of the execution's note in it.
     """
-    about = {"provenance": sha256_of(provenance), "configuration": dict(configuration)}
+    about = {"provenance": sha256_of(provenance), "configuration": dict(configuration), "note": note}
     try:
         write_json(log.with_suffix(SUFFIX), about | asdict(account))
     except OSError as error:

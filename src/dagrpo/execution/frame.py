@@ -120,14 +120,14 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     whole = record | _made_with(options.taken_from, runtime, threads)
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     configuration = configuration_of(options)
-    with noted(recorded, configuration, stopwatch.facts, options.log):
+    with noted(recorded, configuration, stopwatch.facts, options.log) as note:
         with _rolling_back(outputs.values()):
             stage.work(job)
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
         is_taken_over = options.taken_from is not None
         account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
-        write_account(options.log, outputs["provenance"], account, configuration)
+        write_account(options.log, outputs["provenance"], account, configuration, note)
     note_what_ran([str(path) for path in outputs.values()], outputs["provenance"], record)
 
 

@@ -48,15 +48,16 @@ def mode() -> str:
 @contextmanager
 def noted(
     record: Mapping[str, Any], configuration: Mapping[str, Any], facts: Mapping[str, str], log: Path
-) -> Iterator[None]:
+) -> Iterator[str]:
     """Keep a note about this execution, which stays if it fails; have MLflow follow a long one.
 
+    Yields the note's name without suffix, "" where DAGRPO_TRACKING is off.
     record: of provenance.json, with the paths of all outputs; facts: commit, versions, hardware.
     Raises UserError, before any work, if MLFLOW_TRACKING_URI does not name a store for runs.
     """
     chosen = mode()
     if chosen == "off":
-        yield
+        yield ""
         return
     require_recording(tracking_uri(recording_root(Path.cwd())))
     note = FOLDER / f"{now_ms()}-{record['stage']}-{uuid.uuid4().hex[:8]}.json"
@@ -68,7 +69,7 @@ def noted(
     if chosen == "on":
         timer.start()
     try:
-        yield
+        yield note.stem
     except BaseException as error:
         ended = {"status": "KILLED", "error": ""} if _is_stop(error) else {"status": "FAILED", "error": words_of(error)}
         _write(note, content | ended | {"ended": now_ms()})

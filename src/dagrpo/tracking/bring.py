@@ -87,14 +87,17 @@ def bring(target: Target, contents: Contents) -> None:
 
 
 def bring_steps(target: Target, steps: Sequence[Step]) -> None:
-    """Write the points that are missing: curves of training to the run of the seed, all else to the stage's own."""
+    """Write the points that are missing: curves of training to the run of the seed, all else to the stage's own.
+
+    Those of an execution that has finished also where an earlier attempt had other values.
+    """
     points = [
         Metric(metric_name(name), value if math.isfinite(value) else math.nan, step.time, step.step)
         for step in steps
         for name, value in step.values.items()
     ]
     run_id = target.parent if target.execution.stage in WITH_CURVES else target.run_id
-    log_points(target.client, run_id, points)
+    log_points(target.client, run_id, points, are_final=target.execution.status == "FINISHED")
 
 
 def _bring_file(client: MlflowClient, run_id: str, content: bytes, name: str, folder: str = "") -> None:

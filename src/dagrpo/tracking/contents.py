@@ -54,3 +54,4 @@ class Contents:
     problems: list[tuple[DataSet, dict[str, Any]]] = field(default_factory=list)  # as problems.problems_of gives them
     traces: list[list[dict[str, Any]]] = field(default_factory=list)  # of each table of attempts
     pages: list[Page] = field(default_factory=list)
+    missing: str = ""  # why none of these is there

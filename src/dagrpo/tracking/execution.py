@@ -11,7 +11,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.account import SUFFIX
 from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
-from dagrpo.files import digest_of, read_object, remove, sha256_of
+from dagrpo.files import digest_of, read_object, sha256_of
 from dagrpo.params.overlay import merged
 from dagrpo.params.schema import parse
 from dagrpo.provenance.records import in_order, read_execution
@@ -42,6 +42,8 @@ class Execution:
     error: str = ""
     log: Path | None = None  # None where another machine made the results
     process: Process | None = None  # of an execution that has no provenance.json
+    note: str = ""  # the name of its note, without suffix, where it is known
+    is_outdated: bool = False  # it has a note, though its outputs are there: made by it, or by a later execution
 
     @property
     def stage(self) -> str:
@@ -157,6 +159,7 @@ def _as_told(execution: Execution, log: Path, account: Mapping[str, Any]) -> Exe
     return replace(
         execution,
         log=log,
+        note=account.get("note", ""),
         started=started,
         ended=started + round(account["seconds"] * 1000),
         facts={"mlflow.user": user(), **account["facts"]},
@@ -179,22 +182,35 @@ def _configuration(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def unfinished() -> Iterator[Execution]:
     """Yield the noted executions that are at work or have failed, oldest first."""
     for note in sorted(FOLDER.glob("[0-9]*.json")):
-        execution = of_note(note)
-        if execution.status == "KILLED" and _is_made(execution):
-            remove(note)  # it was killed after its last output was written
+        try:
+            execution = of_note(note)
+        except UserError:
+            if note.exists():
+                raise
+            continue  # its stage has ended well meanwhile
+        is_unclear = execution.status != "FAILED" and not _works_here(execution)
+        if is_unclear and _is_made(execution):
+            yield replace(execution, status="KILLED", is_outdated=True)
         else:
             yield execution
 
 
+def _works_here(execution: Execution) -> bool:
+    return execution.status == "RUNNING" and execution.process is not None and execution.process.is_here
+
+
 def _is_made(execution: Execution) -> bool:
     provenance = Path(execution.places[-1])
-    is_new = provenance.is_file() and provenance.stat().st_mtime_ns // 1_000_000 >= execution.started
-    return is_new and read_object(provenance)["key"] == execution.key
+    try:
+        is_new = provenance.stat().st_mtime_ns // 1_000_000 >= execution.started
+        return is_new and read_object(provenance).get("key") == execution.key
+    except (FileNotFoundError, UserError):  # missing or damaged
+        return False
 
 
 def of_note(note: Path) -> Execution:
     """Return a note's execution; KILLED if its process is gone without a record. Raises UserError if the note is missing or damaged."""
-    content = read_object(note)
+    content, written = read_object(note), _last_change(note)
     process = Process(**content["process"])
     is_lost = content["status"] == "RUNNING" and process.is_gone
     return Execution(
@@ -205,9 +221,18 @@ def of_note(note: Path) -> Execution:
         configuration=content["configuration"],
         facts=content["facts"],
         started=content["started"],
-        ended=note.stat().st_mtime_ns // 1_000_000 if is_lost else content["ended"],
+        ended=written if is_lost else content["ended"],
         status="KILLED" if is_lost else content["status"],
         error=content["error"],
         log=Path(content["log"]),
         process=process,
+        note=note.stem,
     )
+
+
+def _last_change(note: Path) -> int:
+    """Return when a note was written, in milliseconds since 1970. UserError: it is gone."""
+    try:
+        return note.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        raise UserError(f"{note} is missing: its stage has ended.") from None

@@ -120,9 +120,14 @@ def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> It
 def _latest(children: Iterable[MlflowRun]) -> list[MlflowRun]:
     """Return the last run of each stage and place: an earlier failure no longer counts."""
     last: dict[str, MlflowRun] = {}
-    for child in children:
+    for child in sorted(children, key=_order, reverse=True):
         last.setdefault(child.data.tags.get("identity", child.info.run_id), child)
     return list(last.values())
+
+
+def _order(run: MlflowRun) -> tuple[int, int]:
+    """Return the second in which a run started, since an account has no milliseconds, and the number of its attempt."""
+    return run.info.start_time // 1000, int(run.data.tags.get(ATTEMPT, 1))
 
 
 def _set_note(client: MlflowClient, parent: MlflowRun, failed: MlflowRun | None) -> None:

@@ -7,6 +7,7 @@ from mlflow.tracking import MlflowClient
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import words_of
 from dagrpo.files import remove
 from dagrpo.tracking.bring import Target, bring
 from dagrpo.tracking.contents import Contents
@@ -14,7 +15,7 @@ from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import tag_value
 from dagrpo.tracking.parents import ERROR, settle_parents
 from dagrpo.tracking.read import contents_of
-from dagrpo.tracking.stage_runs import WholeRuns, find_experiment, open_run, tag_digests
+from dagrpo.tracking.stage_runs import INCOMPLETE, StageRuns, close_others, find_experiment, open_run, tag_digests
 from dagrpo.tracking.store import open_client, trouble_of_store
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
         client = open_client(uri)
         names = dict.fromkeys(execution.experiment for execution in executions)
         experiments = {name: find_experiment(client, name, artifacts) for name in names}
-        held = {name: WholeRuns(client, experiment_id) for name, experiment_id in experiments.items()}
+        held = {name: StageRuns(client, experiment_id) for name, experiment_id in experiments.items()}
         count = 0
         for each in executions:
             count += _record(client, experiments[each.experiment], each, held[each.experiment])
@@ -43,25 +44,37 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
     return count
 
 
-def _record(client: MlflowClient, experiment_id: str, execution: Execution, held: WholeRuns) -> bool:
+def _record(client: MlflowClient, experiment_id: str, execution: Execution, held: StageRuns) -> bool:
     """Record one execution; return True if it was missing. An active one is left to its follower."""
     if execution.status == "RUNNING":
         return False
-    is_missing = not held.have(execution)
+    own = close_others(client, experiment_id, execution) if held.have_open(execution) else None
+    is_missing = not execution.is_outdated and (own is not None or not held.have(execution))
     if is_missing:
-        write_run(client, experiment_id, execution, _contents(execution))
+        contents, begun = _contents(execution), held.begun(execution)
+        if execution.status == "FINISHED" and begun is not None and own is None and contents.missing:
+            return False  # it is there, and its figures cannot be read yet
+        write_run(client, experiment_id, execution, contents, begun)
+    elif own is not None:  # killed after its last output was written, or before another made them
+        client.set_terminated(own, execution.status, execution.ended)
     if execution.status != "FINISHED":
         remove(execution.source)
     return is_missing
 
 
-def write_run(client: MlflowClient, experiment_id: str, execution: Execution, contents: Contents) -> None:
+def write_run(
+    client: MlflowClient, experiment_id: str, execution: Execution, contents: Contents, begun: str | None = None
+) -> None:
     """Write the whole run of an execution, its status last: a run that was begun and not finished is found and continued."""
-    run = open_run(client, experiment_id, execution)
+    run = open_run(client, experiment_id, execution, begun)
     run_id = run.info.run_id
     bring(Target(client=client, experiment_id=experiment_id, run=run, execution=execution), contents)
     if execution.outputs:
         tag_digests(client, run_id, "output", execution.outputs)
+    if contents.missing:
+        client.set_tag(run_id, INCOMPLETE, tag_value(contents.missing))
+    elif INCOMPLETE in run.data.tags:
+        client.delete_tag(run_id, INCOMPLETE)
     if execution.error:
         client.set_tag(run_id, ERROR, tag_value(execution.error))
     client.set_terminated(run_id, execution.status, execution.ended)
@@ -72,5 +85,5 @@ def _contents(execution: Execution) -> Contents:
     try:
         return contents_of(execution)
     except Exception as error:  # noqa: BLE001  the border to files that may be gone, damaged or of another version
-        say(f"{execution.source}: recorded without figures: {error}")
-        return Contents()
+        say(f"{execution.source}: recorded without figures: {words_of(error)}")
+        return Contents(missing=words_of(error))

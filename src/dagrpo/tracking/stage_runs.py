@@ -1,6 +1,7 @@
 """MLflow runs of executions, below the run of their seed."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from mlflow.entities import LifecycleStage, Param, RunTag
@@ -8,7 +9,9 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.contents import WITH_CURVES
+from dagrpo.tracking.environment import Process
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import digest_list, file_tag, flatten, tag_value
 from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, describe, find_parent, variation_tags
@@ -16,6 +19,7 @@ from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, de
 ABOUT_CURVES = (
     "Its curves are those of the run above it, which stands for the seed. Here: completions, traces, the machine."
 )
+INCOMPLETE = "incomplete"  # the tag that says why a run has no figures
 
 
 def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -33,43 +37,86 @@ def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     return str(experiment.experiment_id)
 
 
-class WholeRuns:
-    """The closed runs of an experiment, by key: queried once, however many executions are compared."""
+class StageRuns:
+    """The runs of stages in an experiment: queried once, however many executions are compared."""
 
     def __init__(self, client: MlflowClient, experiment_id: str) -> None:
-        self._tags: dict[str, list[Mapping[str, str]]] = {}
-        closed = "tags.role = 'stage' and attributes.status != 'RUNNING'"
-        for run in all_runs(client, experiment_id, closed):
-            about = {**run.data.tags, "status": run.info.status}
-            self._tags.setdefault(run.data.tags["key"], []).append(about)
+        self._closed: dict[str, list[Mapping[str, str]]] = {}  # {key: tags}
+        self._open: set[str] = set()  # identities
+        for run in all_runs(client, experiment_id, "tags.role = 'stage'"):
+            about = {**run.data.tags, "status": run.info.status, "run_id": run.info.run_id}
+            if run.info.status == "RUNNING":
+                self._open.add(about["identity"])
+            else:
+                self._closed.setdefault(about["key"], []).append(about)
 
     def have(self, execution: Execution) -> bool:
-        """Return True if one of the runs is this execution's: it has its status and outputs, or is of its note."""
+        """Return True if a complete closed run has the status and outputs of this execution, or is of its note."""
+        alike = self._alike(execution)
+        return any(tags["status"] == execution.status and INCOMPLETE not in tags for tags in alike)
+
+    def have_open(self, execution: Execution) -> bool:
+        """Return True if a run of the same files was RUNNING at the query."""
+        return execution.identity in self._open
+
+    def begun(self, execution: Execution) -> str | None:
+        """Return the id of a closed run to continue: it has no figures yet, or another clone of the project has closed it."""
+        return next((tags["run_id"] for tags in self._alike(execution)), None)
+
+    def _alike(self, execution: Execution) -> list[Mapping[str, str]]:
         if execution.status == "FINISHED":
             own = {file_tag("output", path): digest for path, digest in execution.outputs.items()}
             own |= {"status": "FINISHED"}
         else:
-            own = {"execution": execution.source.stem}
-        return any(own.items() <= tags.items() for tags in self._tags.get(execution.key, ()))
+            own = {"execution": execution.note}
+        return [tags for tags in self._closed.get(execution.key, ()) if own.items() <= tags.items()]
 
 
-def open_run(client: MlflowClient, experiment_id: str, execution: Execution) -> MlflowRun:
+def open_run(client: MlflowClient, experiment_id: str, execution: Execution, begun: str | None = None) -> MlflowRun:
     """Return the run that a sync or a follower has begun for this execution, or a new one.
 
-    A run that an earlier execution has left RUNNING is KILLED: the workflow never makes the same files twice at once.
+    begun: the id of a closed run of this execution to continue, if there is one.
     """
-    own = None
-    left = f"tags.identity = '{execution.identity}' and attributes.status = 'RUNNING'"
-    for run in client.search_runs([experiment_id], left):
-        if run.data.tags.get("key") == execution.key and own is None:
-            own = run
-        else:
-            client.set_terminated(run.info.run_id, "KILLED")
-    run_id = own.info.run_id if own else _create(client, experiment_id, execution)
+    own = close_others(client, experiment_id, execution)
+    run_id = own or begun or _create(client, experiment_id, execution)
     for params in batches([Param(name, value) for name, value in flatten(execution.record["params"]).items()]):
         client.log_batch(run_id, params=params)
     tag_digests(client, run_id, "input", execution.record["inputs"])
     return client.get_run(run_id)
+
+
+def close_others(client: MlflowClient, experiment_id: str, execution: Execution) -> str | None:
+    """Close as KILLED the runs that earlier executions of the same stage have left; return the id of this one's open run."""
+    own = None
+    left = f"tags.identity = '{execution.identity}' and attributes.status = 'RUNNING'"
+    for run in client.search_runs([experiment_id], left):
+        if own is None and _is_own(run.data.tags, execution):
+            own = str(run.info.run_id)
+        elif _is_left(run.data.tags):
+            client.set_terminated(run.info.run_id, "KILLED")
+    return own
+
+
+def _is_own(tags: Mapping[str, str], execution: Execution) -> bool:
+    """Return True if an open run is this execution's: of its note, or begun by a sync for the same results."""
+    if "execution" in tags:
+        return tags["execution"] == execution.note
+    return execution.status == "FINISHED" and tags.get("key") == execution.key
+
+
+def _is_left(tags: Mapping[str, str]) -> bool:
+    """Return True if the process of an open run is gone and no note says how it ended. Another clone's may be alive."""
+    process = _process_of(tags)
+    has_note = "execution" in tags and (FOLDER / f"{tags['execution']}.json").exists()
+    return not has_note and (process is None or process.is_gone)
+
+
+def _process_of(tags: Mapping[str, str]) -> Process | None:
+    """Return the process of the stage; None for a run that a sync has begun for results."""
+    if "process.pid" not in tags:
+        return None
+    pid, started = int(tags["process.pid"]), float(tags["process.started"])
+    return Process(pid=pid, started=started, host=tags["process.host"], boot=tags.get("process.boot", ""))
 
 
 def tag_digests(client: MlflowClient, run_id: str, kind: str, digests: Mapping[str, str]) -> None:
@@ -104,7 +151,9 @@ def _tags(execution: Execution) -> dict[str, str]:
     tags |= variation_tags(execution)
     tags |= {"taken_from": record["taken_from"]} if "taken_from" in record else {}
     tags |= {"identity": execution.identity, "mlflow.source.name": f"src/dagrpo/stages/{record['stage']}.py"}
-    tags |= {} if execution.status == "FINISHED" else {"execution": execution.source.stem}
+    tags |= {} if execution.status == "FINISHED" else {"execution": execution.note}
+    if execution.process is not None:
+        tags |= {f"process.{name}": value for name, value in asdict(execution.process).items()}
     tags |= {NOTE: ABOUT_CURVES} if execution.stage in WITH_CURVES else {}
     tags |= {"mlflow.source.type": "LOCAL"} | dict(execution.facts)
     return {name: tag_value(value) for name, value in tags.items()}

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -148,7 +149,7 @@ def require_usable(uri: str) -> None:
 
 
 def require_answer(uri: str) -> None:
-    """Raise UserError if the address is a server's that does not answer."""
+    """Raise UserError if the address is a server's that does not answer, or not in HTTP."""
     if not is_server(uri):
         return
     try:
@@ -156,6 +157,11 @@ def require_answer(uri: str) -> None:
             pass
     except urllib.error.HTTPError:
         return  # it answers; whether we may write, its own client will say
+    except HTTPException as error:
+        words = one_line(f"{type(error).__name__}: {error}".strip(), LONGEST)
+        raise UserError(
+            f"What answers at {without_user(uri)} is no MLflow server ({words}): correct MLFLOW_TRACKING_URI."
+        ) from None
     except OSError as error:
         raise UserError(
             f"The MLflow server at {without_user(uri)} does not answer ({getattr(error, 'reason', error)}): "

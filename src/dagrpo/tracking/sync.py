@@ -2,11 +2,15 @@
 
 import os
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import words_of
 from dagrpo.execution.record import TOPS, provenances_of
 from dagrpo.files import digest_of, write_text
 from dagrpo.tracking.attempt import FOLDER, mode
@@ -20,6 +24,9 @@ from dagrpo.tracking.store import (
     without_password,
 )
 from dagrpo.tracking.variations import DVC_NAME, recording_root
+
+if TYPE_CHECKING:
+    from dagrpo.tracking.execution import Execution
 
 LOCK = Path(".state/tracking.lock")
 SYNCED = Path(".state/tracking.synced")  # a digest of what the last sync has found, all of which MLflow has
@@ -36,12 +43,24 @@ def record_what_is_new(every_s: float = 0) -> str:
         is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
         if mode() != "on" or is_young or _state(tracking_uri(recording_root(Path.cwd()))) == _synced():
             return ""
+    except Exception as error:  # noqa: BLE001  as below
+        return _trouble(error)
+    return try_to_sync()
+
+
+def try_to_sync() -> str:
+    """Sync, and return in words fit for a terminal why that failed; empty: it did not. Nothing is raised."""
+    try:
         sync()
-    except UserError as error:
-        return f"{error} No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
     except Exception as error:  # noqa: BLE001  the border between the results and their record
-        return hide_password(f"{type(error).__name__}: {error}", tracking_uri(recording_root(Path.cwd())))
+        return _trouble(error)
     return ""
+
+
+def _trouble(error: Exception) -> str:
+    words = hide_password(words_of(error), tracking_uri(recording_root(Path.cwd())))
+    rest = "No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
+    return f"{words} {rest}" if isinstance(error, UserError) else words
 
 
 def sync() -> int:
@@ -66,7 +85,7 @@ def _record(uri: str, artifacts: str | None) -> int:
     from dagrpo.tracking.execution import finished, unfinished
 
     state = _state(uri)
-    executions = [*finished(), *unfinished()]
+    executions = _in_order(list(finished()), list(unfinished()))
     if DVC_NAME in os.environ:  # what the experiment has checked out belongs to the history that it was made in
         executions = [each for each in executions if each.log is not None]
     if not executions:
@@ -79,13 +98,38 @@ def _record(uri: str, artifacts: str | None) -> int:
     return count
 
 
+def _in_order(made: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:
+    """Put each attempt that ended badly before the one that has made its files later, the other notes after all results."""
+    ordered: list[Execution] = []
+    left = list(noted)
+    for execution in made:
+        before = [each for each in left if _is_before(each, execution)]
+        left = [each for each in left if each not in before]
+        ordered += [*before, execution]
+    return ordered + left
+
+
+def _is_before(note: "Execution", made: "Execution") -> bool:
+    """Return True if a note is of an earlier execution of the same stage. Outdated ones come last, to be closed."""
+    is_earlier = note.started // 1000 <= made.started // 1000  # an account has no milliseconds
+    return is_earlier and not note.is_outdated and note.identity == made.identity
+
+
 def _state(uri: str) -> str:
     """Return a digest of the existing results and failures, and of the store."""
     names = [path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()]
     files = [*(path for name in sorted(set(names)) for path in provenances_of(name)), *sorted(FOLDER.glob("*.json"))]
     database = database_path(uri)
     place = [without_password(uri), database.stat().st_ino if database and database.exists() else 0]
-    return digest_of([place, [[str(path), path.stat().st_mtime_ns, path.stat().st_size] for path in files]])
+    return digest_of([place, list(_versions(files))])
+
+
+def _versions(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
+    """Yield path, modification time and size of files; a stage at work may have removed one that was listed."""
+    for path in files:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield str(path), status.st_mtime_ns, status.st_size
 
 
 def _synced() -> str:

@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,7 +32,7 @@ from dagrpo.tracking.store import (
     tracking_uri,
     without_user,
 )
-from dagrpo.tracking.sync import sync
+from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
 
 HOST = "127.0.0.1"
@@ -56,10 +56,8 @@ def serve(port: int) -> None:
     is_server = artifact_location(uri, root) is None
     if not is_server:
         _require_free(port)
-    try:
-        sync()
-    except UserError as error:
-        print(f"MLflow does not hold everything yet: {error}", file=sys.stderr)
+    if trouble := try_to_sync():  # what MLflow holds is shown all the same
+        print(f"MLflow does not hold everything yet: {trouble}", file=sys.stderr)
     if is_server:
         _announce(without_user(uri).rstrip("/"))
         return
@@ -112,7 +110,7 @@ def _ask(base: str, question: str) -> dict[str, Any] | None:
         with urllib.request.urlopen(f"{base}/api/2.0/mlflow/experiments/{question}", timeout=START_SECONDS) as answer:
             reply: dict[str, Any] = json.load(answer)
             return reply
-    except urllib.error.HTTPError:  # no such experiment
+    except (OSError, HTTPException, ValueError):  # no such experiment, or what answers is no MLflow server
         return None
 
 
