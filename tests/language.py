@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-CEILING = 44  # may only fall: lower it after rewriting a file
+CEILING = 2  # may only fall: lower it after rewriting a file
 HEAD_WORDS = 12  # of a module's docstring, without citations in parentheses
 OPENING = re.compile(
     r"(What|Whether|Who|Whom|Whose|Which|How|Why|Where|When|Of|That|Those|These|This|Such|So|It|Its|As|On|In|By|From|For|"

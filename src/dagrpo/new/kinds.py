@@ -1,11 +1,11 @@
-"""The kinds of plug-in that can be begun, and where each one's files stand."""
+"""The kinds of plug-in that `dagrpo new` writes, and their folders."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What is to be written."""
+    """A kind of plug-in to write."""
 
     TASK = "task"
     VERIFIER = "verifier"
@@ -15,7 +15,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Of one kind, in this repository."""
+    """The folders of a kind in this repository."""
 
     package: str  # dotted, of the folder in which plug-ins are found
     tests: str  # the folder of its tests

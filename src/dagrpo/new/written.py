@@ -30,7 +30,7 @@ KNOWN: Mapping[Kind, Plugins[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written, and how it is used."""
+    """The files that were written, and how to use the plug-in."""
 
     module: Path
     test: Path
@@ -39,9 +39,9 @@ class Written:
 
 
 def write(kind: Kind, name: str, package: Path | None) -> Written:
-    """Write a plug-in and its test. `package`: the folder of a package of the user's own; None: this repository.
+    """Write a plug-in and its test. `package`: the folder of the user's own package; None: this repository.
 
-    UserError: the name is none, is taken, or there is no such place.
+    Raises UserError for an invalid or existing name, and for a missing folder.
     """
     _require_name(kind, name)
     return _write_here(kind, name) if package is None else _write_elsewhere(kind, name, package)

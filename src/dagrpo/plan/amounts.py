@@ -30,7 +30,7 @@ class Memory:
         return sum(item.bytes for item in self.items)
 
     def of(self, name: str) -> int:
-        """Return the bytes of an item; 0 where there is none."""
+        """Return the bytes of an item; 0 without one."""
         return sum(item.bytes for item in self.items if item.name == name)
 
     def only(self, names: Collection[str]) -> "Memory":

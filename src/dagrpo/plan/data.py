@@ -1,4 +1,4 @@
-"""How many problems a task has, and how long their prompts are, as far as this folder says before and after `prepare`."""
+"""A task's number of problems and prompt lengths, before and after `prepare`."""
 
 from pathlib import Path
 from typing import Any

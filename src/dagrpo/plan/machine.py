@@ -1,4 +1,4 @@
-"""What an experiment is planned for: this machine as it is, a GPU by its name, or so much memory."""
+"""The machine to plan for: this one, a GPU, or an amount of memory."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""How long an experiment has taken here before, from the records of its stages: better than any formula.
+"""Recorded times of an experiment's stages, which replace estimates.
 
 A stage counts if it has read the parameters that it would read today; the number of training steps may differ. Only `Measured.last`
 takes all stages, whatever they have read.
@@ -27,7 +27,7 @@ WITHOUT_STEPS = ("sft", "difficulty", SAMPLE)  # their time is that of a whole r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is on record: nothing, if the experiment has not run here."""
+    """Recorded times; empty if the experiment has not run here."""
 
     stages: Mapping[str, float] = field(default_factory=dict)  # mean seconds of one run, by stage
     steps: Mapping[str, float] = field(default_factory=dict)  # mean seconds of a training step, by part

@@ -1,4 +1,4 @@
-"""The memory of each stage that trains or samples, on a device and on the host around it."""
+"""The memory of stages that train or sample, on device and host."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Models:
     """The shapes that an experiment is planned with; they do not change with a smaller batch."""
 
     policy: Shape
-    teacher: Shape | None  # None: there is none
+    teacher: Shape | None  # None without one
     pixels: int | None  # of a picture, at most; None: none are shown, or it is not known how large they are
 
     @classmethod
@@ -34,7 +34,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """What a stage holds at the same time, at its peak."""
+    """The peak memory of a stage, item by item."""
 
     stage: str
     on_device: tuple[Memory, ...]  # on the fullest device, that of rank 0 and the engine; without a GPU: on the machine

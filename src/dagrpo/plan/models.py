@@ -1,4 +1,4 @@
-"""Where the shape of an experiment's model is read: its config alone, from whatever of it is on this machine."""
+"""The shape of an experiment's model, from its config alone."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -29,7 +29,7 @@ class Plan:
     machine: str
     memory: int  # bytes of a device
     parameters: int  # of the policy
-    processes: int  # that train, each on a device of its own where there are GPUs
+    processes: int  # of the trainer, each on a separate device if there are GPUs
     stages: tuple[StageMemory, ...]
     times: tuple[StageSeconds, ...]
     last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here

@@ -1,4 +1,4 @@
-"""What would make an experiment fit: the first of a list of changes with which everything fits.
+"""Remedies: the first of a list of changes with which everything fits.
 
 On a GPU 16 bits come first: they save time in any case. Then come changes that change no result (runtime), and what costs most comes last.
 Each change is laid over those before it.

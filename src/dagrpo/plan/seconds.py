@@ -1,4 +1,4 @@
-"""How long the stages take: as long as they have taken here before, or else by their arithmetic."""
+"""The duration of stages: recorded, or else estimated."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -169,7 +169,7 @@ def _hand_over(training: Training, params: Params, speed: Speed) -> float:
 def sampling_seconds(
     shape: Shape, params: Params, speed: Speed, *, attempts: int, prompts: int, prompt: int, lengths: Lengths
 ) -> float:
-    """Return the seconds of generating so many attempts at so many problems, each as long as it may be.
+    """Return the seconds of `attempts` completions of the greatest length for each of `prompts` prompts.
 
     The slower one of two: computing, 2 N for each token that is written or taken in (a prompt once for all of its attempts), and
     reading the weights, once for each step of decoding. On top of it, reading every attempt's keys and values so far. GPUs that divide
@@ -189,7 +189,7 @@ def sampling_seconds(
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
-    """Return the seconds that a step waits for its batch: of an engine with room of its own, those that sampling outlasts the update."""
+    """Return the seconds that a step waits for its batch: if the engine works beside the trainer, those beyond the update."""
     return max(sampling - update, 0.0) if params.training.staleness and _is_beside(params, speed) else sampling
 
 

@@ -1,4 +1,4 @@
-"""How long the sequences of an experiment may be, and how many of them a process computes with at the same time."""
+"""The greatest lengths of sequences, and the number computed at once."""
 
 from dataclasses import dataclass
 from typing import Self

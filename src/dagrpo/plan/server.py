@@ -1,4 +1,4 @@
-"""The memory of an SGLang server: the policy's in the stages that sample, and the teacher's beside it."""
+"""The memory of SGLang servers, the policy's and the teacher's."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ PROCESSES_ON_CPU = int(1.5 * GIBIBYTE)  # scheduler, tokenizer and detokenizer, 
 
 
 def server_memory(what: str, shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
-    """Return what a server takes on each of its GPUs, or on a CPU, when it is asked for so many completions at once."""
+    """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
     return memory(what, _items(shape, engine, dtype, requests, gpu=gpu))
 
 

@@ -1,6 +1,6 @@
-"""The size of a model: how many weights it has, and how wide its activations and its cache are.
+"""The size of a model: weights, and widths of activations and cache.
 
-Counted on the model that transformers makes of its config, on torch's meta device, where tensors have a shape and take no memory. So
+Counted on the model that transformers builds from its config, on torch's meta device, where tensors have a shape and take no memory. So
 the numbers are right for every family, experts and vision towers included.
 """
 
@@ -31,7 +31,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """How a vision tower cuts pictures, and its layers."""
+    """The patches of a vision tower, and its layers."""
 
     patch_size: int  # pixels a side
     stack: Stack
@@ -39,7 +39,7 @@ class Pictures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """How many weights there are, and how many of them are trained."""
+    """The number of weights, and of trained ones."""
 
     weights: int  # of the model itself, tied ones counted once, without an adapter
     adapter: int  # of a LoRA adapter; all of them are trained

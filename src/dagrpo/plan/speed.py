@@ -1,4 +1,4 @@
-"""How fast a machine computes: the share of its data sheet that programs reach, or what a matrix product takes here."""
+"""The speed of a machine: a share of its data sheet, or measured."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Tensors without values that stand for those of a CPU or a GPU."""
+"""Tensors without values, which report the device of a CPU or GPU."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ _device_of = torch.Tensor.device.__get__
 
 
 class StandIn(TorchFunctionMode):
-    """Has tensors of torch's meta device say that they are on another device, which this machine need not have.
+    """A mode in which tensors of torch's meta device report another device, which this machine need not have.
 
-    Code that chooses its way by the type of a device takes the one that it would take there, and autograd works, which it does not for
+    Code that branches on the type of a device takes the branch that it would take there, and autograd works, which it does not for
     fake tensors of a CUDA device in a build without CUDA. Attention goes to the kernel that torch chooses there.
     """
 

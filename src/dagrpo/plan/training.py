@@ -35,7 +35,7 @@ class Training:
     trained: Trained
     passes: Passes
     processes: int
-    second_model: bool  # whether a reference policy has weights of its own
+    second_model: bool  # whether the reference policy is a second model in memory
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
     reduction: Reduction
     syncs_tensors: bool  # whether weights reach the engine in buckets on this device

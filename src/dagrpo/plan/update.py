@@ -131,10 +131,10 @@ _known: dict[tuple[str, str], Work] = {}
 
 
 def _at_depth(config: PreTrainedConfig, depth: int) -> PreTrainedConfig:
-    """Return the config of a text model with so many layers.
+    """Return the config of a text model with `depth` layers.
 
-    A mixture of experts sends tokens by their values, which are not there: it is counted as a dense model as wide as all that a token is
-    sent to. So is the language model of one that takes pictures.
+    A mixture of experts routes tokens by their values, which are missing here: it is counted as a dense model as wide as all that a token
+    is sent to. So is the language model of one that takes pictures.
     """
     text = deepcopy(config.get_text_config())
     if is_mixture_of_experts(text) or hasattr(config, "vision_config"):

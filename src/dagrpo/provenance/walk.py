@@ -1,4 +1,4 @@
-"""Walk from a file up to the raw data and down to its scores.
+"""Walk from a file up to raw data and down to scores.
 
 Read from the provenance files in the tree and from the history of runs in MLflow. Files are joined by content, so a
 file that was restored from a cache, moved, or overwritten since is found as well.
@@ -157,7 +157,7 @@ def _attach(tree: Tree, branch: Branch) -> None:
 
 
 def _text(text: str) -> str:
-    """What a record says, harmless for a terminal, and no markup."""
+    """Return a record's text, escaped for a terminal and without markup."""
     return escape(one_line(text, LONGEST_TEXT))
 
 
