@@ -189,7 +189,7 @@ def _require_known(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, Any]) -> None:
-    """The processor cuts what the tower was made for."""
+    """Raise UserError unless the processor cuts pictures as the tower expects."""
     for ours, theirs, default in (
         ("patch_size", "patch_size", None),
         ("merge_size", "spatial_merge_size", None),

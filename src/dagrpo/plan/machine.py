@@ -1,4 +1,4 @@
-"""The machine to plan for: this one, a GPU, or an amount of memory."""
+"""The machine to plan for: this one, a GPU, or some memory."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The speed of a machine: a share of its data sheet, or measured."""
+"""The speed of a machine: measured, or from its data sheet."""
 
 import os
 import time

@@ -57,7 +57,7 @@ class _Writing:
             self.output.append(token)
 
     def _open(self, token: str, missing: int, rest: list[str]) -> None:
-        """A command with arguments; as an argument itself, in braces."""
+        """Begin a command with arguments; in braces if it is an argument itself."""
         if missing:
             self.output.append("{")
             self._waiting.append(("", 0))  # the brace that _finish closes
@@ -68,7 +68,7 @@ class _Writing:
             _brackets_to_braces(rest)
 
     def _degree(self, rest: list[str]) -> None:
-        """The `[3]` of a root, as it stands."""
+        """Copy the `[3]` of a root."""
         spaces = len(rest) - next((at for at in range(len(rest) - 1, -1, -1) if not rest[at].isspace()), -1) - 1
         if rest[-1 - spaces : len(rest) - spaces] != ["["]:
             return
@@ -88,7 +88,7 @@ class _Writing:
         self._finish()
 
     def _close(self) -> None:
-        """A brace closes: commands that still wait inside it have no more arguments."""
+        """Close a brace: commands that still wait inside it have no more arguments."""
         while self._waiting and self._waiting[-1][0] not in ("{", ""):
             self._waiting.pop()
         self.output.append("}")
@@ -97,7 +97,7 @@ class _Writing:
             self._finish()
 
     def _finish(self) -> None:
-        """The innermost command has got an argument; when that was its last, it is one of the command around it."""
+        """Count an argument of the innermost command; after its last, the command is an argument of the one around it."""
         while self._waiting and self._waiting[-1][1]:
             command, missing = self._waiting.pop()
             if missing > 1:

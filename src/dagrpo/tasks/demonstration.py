@@ -37,7 +37,7 @@ def _is_message(message: Any) -> bool:
 
 
 def _require_turns(roles: Sequence[str], where: str) -> None:
-    """The policy opens and closes, and never speaks twice in a row: between two turns there is an answer to the first."""
+    """Check that the policy opens and closes and never speaks twice in a row: between two of its turns stands an answer."""
     twice = any(one == other == "assistant" for one, other in itertools.pairwise(roles))
     if not roles or roles[0] != "assistant" or roles[-1] != "assistant" or twice:
         raise UserError(

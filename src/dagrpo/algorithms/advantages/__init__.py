@@ -27,7 +27,7 @@ def _never(config: Any) -> bool:
 
 
 def _refuses_none(config: Any) -> None:
-    """A divergence that is taken from the reward is as good as any other part of it."""
+    """Accept a divergence that is subtracted from the reward, as any other part of it."""
 
 
 def _takes_any(config: Any, params: Params) -> None:
