@@ -83,7 +83,7 @@ def test_brackets_and_colons_are_printed_as_they_are(
     say: Callable[[], object], on_a_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text of others is no markup of rich's: a link would be hidden, a closing tag without an opening one an error."""
-    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(console._console, "_width", 1000)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(console._console, "_force_terminal", on_a_terminal)
     say()

@@ -25,7 +25,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/algorithms.md").read_tex
 @pytest.fixture
 def _with_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example's file where losses are looked for, as if it stood in the package."""
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    block, *_ = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     (tmp_path / "tilted.py").write_text(block)
     monkeypatch.setattr(losses, "__path__", [*losses.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, f"{losses.__name__}.tilted", raising=False)

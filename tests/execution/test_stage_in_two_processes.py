@@ -51,6 +51,7 @@ def test_a_stage_of_two_processes_records_that_it_was_two(ended: Path) -> None:
 def test_each_process_has_a_log_and_only_rank_0_records_the_stage(ended: Path) -> None:
     assert {path.name for path in (ended / "logs").iterdir()} == {
         "sft.log",
+        "sft.curve.jsonl",
         "sft.rank_1.log",
         "sft.execution.json",
     }

@@ -208,7 +208,7 @@ def test_no_mask_is_as_large_as_the_row(window: int | None, monkeypatch: pytest.
     given_masks: list[Any] = []
     policy.model.model.layers[0].register_forward_pre_hook(
         lambda layer, inputs, options: given_masks.append(
-            options["attention_mask"] if window is None else int(options["attention_mask"])
+            options["attention_mask"] if window is None else options["attention_mask"].shape[0]
         ),
         with_kwargs=True,
     )
