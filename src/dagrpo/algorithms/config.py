@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES, aggregation_of
+from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.algorithms.terms import TERMS, Weighed, computed
-from dagrpo.errors import UserError
-from dagrpo.params.base import Section
-from dagrpo.params.plugged import Choice, Chosen, Several
-from dagrpo.params.teacher import Teacher
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice, Chosen, Several
+from dagrpo.core.section import Section
 
 _GRPO: Any = {"name": "grpo"}
 _PPO_CLIP: Any = {"name": "ppo_clip"}

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Section, require_commit
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section, require_commit
 
 TEACHER = "teacher"  # the name of its folder, beside that of the model
 SOLUTION = "{solution}"  # in the text that a teacher reads: where the problem's own solution stands

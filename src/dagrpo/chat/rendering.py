@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates import render_template
-from dagrpo.errors import UserError
+from dagrpo.chat.templates import render_template
+from dagrpo.core.errors import UserError
 
 
 def render(
@@ -30,7 +30,7 @@ def prompt_text(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the prompt as text, ready to be tokenized unchanged. Raises UserError and TemplateRefusal as in dagrpo.chat_templates."""
+    """Return the prompt as text, ready to be tokenized unchanged. Raises UserError and TemplateRefusal as in dagrpo.chat.templates."""
     return template_text(tokenizer, messages, tools, add_generation_prompt=True)
 
 

@@ -18,8 +18,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from dagrpo.errors import UserError
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
 
 LONGEST_TEMPLATE = 1_000_000  # characters; published ones have up to 30,000
 LONGEST_TEXT = 20_000_000  # characters: some five million tokens

@@ -1,7 +1,7 @@
 """Models with a PEFT LoRA adapter: base weights, updates, adapter files.
 
 The base weights never change: a merge is W + s B A in a separate tensor, so that repeated merges give the same bits. The trainer
-adds adapters to models (trainer/adapter.py); lora.py reads other adapters from folders. Imports no PEFT: adapted layers are
+adds adapters to models (trainer/model/lora.py); lora.py reads other adapters from folders. Imports no PEFT: adapted layers are
 recognised by their attributes.
 """
 
@@ -17,7 +17,7 @@ from dagrpo.checkpoints.folder import ADAPTER
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.safetensors_file import planned_safetensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.files import json_text
+from dagrpo.utils.files import json_text
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"

@@ -14,8 +14,8 @@ from typing import Any
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.tensors import TensorSpec
 from dagrpo.checkpoints.weight_map import require_own
-from dagrpo.errors import UserError
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
 
 _FARTHEST = 1 << 40  # elements along one axis
 

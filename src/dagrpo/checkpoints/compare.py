@@ -14,7 +14,7 @@ from torch import Tensor
 from dagrpo.checkpoints.manifest import Manifest, summary_of, verify
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.tensors import TensorSpec, dtype_name, parameter_count, raw_bytes, total_bytes
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 _BLOCK = 1 << 22  # values that are compared at a time
 

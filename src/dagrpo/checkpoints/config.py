@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from dagrpo.checkpoints.formats import require_format_name
-from dagrpo.params.base import Section
+from dagrpo.core.section import Section
 
 
 class Checkpoint(Section):

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dagrpo import console
 from dagrpo.checkpoints import store
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.folder import new_checkpoint, require_format, require_tokenizer
 from dagrpo.checkpoints.formats import CheckpointFormat, format_named
 from dagrpo.checkpoints.manifest import Manifest, save_manifest, verify_listing
 from dagrpo.checkpoints.planned import PlannedFile, planned_copy, write_hashed
 from dagrpo.checkpoints.source import Source, open_source
 from dagrpo.checkpoints.tensors import first_difference
-from dagrpo.errors import UserError
-from dagrpo.listing import FileEntry
-from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.core.errors import UserError
+from dagrpo.utils import console
+from dagrpo.utils.manifest import FileEntry
 
 HUGGINGFACE = "huggingface"
 _NO_OPTIONS: Mapping[str, str] = {}

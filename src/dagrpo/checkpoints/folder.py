@@ -16,10 +16,10 @@ from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import BESIDE, Manifest, read_manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.checkpoints.weight_map import require_own
-from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, read_object, require_space, write_text
-from dagrpo.full_disk import full_disk_naming
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import atomic_folder, read_object, require_space, write_text
+from dagrpo.utils.full_disk import full_disk_naming
+from dagrpo.utils.manifest import MANIFEST
 
 CONFIG = "config.json"
 ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint

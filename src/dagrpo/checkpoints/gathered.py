@@ -13,8 +13,8 @@ from dagrpo.checkpoints.adapted import low_rank_updates, whole
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.utils.distributed import World
 
 _OWNERS_KEPT = 2  # of expert weights, two of the model's tensors are read alternately
 

@@ -21,10 +21,10 @@ from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import Source
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.weight_map import require_own
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
-from dagrpo.listing import MANIFEST
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.utils.files import read_object
+from dagrpo.utils.manifest import MANIFEST
 
 # With these PEFT computes more than s B A, or changes more than the weights of linear layers.
 _UNSUPPORTED = (
@@ -120,8 +120,8 @@ def _adapter_of(source: Source, folder: Path) -> Adapter:
     if adapter.scales.keys() <= source.tensors.specs.keys():
         return adapter
     from dagrpo.checkpoints.modules import (
-        names_in_checkpoint,
-    )  # transformers is imported where it names weights otherwise
+        names_in_checkpoint,  # transformers is imported where it names weights otherwise
+    )
 
     names = names_in_checkpoint(source.home, [*adapter.scales])
     return replace(

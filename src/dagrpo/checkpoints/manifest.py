@@ -13,11 +13,11 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
-from dagrpo.errors import UserError
-from dagrpo.file_names import is_below
-from dagrpo.files import canonical_json, read_json, write_json
-from dagrpo.listing import MANIFEST, FileEntry, entry_of, fault_of, fault_of_size
-from dagrpo.visible import one_line, shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line, shown
+from dagrpo.utils.file_names import is_below
+from dagrpo.utils.files import canonical_json, read_json, write_json
+from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of, fault_of_size
 
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
 

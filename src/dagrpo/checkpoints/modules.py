@@ -15,8 +15,8 @@ from torch import Tensor
 from dagrpo.checkpoints.adapted import low_rank_updates, without_adapter
 from dagrpo.checkpoints.folder import require_config
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel, no_init_weights, revert_weight_conversion
-from dagrpo.errors import UserError
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
 
 
 def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -> PreTrainedModel:

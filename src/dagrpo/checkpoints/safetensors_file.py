@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.checkpoints.tensors import SomeTensors, Tensors, TensorSpec, raw_bytes, total_bytes
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,

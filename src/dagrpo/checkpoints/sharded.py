@@ -20,7 +20,7 @@ from dagrpo.checkpoints.modules import build_model, dtype_of_model, empty_model,
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.store import save_weights
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
-from dagrpo.distributed import World
+from dagrpo.utils.distributed import World
 
 
 def model_to_shard(folder: Path, dtype: torch.dtype, world: World) -> tuple[PreTrainedModel, Tensors | None]:

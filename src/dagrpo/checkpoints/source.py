@@ -8,8 +8,8 @@ from dagrpo.checkpoints.folder import CONFIG, auxiliary_files
 from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import TensorSummary, read_manifest, summary_of, verify_digests, verify_listing
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import MANIFEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.planned import PlannedFile, write_all
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
-from dagrpo.files import link_or_copy
-from dagrpo.listing import MANIFEST
+from dagrpo.utils.files import link_or_copy
+from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -6,9 +6,9 @@ Reads tokenizer.json alone: neither torch nor transformers is imported.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_text
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.utils.files import read_text
 
 Decode = Callable[[Sequence[int]], str]
 

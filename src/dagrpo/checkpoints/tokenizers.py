@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.utils.files import read_object
 
 _QWEN2 = frozenset({"Qwen2Tokenizer", "Qwen2TokenizerFast"})
 _MODELS = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"})

@@ -5,11 +5,11 @@ The check precedes any opening of a file, since an index may come from an untrus
 
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.file_names import is_plain, leads_out
-from dagrpo.files import read_json
-from dagrpo.listing import MANIFEST
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.utils.file_names import is_plain, leads_out
+from dagrpo.utils.files import read_json
+from dagrpo.utils.manifest import MANIFEST
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

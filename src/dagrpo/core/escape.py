@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from reprlib import Repr
 
-from dagrpo.redaction import without_passwords
+from dagrpo.core.redaction import without_passwords
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph
 LONGEST_SENTENCE = 480

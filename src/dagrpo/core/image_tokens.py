@@ -6,7 +6,7 @@ A run is as long as its picture takes tokens; models/pictures.py computes that l
 import itertools
 from collections.abc import Iterator, Sequence
 
-from dagrpo.records import PictureTokens
+from dagrpo.core.types import PictureTokens
 
 IMAGE = "<image>"  # in the text of a problem's messages
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.visible import MOST_TOLD, one_line, sentences, shown, visible
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import MOST_TOLD, one_line, sentences, shown, visible
 
 DEEPEST = 16  # levels of sections and lists
 MOST_VALUES = 5000  # the largest params.yaml today has 500

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Section
-from dagrpo.plugins import Plugins
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.section import Section
 
 LONGEST_NAME = 200
 MOST_PARTS = 100

@@ -14,8 +14,8 @@ from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar, cast
 
-from dagrpo.errors import Terminated, UserError
-from dagrpo.nearest import nearest_of
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.suggest import nearest_of
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Plugins(Generic[T]):
         )
 
     def _own(self) -> dict[str, _Place]:
-        modules = sorted(module.name for module in pkgutil.iter_modules(self._folders()))
+        modules = sorted(module.name for module in pkgutil.iter_modules(self._folders()) if not module.ispkg)
         if not self._several:
             return {name: _Place(module=f"{self.package}.{name}", attribute=self._attribute) for name in modules}
         own: dict[str, _Place] = {}

@@ -152,7 +152,7 @@ def _secrets_of(name: str, value: str) -> Iterator[str]:
 
 def _fit_to_show(text: str, secrets: Sequence[str] = ()) -> str:
     """Return a text for a log or a terminal: without secrets, and with its characters without a glyph escaped."""
-    from dagrpo.visible import visible  # which imports this module
+    from dagrpo.core.escape import visible  # which imports this module
 
     return visible(redacted(text, secrets))
 

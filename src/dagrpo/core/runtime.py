@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.addresses import SERVER_SCHEMES, parts_of
-from dagrpo.errors import UserError
-from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
+from dagrpo.core.urls import SERVER_SCHEMES, parts_of
 
 MOST_BATCH_TOKENS = 1 << 30
 LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for

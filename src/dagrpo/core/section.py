@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.plain import LONGEST_TEXT
+from dagrpo.core.errors import UserError
+from dagrpo.core.plain_values import LONGEST_TEXT
 
 Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
 EXTRACTION = (
@@ -26,7 +26,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0.01, le=604_800)]  # up to a week; less than a timer's grain would be no limit
 Factor = Annotated[float, Field(ge=-1000, le=1000)]  # of a reward
 Texts = Annotated[list[str], Field(max_length=1000)]
-# Checked by its reader alone. Its values are plain ones within limits, as all of params.yaml: see plain.py.
+# Checked by its reader alone. Its values are plain ones within limits, as all of params.yaml: see plain_values.py.
 Unchecked = Annotated[dict[str, Any], Field(max_length=1000)]
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 

@@ -53,7 +53,7 @@ class Example:
     ability: str = "math"
     verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
     images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
-    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (rollout/tools/)
+    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
     interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
     pass_rate: float | None = None  # share of right answers of some policy, 0 to 1: how easy it is; None: not known
     prompt_tokens: int = 0  # rendered with its tools by the experiment's tokenizer; 0: not counted yet

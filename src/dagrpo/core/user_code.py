@@ -1,6 +1,6 @@
 """User code that parameters name: part of the stages' identity.
 
-An edit to it runs the stages that use it again. execution/identity.py finds imports; nothing here imports or runs code.
+An edit to it runs the stages that use it again. pipeline/identity.py finds imports; nothing here imports or runs code.
 """
 
 import os

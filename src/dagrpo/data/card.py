@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dagrpo.tasks.gates.contamination import Contamination
-from dagrpo.tasks.gates.pass_rates import PassRates
-from dagrpo.tasks.gates.prompt_length import PromptTokens
+from dagrpo.data.filters.contamination import Contamination
+from dagrpo.data.filters.pass_rates import PassRates
+from dagrpo.data.filters.prompt_length import PromptTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

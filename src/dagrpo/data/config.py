@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_TOKENS, Section, Seed, Share, Unchecked
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import MOST_TOKENS, Section, Seed, Share, Unchecked
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
 ShapesLevel = Literal["count", "colour", "length"]

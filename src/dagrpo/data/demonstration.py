@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 ROLES = ("assistant", "tool", "user")
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from dagrpo.errors import UserError
-from dagrpo.records import Example
-from dagrpo.search import Passage
-from dagrpo.tasks.task import Problems
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.task import Problems
+from dagrpo.tools.retrieval import Passage
 
 PATIENCE = 1000  # draws in a row that give nothing new: there is hardly anything left to draw
 Drawn = TypeVar("Drawn")

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.source import Place, RawFile, Source
+from dagrpo.core.errors import UserError
+from dagrpo.data.source import Place, RawFile, Source
 
 if TYPE_CHECKING:
-    from dagrpo.hub import Wanted
+    from dagrpo.utils.hub import Wanted
 
 
 def hub_place(source: Source) -> Place:
@@ -35,7 +35,7 @@ def _urls(source: Source) -> dict[str, list[str]]:
 
     `datasets` gets an empty folder. In its shared cache it would, when the hub does not answer, use whichever commit it finds.
     """
-    from dagrpo.hub import require_answer, told_in_a_sentence
+    from dagrpo.utils.hub import require_answer, told_in_a_sentence
 
     require_answer(_wanted(source))
     import datasets  # 1 to 4 s, and only a hub that answers needs it
@@ -62,14 +62,14 @@ def _file(source: Source, url: str) -> RawFile:
 def _fetch(source: Source, name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    from dagrpo.hub import told_in_a_sentence
+    from dagrpo.utils.hub import told_in_a_sentence
 
     with told_in_a_sentence(_wanted(source)):
         return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
 
 
 def _wanted(source: Source) -> "Wanted":
-    from dagrpo.hub import Wanted
+    from dagrpo.utils.hub import Wanted
 
     return Wanted(
         repository=source.repository,

@@ -10,8 +10,8 @@ import io
 from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_ELONGATED, MOST_PIXELS
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import MOST_ELONGATED, MOST_PIXELS
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")

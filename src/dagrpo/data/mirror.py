@@ -5,8 +5,8 @@
 
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.source import SPLITS, Place, RawFile, Source
+from dagrpo.core.errors import UserError
+from dagrpo.data.source import SPLITS, Place, RawFile, Source
 
 SUFFIXES = (".jsonl", ".parquet")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
-from dagrpo.search import Passage
+from dagrpo.tools.retrieval import Passage
 
 PASSAGES = "passages.parquet"
 SCHEMA = pa.schema([pa.field("title", pa.string(), nullable=False), pa.field("text", pa.string(), nullable=False)])

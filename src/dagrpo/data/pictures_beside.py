@@ -7,10 +7,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.reading import Reader
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
+from dagrpo.core.errors import UserError
+from dagrpo.data.reading import Reader
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
 
 _MARK = "#"
 _UNREADABLE = bytes(32)  # in place of the digest of a picture's content

@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, write_json, write_parquet
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
+from dagrpo.core.types import Example
+from dagrpo.data.card import Card
+from dagrpo.data.config import Data
+from dagrpo.data.filters.answers import drop_conflicting, drop_unreadable
+from dagrpo.data.filters.contamination import Contamination, check_contamination
+from dagrpo.data.filters.duplicates import drop_repeated
+from dagrpo.data.filters.held_out import hold_out
+from dagrpo.data.filters.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
+from dagrpo.data.filters.prompt_length import DEFAULTS, LONG, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.data.filters.sieve import Sieve, dropped_table
+from dagrpo.data.filters.tools_told import TEMPLATE, require_tools_told
+from dagrpo.data.passages import PASSAGES, passages_table
+from dagrpo.data.registry import get_task
+from dagrpo.data.schema import to_table
+from dagrpo.data.source import SPLITS, VALIDATION
+from dagrpo.data.task import Problems, Task
 from dagrpo.models.pictures import processor_of, takes_pictures
-from dagrpo.params.base import Section
-from dagrpo.params.data import Data
-from dagrpo.records import Example
-from dagrpo.tasks.card import Card
-from dagrpo.tasks.gates.answers import drop_conflicting, drop_unreadable
-from dagrpo.tasks.gates.contamination import Contamination, check_contamination
-from dagrpo.tasks.gates.duplicates import drop_repeated
-from dagrpo.tasks.gates.held_out import hold_out
-from dagrpo.tasks.gates.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
-from dagrpo.tasks.gates.prompt_length import DEFAULTS, LONG, count_prompt_tokens, drop_long_prompts, prompt_tokens
-from dagrpo.tasks.gates.sieve import Sieve, dropped_table
-from dagrpo.tasks.gates.tools_told import TEMPLATE, require_tools_told
-from dagrpo.tasks.passages import PASSAGES, passages_table
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.schema import to_table
-from dagrpo.tasks.source import SPLITS, VALIDATION
-from dagrpo.tasks.task import Problems, Task
+from dagrpo.utils.files import atomic_folder, write_json, write_parquet
 
 CARD = "card.json"
 DROPPED = "dropped.parquet"

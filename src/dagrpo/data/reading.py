@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dagrpo.errors import UserError
-from dagrpo.parquet_size import BUFFER_BYTES, decodes_to_more
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source, to_row
-from dagrpo.visible import sentence
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import sentence
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source, to_row
+from dagrpo.utils.parquet_size import BUFFER_BYTES, decodes_to_more
 
 BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once

@@ -5,13 +5,13 @@ A task's name is the name of its folder in data/, so that an import path is writ
 
 from dataclasses import replace
 
-from dagrpo.params.data import Data
-from dagrpo.plugins import Plugins
-from dagrpo.tasks.task import Problems, Task
+from dagrpo.core.plugins import Plugins
+from dagrpo.data.config import Data
+from dagrpo.data.task import Problems, Task
 
 TASKS: Plugins[Task] = Plugins(
     what="task",
-    package="dagrpo.tasks.data_sets",
+    package="dagrpo.data.datasets",
     attribute="TASKS",
     group="dagrpo.tasks",
     key="experiment.train, evaluate and tasks",

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_regular
-from dagrpo.visible import one_line, sentence, shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line, sentence, shown
+from dagrpo.utils.files import read_regular
 
 LONGEST_TEXT = 1_000_000  # characters: more than the longest prompt of any model
 MOST_INTEGERS = 1000
@@ -82,7 +82,7 @@ class Row:
         return tuple(self._rgb_file(field, picture) for picture in listed)
 
     def _rgb_file(self, field: str, value: Any) -> bytes:
-        from dagrpo.tasks.images import rgb_file  # Pillow: only the tasks with pictures need it
+        from dagrpo.data.images import rgb_file  # Pillow: only the tasks with pictures need it
 
         content, path = self._picture(field, value), _path_in(value)
         try:

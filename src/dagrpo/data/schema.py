@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.errors import UserError
-from dagrpo.records import Example
-from dagrpo.tasks.demonstration import demonstration_of, demonstration_text
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.demonstration import demonstration_of, demonstration_text
 
 SINGLE_TURN_AGENT = "single_turn_agent"
 TOOL_AGENT = "tool_agent"  # verl runs its tool loop for rows that say so, and for no others

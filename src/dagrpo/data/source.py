@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.params.data import Data
-from dagrpo.tasks.row import Row, fault_in, value_at
+from dagrpo.core.errors import UserError
+from dagrpo.data.config import Data
+from dagrpo.data.row import Row, fault_in, value_at
 
 SPLITS = ("train", "test")  # every prepared task has these
 VALIDATION = "validation"  # comes beside them; it has no rows where the source has no such split

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dagrpo.errors import TransientError, UserError
-from dagrpo.full_disk import NEARLY_FULL, disk_of, free_on
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
 
 TAIL_BYTES = 1 << 16
 NO_GPU_TO_LEAVE = "runtime.engine.release_memory is true, but this machine has no GPU whose memory could be given back: set it to false."

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.params.rollout import HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.adapters import Adapter
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.rollout.config import HeadDtype
 
 
 class RolloutEngine(Protocol):
@@ -63,7 +63,7 @@ class RolloutEngine(Protocol):
 
     def digests(self) -> Sequence[Sequence[Mapping[str, str]]]:
         """Return the digests that each server reports, [servers][ranks]: its name of each tensor, and that tensor's digest (see
-        digests.py). A server has one rank for each GPU that it divides its weights over.
+        engine/sglang/digests.py). A server has one rank for each GPU that it divides its weights over.
 
         Only while no request is running.
         """

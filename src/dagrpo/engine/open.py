@@ -13,19 +13,19 @@ from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.params.rollout import HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.adapters import Adapter, AdapterFolders
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.own_servers import start_all
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.tensor_sync import obstacle_to_sharing, sync_device
-from dagrpo.rollout.engine.version import new_version
-from dagrpo.rollout.engine.weights import WeightsFolder, make_writable
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.adapters import Adapter, AdapterFolders
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.own_servers import start_all
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.tensor_sync import obstacle_to_sharing, sync_device
+from dagrpo.engine.sglang.weights import WeightsFolder, make_writable
+from dagrpo.engine.version import new_version
+from dagrpo.rollout.config import HeadDtype
+from dagrpo.utils.console import say
 
 API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
 MOST_OPEN_FILES = 65_536

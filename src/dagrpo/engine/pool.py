@@ -16,15 +16,15 @@ from uuid import uuid4
 import torch
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.console import say
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.adapters import AdapterFolders
-from dagrpo.rollout.engine.background import BackgroundLoop, all_of
-from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
-from dagrpo.rollout.engine.tensor_sync import buckets
-from dagrpo.rollout.engine.version import WeightVersion, new_version
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.background import BackgroundLoop, all_of
+from dagrpo.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
+from dagrpo.engine.sglang.adapters import AdapterFolders
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.tensor_sync import buckets
+from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.version import WeightVersion, new_version
+from dagrpo.utils.console import say
 
 SLICE = 64  # requests per HTTP request when not in lockstep
 SLICES_IN_FLIGHT = 8  # per server
@@ -67,7 +67,8 @@ class ServerPool:
         `leaves`: whether they can release their GPU memory (`release_memory`). `keeps_all`: whether the death of one is the end, as the
         assignment of requests to servers depends on their number.
         `adapters`: the folders of an adapter's versions, if `load` gets those. It is then called before any request.
-        `sync_device`: the device of buckets of weights that all servers can open (tensor_sync.py); None: weights travel in the folder.
+        `sync_device`: the device of buckets of weights that all servers can open (engine/sglang/tensor_sync.py); None:
+        weights travel in the folder.
         """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number

@@ -1,16 +1,16 @@
 """Chat templates of ours, for families whose own omit tools.
 
 The template is stored in the model folder: every stage reads it there, and `export` passes it on. Rendering is in
-dagrpo.chat_templates.
+dagrpo.chat.templates.
 """
 
 from pathlib import Path
 
 from dagrpo.checkpoints.folder import CONFIG
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, write_json, write_text
+from dagrpo.core.errors import UserError
 from dagrpo.models import qwen2_5_vl_tools
-from dagrpo.params.model import TEMPLATE_FAMILIES
+from dagrpo.models.config import TEMPLATE_FAMILIES
+from dagrpo.utils.files import read_object, write_json, write_text
 
 _TEMPLATES = {"qwen2_5_vl_tools": qwen2_5_vl_tools.TEMPLATE}
 _CONFIG = "tokenizer_config.json"

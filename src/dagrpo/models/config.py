@@ -8,10 +8,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
-from dagrpo.params.experiment import Name
-from dagrpo.rollout.tools import TOOLS
+from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Name
+from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
+from dagrpo.tools import TOOLS
 
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here

@@ -12,8 +12,8 @@ from dagrpo.checkpoints.folder import CONFIG, require_chat_template, require_con
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, write_json
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_object, write_json
 
 # What transformers 5 notes about this process rather than about the tokenizer.
 _NOT_OF_THE_TOKENIZER = ("backend", "is_local", "local_files_only")

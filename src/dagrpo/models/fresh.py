@@ -15,12 +15,12 @@ from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of, state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Fresh
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 from dagrpo.models.fresh_vision import config_with_pictures, save_preprocessor
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.model import Fresh
-from dagrpo.rollout.tools import ToolFunction, functions_of
+from dagrpo.tools import ToolFunction, functions_of
 
 
 def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype, max_pixels: int | None = None) -> Manifest:

@@ -10,10 +10,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, Qwen2_5_VLConfig, Qwen3VLConfig
 
 from dagrpo.checkpoints.modelling import PreTrainedConfig
-from dagrpo.files import write_json
+from dagrpo.models.config import FRESH_TOKENS, MERGED, Fresh, Vision, smallest_picture
 from dagrpo.models.pictures import PREPROCESSOR
 from dagrpo.models.tokenizer import PICTURE, PICTURE_END, PICTURE_START, VIDEO
-from dagrpo.params.model import FRESH_TOKENS, MERGED, Fresh, Vision, smallest_picture
+from dagrpo.utils.files import write_json
 
 ROPE_THETA = 10_000.0  # for contexts of hundreds of tokens
 WINDOW = 8  # patches a side, of the layers of Qwen2.5-VL that do not see the whole picture

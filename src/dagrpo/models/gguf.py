@@ -15,9 +15,9 @@ from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import no_progress_bars, require_all_loaded, state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
-from dagrpo.errors import UserError
-from dagrpo.files import sha256_of
+from dagrpo.core.errors import UserError
 from dagrpo.models.folder import finish, save_config, save_tokenizer
+from dagrpo.utils.files import sha256_of
 
 PACKAGE = "package:"
 WITH_PICTURES = ("clip", "mllama", "cogvlm")  # GGUF's names; Qwen's have vl in them

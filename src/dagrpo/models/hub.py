@@ -16,13 +16,13 @@ from dagrpo.checkpoints.folder import AUXILIARY, CONFIG, new_checkpoint, require
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, require_space
-from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
+from dagrpo.core.errors import UserError
 from dagrpo.models.chat_template import replace_chat_template
+from dagrpo.models.config import OWN_TEMPLATE
 from dagrpo.models.folder import finish
 from dagrpo.models.pictures import limit_pixels, takes_pictures
-from dagrpo.params.model import OWN_TEMPLATE
+from dagrpo.utils.files import read_object, require_space
+from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
 
 WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights

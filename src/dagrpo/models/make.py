@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.params.model import Model
+from dagrpo.models.config import Model
 
 
 def make_model(destination: Path, params: Model) -> Manifest:

@@ -1,7 +1,7 @@
 """Image preprocessing: the number of tokens and the patches of a picture.
 
 The image processor is transformers' own for Qwen2-VL, on Pillow, which the server runs too; torchvision is not needed.
-The limits are those of the model folder's preprocessor_config.json. tasks/images.py converts foreign files.
+The limits are those of the model folder's preprocessor_config.json. data/images.py converts foreign files.
 """
 
 import io
@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagrpo import placeholders
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, write_json
-from dagrpo.params.base import MOST_ELONGATED
-from dagrpo.records import PictureTokens
+from dagrpo.core import image_tokens
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import MOST_ELONGATED
+from dagrpo.core.types import PictureTokens
+from dagrpo.utils.files import read_object, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ class PictureProcessor:
 
         UserError: there are not as many pictures as placeholders, or there is one of a video.
         """
-        expanded = placeholders.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
+        expanded = image_tokens.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
         if expanded is None and self.tokens.video in token_ids:
             raise UserError("its prompt has a place for a video, and there are none: correct the task's data")
         if expanded is None:
@@ -137,7 +137,7 @@ class PictureProcessor:
 
     def collapsed(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Return a prompt with one placeholder per picture, from one with a run of them."""
-        return placeholders.collapsed(token_ids, self.tokens)
+        return image_tokens.collapsed(token_ids, self.tokens)
 
     def pixels(self, file: bytes) -> Pixels:
         """Return a picture's pixels, scaled to the model's limits and normalised."""

@@ -3,16 +3,16 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints import facts, store
 from dagrpo.checkpoints.folder import require_format
 from dagrpo.checkpoints.manifest import Manifest, read_manifest
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, write_json
-from dagrpo.listing import MANIFEST, entry_of
-from dagrpo.params.teacher import Teacher
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.utils.files import atomic_folder, write_json
+from dagrpo.utils.manifest import MANIFEST, entry_of
 
 ORIGIN = "origin.json"
 

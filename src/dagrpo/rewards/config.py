@@ -4,9 +4,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import EXTRACTION, Extractor, Seconds, Section
-from dagrpo.params.plugged import NameOf, Several
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import NameOf, Several
+from dagrpo.core.section import EXTRACTION, Extractor, Seconds, Section
 from dagrpo.rewards.components import COMPONENTS, Weighted
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 

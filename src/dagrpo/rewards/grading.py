@@ -9,9 +9,9 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Extractor
-from dagrpo.records import Verdict
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
 from dagrpo.rewards.latex import no_latex, shown
 from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import Comparison, WorkerPool

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rewards.dressing import balanced
 from dagrpo.rewards.forms import RELATION, Form, read
 from dagrpo.rewards.numbers import plain_number, truth_number

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from dagrpo.line_process import LineProcess
+from dagrpo.utils.worker_process import LineProcess
 
 Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
 

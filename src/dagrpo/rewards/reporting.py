@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.records import Verdict
+from dagrpo.core.types import Verdict
 
 TOTAL = "reward"  # the name under which a program reports the whole
 LARGEST = 1e30  # as a 32-bit number it can still be stored

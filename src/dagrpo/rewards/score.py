@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dagrpo.params.reward import Reward
-from dagrpo.records import Attempt, Score
+from dagrpo.core.types import Attempt, Score
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 
 

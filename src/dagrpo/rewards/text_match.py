@@ -11,8 +11,8 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Extractor
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.numbers import to_ascii
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
 from dagrpo.rewards.symbols import INVISIBLE, VULGAR

@@ -6,7 +6,7 @@ score.py prices an answer; pool.py compares what no fast comparison can decide.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dagrpo.params.base import Extractor
+from dagrpo.core.section import Extractor
 
 
 def same_text(answer: str, other: str) -> bool:

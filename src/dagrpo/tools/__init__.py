@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from dagrpo.named_code import NamedCode, no_named_code
-from dagrpo.params.base import Section
-from dagrpo.plugins import Plugins
-from dagrpo.records import Example
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.section import Section
+from dagrpo.core.types import Example
+from dagrpo.core.user_code import NamedCode, no_named_code
 
 
 class ToolFailure(Exception):

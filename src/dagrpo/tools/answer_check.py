@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import Field
 
-from dagrpo.params.base import Seconds
+from dagrpo.core.section import Seconds
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.rollout.tools import (
+from dagrpo.tools import (
     CallContext,
     OpenTool,
     StatelessTool,

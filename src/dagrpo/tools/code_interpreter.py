@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_CHARACTERS, MOST_PROCESSES, Seconds
-from dagrpo.rollout.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import MOST_CHARACTERS, MOST_PROCESSES, Seconds
+from dagrpo.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
 
 FUNCTION = function_of_text(
     "code_interpreter",
@@ -50,7 +50,7 @@ class Config(ToolSection):
 
 @asynccontextmanager
 async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
-    from dagrpo.interpreter.opened import fusion_interpreter, local_interpreter
+    from dagrpo.tools.interpreter.opened import fusion_interpreter, local_interpreter
     from dagrpo_sandbox import Limits
 
     limits = Limits(

@@ -9,19 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
-from dagrpo.named_code import NamedCode
-from dagrpo.params.base import Seconds, Texts
-from dagrpo.rollout.toolbox.mcp_connection import Address, Connection, offered
-from dagrpo.rollout.tools import (
-    CallContext,
-    OpenTool,
-    StatelessTool,
-    Tool,
-    ToolFunction,
-    ToolPlace,
-    ToolSection,
-)
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Seconds, Texts
+from dagrpo.core.user_code import NamedCode
+from dagrpo.tools import CallContext, OpenTool, StatelessTool, Tool, ToolFunction, ToolPlace, ToolSection
+from dagrpo.tools.connections.mcp_connection import Address, Connection, offered
 
 
 class Config(ToolSection):

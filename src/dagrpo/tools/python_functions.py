@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import Field, validate_call
 
-from dagrpo.errors import UserError
-from dagrpo.named_code import NamedCode
-from dagrpo.params.base import Texts
-from dagrpo.rollout.toolbox.described import described
-from dagrpo.rollout.toolbox.own_code import answer_of, imported
-from dagrpo.rollout.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Texts
+from dagrpo.core.user_code import NamedCode
+from dagrpo.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
+from dagrpo.tools.connections.described import described
+from dagrpo.tools.connections.own_code import answer_of, imported
 
 KEY = "rollout.tools.python_functions.functions"
 

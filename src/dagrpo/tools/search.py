@@ -10,12 +10,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Seconds
-from dagrpo.rollout.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
-from dagrpo.search import MOST_RESULTS
-from dagrpo.search.client import Limits, SearchClient
-from dagrpo.search.opened import Search, local_search
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Seconds
+from dagrpo.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
+from dagrpo.tools.retrieval import MOST_RESULTS
+from dagrpo.tools.retrieval.client import Limits, SearchClient
+from dagrpo.tools.retrieval.opened import Search, local_search
 
 FUNCTION = function_of_text("search", "Search for passages about something.", "query", "What to search for.")
 

@@ -19,7 +19,7 @@ SECONDS_TO_END = 60.0  # after SIGTERM: a process that waits in native code does
 STARTED_BY = "DAGRPO_STARTED_BY"  # host:pid, set by the starter, which may be gone before the stage can look
 GRACE = "DAGRPO_GRACE_SECONDS"  # set by the launcher of a stage with several processes
 USUAL_GRACE = 20.0
-STARTERS = frozenset({"snakemake", "dagrpo.launch", "stage.py"})
+STARTERS = frozenset({"snakemake", "dagrpo.pipeline.launch", "stage.py"})
 _watching = threading.Event()
 
 

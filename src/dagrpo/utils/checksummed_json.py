@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_json
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import write_json
 
 SEAL = "sha256"
 

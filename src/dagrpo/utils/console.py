@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.table import Table
 
-from dagrpo.visible import visible
+from dagrpo.core.escape import visible
 
 SECONDS_BETWEEN_LINES = 10.0
 Item = TypeVar("Item")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dagrpo.distributed import World
+    from dagrpo.utils.distributed import World
 
 SIDE = 256  # of the matrices
 TRIES = 3
@@ -36,7 +36,7 @@ def warning(types: Mapping[str, str]) -> str | None:
 
 def warn_of_slow_types(types: Mapping[str, str], world: "World") -> None:
     """Print the warning, if any, before a stage computes on a CPU; once for all ranks."""
-    from dagrpo.console import say
+    from dagrpo.utils.console import say
 
     if world.is_rank_zero and world.device.type == "cpu" and (told := warning(types)) is not None:
         say(told)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 FIXED = ":4096:8"  # eight workspaces of 4 MiB: what cuBLAS takes on an H100 anyway

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dagrpo.errors import UserError
-from dagrpo.ownership import is_own_folder
+from dagrpo.core.errors import UserError
+from dagrpo.utils.ownership import is_own_folder
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -1,6 +1,6 @@
 """Processes that train one policy together, or a single process.
 
-`dagrpo.launch` starts them. They exchange JSON and tensors, never a pickle.
+`dagrpo.pipeline.launch` starts them. They exchange JSON and tensors, never a pickle.
 """
 
 import json
@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dagrpo.determinism import add_up_in_one_order
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.utils.determinism import add_up_in_one_order
 
 # The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
 LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
@@ -136,7 +136,7 @@ def expand_segments() -> None:
     """Let this process's GPU memory segments grow in place, so that batches of varying lengths do not fragment it.
 
     Does nothing if the user has configured the allocator. Torch's own setting is changed, as servers would inherit an environment
-    variable. Such memory cannot be shared by CUDA IPC (see rollout/engine/tensor_sync.py).
+    variable. Such memory cannot be shared by CUDA IPC (see engine/sglang/tensor_sync.py).
     """
     if torch.cuda.is_available() and not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")

@@ -3,7 +3,7 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from dagrpo.execution.devices import visible_devices
+from dagrpo.utils.devices import visible_devices
 
 PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
 

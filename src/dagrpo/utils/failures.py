@@ -7,10 +7,10 @@ without a glyph, since files, servers and models are quoted as well.
 import errno
 import sys
 
-from dagrpo.errors import TransientError, UserError
-from dagrpo.full_disk import NO_ROOM, about_room
-from dagrpo.redaction import redacted
-from dagrpo.visible import visible
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.core.escape import visible
+from dagrpo.core.redaction import redacted
+from dagrpo.utils.full_disk import NO_ROOM, about_room
 
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again

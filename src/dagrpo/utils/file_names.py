@@ -6,7 +6,7 @@ They come from an index, a manifest or a header. Whether the files exist is not 
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dagrpo.visible import visible
+from dagrpo.core.escape import visible
 
 LONGEST = 255  # bytes of a name, as file systems have it
 LONGEST_PATH = 1024  # characters

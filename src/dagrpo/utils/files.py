@@ -21,8 +21,8 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagrpo.errors import UserError
-from dagrpo.full_disk import NotEnoughRoom, full_disk_naming
+from dagrpo.core.errors import UserError
+from dagrpo.utils.full_disk import NotEnoughRoom, full_disk_naming
 
 MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})

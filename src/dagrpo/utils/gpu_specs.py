@@ -9,8 +9,8 @@ Memory is nvidia-smi's memory.total, which is less than the name says.
 import re
 from dataclasses import dataclass
 
-from dagrpo.errors import UserError
-from dagrpo.nearest import nearest_of
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest_of
 
 MEBIBYTE = 1 << 20
 

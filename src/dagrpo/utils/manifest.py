@@ -6,10 +6,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.file_names import is_below
-from dagrpo.files import read_object, sha256_of
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.utils.file_names import is_below
+from dagrpo.utils.files import read_object, sha256_of
 
 MANIFEST = "manifest.json"  # stands for the folder that it is in, and lists its files
 

@@ -1,7 +1,7 @@
 """Executions read from provenance.json files.
 
 A file is named by its path and the sha256 of its content; a checkpoint by its manifest.json.
-`dagrpo.provenance.walk` adds MLflow's history of runs.
+`dagrpo.pipeline.provenance.walk` adds MLflow's history of runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,8 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_object
 
 
 class File(NamedTuple):

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagrpo.execution.environment import PACKAGES, version_of
-from dagrpo.files import sha256_of
+from dagrpo.utils.environment import PACKAGES, version_of
+from dagrpo.utils.files import sha256_of
 
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 GIT_TIMEOUT_SECONDS = 10

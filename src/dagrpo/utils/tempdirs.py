@@ -13,8 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dagrpo.ownership import is_own_file, is_own_folder
-from dagrpo.shared_memory import remove_noted
+from dagrpo.utils.ownership import is_own_file, is_own_folder
+from dagrpo.utils.shared_memory import remove_noted
 
 LOCK = ".lock"
 

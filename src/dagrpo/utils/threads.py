@@ -6,8 +6,8 @@ down to --cores and passes that number to libraries; in a stage run by hand, the
 
 import os
 
-from dagrpo.execution.declaration import Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Stage
 
 READ_BY_LIBRARIES = (
     "OMP_NUM_THREADS",

@@ -7,8 +7,8 @@ and are ignored for any other run.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, sha256_of, write_json
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_object, sha256_of, write_json
 
 FILE = "train.times.json"
 GROUP = "timing/"

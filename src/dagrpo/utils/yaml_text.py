@@ -13,9 +13,9 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from dagrpo.errors import UserError
-from dagrpo.params.plain import DEEPEST, MOST_VALUES, require_plain
-from dagrpo.visible import one_line, shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line, shown
+from dagrpo.core.plain_values import DEEPEST, MOST_VALUES, require_plain
 
 LARGEST_FILE = 100_000  # bytes: a params.yaml with all its comments has 15,000
 TEMPLATE = "__use_yte__"  # Snakemake takes a file with this key for a program, and runs it

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
-from dagrpo.plugins import Plugins
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
+from dagrpo.core.plugins import Plugins
 from dagrpo.rewards.components import lowest_reward
 
 if TYPE_CHECKING:
     import torch
 
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 BELOW_0 = -1e-9  # of a reward: nearer to 0 is what is left by rounding of prices that cancel each other

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
-from dagrpo.plugins import Plugins
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
+from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     import torch
 
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.aggregation import Aggregation
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
-from dagrpo.plugins import Plugins
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
+from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     import torch
 
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.algorithms.losses import Loss, ppo_clip
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 if TYPE_CHECKING:
     import torch

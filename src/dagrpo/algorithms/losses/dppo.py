@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
 
 if TYPE_CHECKING:
     import torch

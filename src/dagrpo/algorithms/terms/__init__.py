@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from pydantic import Field
 
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.errors import UserError
-from dagrpo.params.base import Factor, Section
-from dagrpo.plugins import Plugins
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.section import Factor, Section
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 
 class Weighed(Section):

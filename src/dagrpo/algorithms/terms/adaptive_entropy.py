@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dagrpo.algorithms.terms import Coefficient, Term, Weighed, entropy
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 
 class Config(Weighed):

@@ -13,13 +13,13 @@ from renderers import RendererConfig, create_renderer
 from renderers.base import ParsedResponse, ParsedToolCall, Renderer
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
-from dagrpo.rendering import completion_text
-from dagrpo.rollout.calls import Attempt, Status, call_id, schemas_of
-from dagrpo.rollout.calls.checks import checked
-from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.rollout.chat_formats.text import QUESTION, RESULT
-from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
+from dagrpo.chat.formats.text import QUESTION, RESULT
+from dagrpo.chat.formats.tokens import Tokens, any_of
+from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.chat.rendering import completion_text
+from dagrpo.chat.tool_calls import Attempt, Status, call_id, schemas_of
+from dagrpo.chat.tool_calls.checks import checked
+from dagrpo.core.errors import UserError
 
 OPENINGS = ("<tool_call>", "<|tool_call_begin|>", "<｜tool▁call▁begin｜>", "<|tool_call>", "<minimax:tool_call>")
 """The markers of all families that begin a call; a tokenizer has those of its own."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dagrpo.placeholders import IMAGE
-from dagrpo.records import Example
-from dagrpo.rollout.chat import Message
+from dagrpo.chat.renderers import Message
+from dagrpo.core.image_tokens import IMAGE
+from dagrpo.core.types import Example
 
 _PIECES = re.compile(f"({IMAGE})")
 

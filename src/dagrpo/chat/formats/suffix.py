@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagrpo.chat_templates import TemplateRefusal
-from dagrpo.rollout.calls import call_id
-from dagrpo.rollout.chat import Message, ToolSchema
-from dagrpo.rollout.chat_formats.text import QUESTION, THOUGHT, TemplateText
+from dagrpo.chat.formats.text import QUESTION, THOUGHT, TemplateText
+from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.chat.tool_calls import call_id
 
 SENTINELS = ("A1b2sentinelC3", "Zz9otherY8")
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates import TemplateRefusal
-from dagrpo.errors import UserError
-from dagrpo.rendering import completion_text
-from dagrpo.rollout.calls import Attempt, CallSyntax, attempts_in, call_id
-from dagrpo.rollout.calls.spans import TokenSpans
-from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.rollout.chat_formats import thinking
-from dagrpo.rollout.chat_formats.suffix import Suffixes
-from dagrpo.rollout.chat_formats.text import RESULT, TemplateText
-from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
+from dagrpo.chat.formats import thinking
+from dagrpo.chat.formats.suffix import Suffixes
+from dagrpo.chat.formats.text import RESULT, TemplateText
+from dagrpo.chat.formats.tokens import Tokens, any_of
+from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.chat.rendering import completion_text
+from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.chat.tool_calls import Attempt, CallSyntax, attempts_in, call_id
+from dagrpo.chat.tool_calls.spans import TokenSpans
+from dagrpo.core.errors import UserError
 
 PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
 

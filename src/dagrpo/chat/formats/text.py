@@ -10,11 +10,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates import TemplateRefusal
-from dagrpo.errors import UserError
-from dagrpo.rendering import chosen_template, template_text
-from dagrpo.rollout.calls import call_id
-from dagrpo.rollout.chat import Message, ToolSchema
+from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.chat.rendering import chosen_template, template_text
+from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.chat.tool_calls import call_id
+from dagrpo.core.errors import UserError
 
 QUESTION: Message = {"role": "user", "content": "u"}
 ARGUMENT, THOUGHT, RESULT = "Q7argumentX", "K3thoughtW", "R5resultY"

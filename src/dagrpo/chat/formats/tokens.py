@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.rollout.chat import Message
+from dagrpo.chat.renderers import Message
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"  # Unicode's noncharacters, which no text is to hold
 _GUARDED = re.compile(f"{_BEGIN}(\\d+){_END}")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from dagrpo.params.plugged import Choice
-from dagrpo.plugins import Plugins
-from dagrpo.rollout.calls import Status
+from dagrpo.chat.tool_calls import Status
+from dagrpo.core.plugged import Choice
+from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dagrpo.params.plugged import Choice
-from dagrpo.rollout.chat import Chat, ChatFormat
+from dagrpo.chat.renderers import Chat, ChatFormat
+from dagrpo.core.plugged import Choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +59,7 @@ class Config(Choice):
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
     """Return the family's format. Raises UserError if the family lacks an option, or the tokenizer lacks the family's markers."""
-    from dagrpo.rollout.chat_formats.family_format import family_format
+    from dagrpo.chat.formats.family_format import family_format
 
     return family_format(tokenizer, config.family, config.options)
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dagrpo.params.plugged import Choice, NameOf
-from dagrpo.rollout.calls.families import CALLS
-from dagrpo.rollout.chat import Chat, ChatFormat
+from dagrpo.chat.renderers import Chat, ChatFormat
+from dagrpo.chat.tool_calls.families import CALLS
+from dagrpo.core.plugged import Choice, NameOf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,13 +19,13 @@ class Config(Choice):
 
     name: Literal["template"] = Field("template", description="The model's own chat template.")
     calls: Annotated[str, NameOf(CALLS)] = Field(
-        "hermes", description="How the model writes calls of tools: a file of rollout/calls/families."
+        "hermes", description="How the model writes calls of tools: a file of chat/tool_calls/families."
     )
 
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
     """Return the template's format. Raises UserError if the tokenizer has no chat template."""
-    from dagrpo.rollout.chat_formats.template_format import TemplateFormat
+    from dagrpo.chat.formats.template_format import TemplateFormat
 
     return TemplateFormat(tokenizer, CALLS.get(config.calls))
 

@@ -47,7 +47,7 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
 
 def attempts_in(text: str, syntax: CallSyntax, tools: Sequence[Mapping[str, Any]]) -> list[Attempt]:
     """Return all attempted calls in a text, with a status for unknown tools and for arguments that break their tool's schema."""
-    from dagrpo.rollout.calls.checks import checked
+    from dagrpo.chat.tool_calls.checks import checked
 
     schemas = schemas_of(tools)
     return [checked(attempt, schemas) for attempt in syntax.read(text, schemas)]

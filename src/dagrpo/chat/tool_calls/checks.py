@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.rollout.calls import Attempt, Schemas
-from dagrpo.rollout.calls.bounded_schema import TooMuchWork, faults
+from dagrpo.chat.tool_calls import Attempt, Schemas
+from dagrpo.chat.tool_calls.bounded_schema import TooMuchWork, faults
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.rollout.untrusted_json import DEEPEST, require_storable
+from dagrpo.core.untrusted_json import DEEPEST, require_storable
 
 _SPACES = re.compile(r"[ \t\r\n]*")
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from dagrpo.rollout.calls import MOST_CALLS, Attempt, Status, unread
-from dagrpo.rollout.calls.json_text import Unreadable, json_at
-from dagrpo.rollout.calls.marked import Broken, named_call, object_of
+from dagrpo.chat.tool_calls import MOST_CALLS, Attempt, Status, unread
+from dagrpo.chat.tool_calls.json_text import Unreadable, json_at
+from dagrpo.chat.tool_calls.marked import Broken, named_call, object_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from dagrpo.rollout.calls import MOST_CALLS, Attempt, Status, unread
-from dagrpo.rollout.calls.json_text import Unreadable, after_spaces, json_at
+from dagrpo.chat.tool_calls import MOST_CALLS, Attempt, Status, unread
+from dagrpo.chat.tool_calls.json_text import Unreadable, after_spaces, json_at
 
 
 class Broken(Exception):

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from dagrpo.checkpoints.planned import PlannedFile
-from dagrpo.errors import UserError
-from dagrpo.plugins import Plugins
-from dagrpo.visible import one_line, shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line, shown
+from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     from dagrpo.checkpoints.tensors import Tensors
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 
 class CheckpointFormat(ABC):

@@ -27,9 +27,9 @@ from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.planned import PlannedFile, write_hashed
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
-from dagrpo.errors import UserError
-from dagrpo.files import fsync_file
-from dagrpo.listing import FileEntry
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import fsync_file
+from dagrpo.utils.manifest import FileEntry
 
 
 class StreamedStorageWriter(HuggingFaceStorageWriter):

@@ -13,8 +13,8 @@ from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec, total_bytes
 from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS, files_of_weights, read_weight_map
-from dagrpo.errors import UserError
-from dagrpo.files import json_text
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import json_text
 
 
 class HuggingFaceTensors:

@@ -5,16 +5,16 @@ A metric is named `<group>/<figure>` where it is computed, and a test compares t
 says how to read each and what to do about it, take their definitions from here.
 """
 
-from dagrpo.metrics.definition import Metric
-from dagrpo.metrics.evaluation import EVALUATION
-from dagrpo.metrics.gate import GATE
-from dagrpo.metrics.held_out import HELD_OUT
-from dagrpo.metrics.policy import POLICY
-from dagrpo.metrics.reward import REWARD
-from dagrpo.metrics.rollout import ROLLOUT
-from dagrpo.metrics.sft import SFT
-from dagrpo.metrics.timing import TIMING
-from dagrpo.metrics.tool import TOOL
+from dagrpo.core.metrics.definition import Metric
+from dagrpo.core.metrics.evaluation import EVALUATION
+from dagrpo.core.metrics.gate import GATE
+from dagrpo.core.metrics.held_out import HELD_OUT
+from dagrpo.core.metrics.policy import POLICY
+from dagrpo.core.metrics.reward import REWARD
+from dagrpo.core.metrics.rollout import ROLLOUT
+from dagrpo.core.metrics.sft import SFT
+from dagrpo.core.metrics.timing import TIMING
+from dagrpo.core.metrics.tool import TOOL
 
 __all__ = ["METRICS", "Metric", "definition_of", "meaning_of"]
 

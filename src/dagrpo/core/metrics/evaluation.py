@@ -4,7 +4,7 @@ A score comes with its interval, `<score>_low` and `<score>_high`. <kind> is gre
 called <task>_oracle.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 _SCORES = (
     Metric(

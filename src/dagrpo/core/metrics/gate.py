@@ -1,6 +1,6 @@
 """The group `gate/`: measurements of the checks of section training.gates."""
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 GATE = (
     Metric(

@@ -3,7 +3,7 @@
 A task with an oracle is called <task>_oracle.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 HELD_OUT = (
     Metric(

@@ -4,7 +4,7 @@ w is the trainer's probability of a sampled token before the step over the engin
 Losses, corrections and terms put their own metrics into this group; a user's plug-in defines its own.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 _UPDATE = (
     Metric(name="policy/loss", unit="loss", meaning="What was minimised, all terms included, mean over mini-batches."),

@@ -3,7 +3,7 @@
 Means are over trajectories that are learned from, unless the definition says otherwise.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 REWARD = (
     Metric(

@@ -3,7 +3,7 @@
 Means are over trajectories that are learned from.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 _ALWAYS = (
     Metric(

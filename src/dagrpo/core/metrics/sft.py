@@ -1,6 +1,6 @@
 """The group `sft/`: supervised fine-tuning before GRPO."""
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 SFT = (
     Metric(

@@ -3,7 +3,7 @@
 No part of any result: metrics.parquet does not have it.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 _PARTS = (
     Metric(

@@ -3,7 +3,7 @@
 Means are over trajectories that are learned from.
 """
 
-from dagrpo.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric
 
 TOOL = (
     Metric(name="tool/calls_mean", unit="calls", meaning="Average number of calls in an attempt, well or not."),

@@ -6,10 +6,10 @@ Answers are integers from 0 to 999.
 import re
 from functools import partial
 
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 
 INSTRUCTION = "Reason step by step, and put the final answer, an integer from 0 to 999, in \\boxed{}."
 _ANSWER = re.compile(r"[0-9]{1,3}")

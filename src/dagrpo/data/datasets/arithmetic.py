@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from dagrpo.errors import UserError
-from dagrpo.params.data import Arithmetic, Data, Level
-from dagrpo.records import Example
-from dagrpo.tasks.source import SPLITS
-from dagrpo.tasks.task import Problems, Task
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.config import Arithmetic, Data, Level
+from dagrpo.data.source import SPLITS
+from dagrpo.data.task import Problems, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from dagrpo.params.data import ArithmeticTool, Data
-from dagrpo.records import Example
-from dagrpo.tasks.demonstration import called, result, said
-from dagrpo.tasks.generated import demonstrating, distinct, generated
-from dagrpo.tasks.task import Problems, Task, chat
+from dagrpo.core.types import Example
+from dagrpo.data.config import ArithmeticTool, Data
+from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.generated import demonstrating, distinct, generated
+from dagrpo.data.task import Problems, Task, chat
 
 TOOL = "calculator"
 LEVELS = ("product_3_digit", "sum_5_digit")

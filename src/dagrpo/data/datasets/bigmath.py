@@ -3,10 +3,10 @@
 A problem has the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
 """
 
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(
     repository="SynthLabsAI/Big-Math-RL-Verified",

@@ -5,10 +5,10 @@ Each number is used once. The data set gives no solutions.
 
 import json
 
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(
     repository="Jiayi-Pan/Countdown-Tasks-3to4",

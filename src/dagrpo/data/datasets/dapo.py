@@ -6,10 +6,10 @@ a few of them with different answers: those are no copies. Ground truths are exa
 
 from functools import partial
 
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(
     repository="BytedTsinghua-SIA/DAPO-Math-17k",

@@ -5,10 +5,10 @@ The text of a problem may be as short as `Find x`: what is asked is in the pictu
 
 from functools import partial
 
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(
     repository="hiyouga/geometry3k",

@@ -6,11 +6,11 @@ supervised fine-tuning on the worked solutions.
 
 from functools import partial
 
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 from dagrpo.rewards.verifiers.gsm8k import extract
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
 
 SOURCE = Source(
     repository="openai/gsm8k",

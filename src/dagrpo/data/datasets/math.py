@@ -5,11 +5,11 @@ math_500 is the 500 of its test problems that Lightman et al. 2023 (arXiv:2305.2
 
 import re
 
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 from dagrpo.rewards.reading import last_boxed
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
 
 MATH = Source(
     repository="DigitalLearningGmbH/MATH-lighteval",

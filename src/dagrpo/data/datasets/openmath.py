@@ -4,10 +4,10 @@ Each problem occurs with several generated solutions, 13,972,791 rows in all: th
 answers are a language model's, by majority: some are wrong.
 """
 
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, chat
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(
     repository="nvidia/OpenMathInstruct-2",

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dagrpo.params.data import Data, PythonMath
-from dagrpo.records import Example
-from dagrpo.tasks.demonstration import called, result, said
-from dagrpo.tasks.generated import demonstrating, distinct, generated
-from dagrpo.tasks.task import Problems, Task, chat
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, PythonMath
+from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.generated import demonstrating, distinct, generated
+from dagrpo.data.task import Problems, Task, chat
 
 TOOL = "code_interpreter"
 PRIMES = tuple(n for n in range(2, 1000) if all(n % d for d in range(2, math.isqrt(n) + 1)))

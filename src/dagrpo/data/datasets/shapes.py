@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dagrpo.params.data import Data, Shapes, ShapesLevel
-from dagrpo.placeholders import IMAGE
-from dagrpo.records import Example
-from dagrpo.tasks.generated import distinct, generated
-from dagrpo.tasks.task import Problems, Task, chat
+from dagrpo.core.image_tokens import IMAGE
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, Shapes, ShapesLevel
+from dagrpo.data.generated import distinct, generated
+from dagrpo.data.task import Problems, Task, chat
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw

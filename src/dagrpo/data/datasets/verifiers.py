@@ -9,10 +9,10 @@ import json
 import subprocess
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.params.data import Data, VerifiersTaskset
-from dagrpo.records import Example
-from dagrpo.tasks.task import Problems, Task
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, VerifiersTaskset
+from dagrpo.data.task import Problems, Task
 
 SECONDS = 600  # to make the environment and to list the tasks
 

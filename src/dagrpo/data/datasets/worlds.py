@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dagrpo.params.data import Data, Worlds
-from dagrpo.records import Example
-from dagrpo.search import Passage
-from dagrpo.tasks.demonstration import called, result, said
-from dagrpo.tasks.generated import demonstrating, generated
-from dagrpo.tasks.task import Problems, Task, chat
-from dagrpo.tasks.world import Person, World, names, world
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, Worlds
+from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.generated import demonstrating, generated
+from dagrpo.data.task import Problems, Task, chat
+from dagrpo.data.world import Person, World, names, world
+from dagrpo.tools.retrieval import Passage
 
 TOOL = "search"
 LEVELS = {1: "1_hop", 2: "2_hops", 3: "3_hops"}

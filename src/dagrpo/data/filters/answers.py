@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
-from dagrpo.errors import UserError
-from dagrpo.records import Example
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.text import identity
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.text import identity
 
 UNREADABLE = "unreadable answer"
 CONFLICTING = "conflicting answers"

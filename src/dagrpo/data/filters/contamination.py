@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dagrpo.console import counted
-from dagrpo.records import Example
-from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.text import identity, normalised, runs, words
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.text import identity, normalised, runs, words
+from dagrpo.utils.console import counted
 
 CONTAMINATED = "shares words with a test problem"
 COMMON = 10  # a phrase that more train problems have is a phrase of the trade

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from dagrpo.records import Example
-from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.text import exact_identity, identity
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.text import exact_identity, identity
 
 REPEATED = "repeated question"
 RETYPED = "repeated question, retyped"

@@ -3,10 +3,10 @@
 import hashlib
 from dataclasses import replace
 
-from dagrpo.errors import UserError
-from dagrpo.records import Example
-from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.text import identity
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.text import identity
 
 
 def hold_out(sieve: Sieve, count: int) -> None:

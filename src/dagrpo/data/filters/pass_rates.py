@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet, sha256_of
-from dagrpo.records import Example
-from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.utils.files import read_parquet, sha256_of
 
 TOO_HARD = "pass rate below data.min_pass_rate"
 TOO_EASY = "pass rate above data.max_pass_rate"

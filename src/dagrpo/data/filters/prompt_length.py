@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.console import counted
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.image_tokens import IMAGE
+from dagrpo.core.section import Section
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.tokenizer import TokenCounter, rendered
 from dagrpo.models.pictures import PictureProcessor, processor_of
-from dagrpo.params.base import Section
-from dagrpo.placeholders import IMAGE
-from dagrpo.records import Example
-from dagrpo.rollout.tools import function_schemas
-from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.tokenizer import TokenCounter, rendered
+from dagrpo.tools import function_schemas
+from dagrpo.utils.console import counted
 
 LONG = "prompt too long"
 DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it ships with

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dagrpo.records import Example
+from dagrpo.core.types import Example
 
 SCHEMA = pa.schema(
     [

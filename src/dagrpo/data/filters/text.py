@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dagrpo.records import Example
+from dagrpo.core.types import Example
 
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_]+|\S")  # a number, a word, or any other single character
 _WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+")

@@ -6,11 +6,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates import TemplateRefusal
-from dagrpo.errors import UserError
-from dagrpo.records import Example
-from dagrpo.rendering import prompt_text
-from dagrpo.rollout.chat_formats.pictures import with_pictures
+from dagrpo.chat.formats.pictures import with_pictures
+from dagrpo.chat.rendering import prompt_text
+from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken

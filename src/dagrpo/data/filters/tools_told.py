@@ -6,10 +6,10 @@ A fresh model is exempt: its template has no room for descriptions, so it learns
 from collections.abc import Iterable
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
-from dagrpo.params.model import TEMPLATE_FAMILIES
-from dagrpo.records import Example
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.models.config import TEMPLATE_FAMILIES
+from dagrpo.utils.files import read_object
 
 TEMPLATE = "template"  # rollout.chat.name: by the model's own chat template; every other format has its own way to tell
 

@@ -1,7 +1,7 @@
 """LoRA adapters that SGLang serves beside weights that stay in its servers.
 
 A weight sync then sends only the adapter. Each version travels in a separate folder, in PEFT's layout.
-trainer/served_adapter.py takes an adapter from the trainer.
+trainer/sync/lora_export.py takes an adapter from the trainer.
 """
 
 import shutil
@@ -12,9 +12,9 @@ from pathlib import Path
 from dagrpo.checkpoints.adapted import CONFIG, PREFIX, WEIGHTS, adapter_config
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.files import json_text
-from dagrpo.rollout.engine.version import WeightVersion
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.version import WeightVersion
+from dagrpo.utils.files import json_text
 
 CPU_BACKEND = "torch_native"  # SGLang's other ones are kernels for a GPU
 

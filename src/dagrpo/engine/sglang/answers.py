@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dagrpo.placeholders import picture_lengths
-from dagrpo.records import Completion, PromptPictures, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.pictures import files_of, written_length
-from dagrpo.rollout.engine.version import WeightVersion
-from dagrpo.visible import one_line
+from dagrpo.core.escape import one_line
+from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.types import Completion, PromptPictures, SamplingRequest, ScoringRequest
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.sglang.images import files_of, written_length
+from dagrpo.engine.version import WeightVersion
 
 ABOUT_A_TOKEN = 256  # bytes of an answer, generously: its logprob, its number, its text
 ABOUT_AN_ID = 16  # bytes of a token's number in a list

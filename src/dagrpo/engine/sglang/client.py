@@ -14,8 +14,10 @@ from typing import Any
 
 import httpx
 
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.answers import (
+from dagrpo.core.escape import one_line
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.errors import RequestsAborted, ServerError, ServerLost, ServerUnreachable
+from dagrpo.engine.sglang.answers import (
     ABOUT_AN_ANSWER,
     MOST_DIGESTS,
     adapters_of,
@@ -28,10 +30,8 @@ from dagrpo.rollout.engine.answers import (
     tokens_written,
     without_name,
 )
-from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerLost, ServerUnreachable
-from dagrpo.rollout.engine.pictures import files_of, pictures_to_be_checked, sent_ids, sent_pictures
-from dagrpo.rollout.engine.version import WeightVersion
-from dagrpo.visible import one_line
+from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
+from dagrpo.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.execution.threads import READ_BY_LIBRARIES
-from dagrpo.loopback import LOOPBACK
-from dagrpo.params.rollout import HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.adapters import AdapterForm
-from dagrpo.rollout.engine.toolkit import compiler_environment
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.sglang.toolkit import compiler_environment
+from dagrpo.rollout.config import HeadDtype
+from dagrpo.utils.net import LOOPBACK
+from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 HOST = "127.0.0.1"
 LOGGING = "logging.json"  # in the scratch folder
@@ -202,7 +202,11 @@ def _write_private(path: Path, content: Mapping[str, Any]) -> None:
 
 def _logging_without(api_key: str) -> dict[str, Any]:
     """Return SGLang's default logging configuration without secrets: by default it logs all settings."""
-    formatter = {"()": "dagrpo.redaction.RedactingFormatter", "fmt": "[%(asctime)s] %(message)s", "secrets": [api_key]}
+    formatter = {
+        "()": "dagrpo.core.redaction.RedactingFormatter",
+        "fmt": "[%(asctime)s] %(message)s",
+        "secrets": [api_key],
+    }
     return {
         "version": 1,
         "disable_existing_loggers": False,

@@ -9,8 +9,8 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
-from dagrpo.placeholders import before_pictures, collapsed, picture_lengths
-from dagrpo.records import PromptPictures, SamplingRequest, ScoringRequest
+from dagrpo.core.image_tokens import before_pictures, collapsed, picture_lengths
+from dagrpo.core.types import PromptPictures, SamplingRequest, ScoringRequest
 
 _DATA = "data:;base64,"
 _JPEG = b"\xff\xd8"

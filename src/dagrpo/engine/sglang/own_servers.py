@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import VISIBLE, visible_devices
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.utils.devices import VISIBLE, visible_devices
 
 SUFFIX = ".server.log"
 # Makes one with this log. It sees the GPUs that are named, as CUDA_VISIBLE_DEVICES names them; None: all that this process sees.

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from dagrpo.files import open_private_log
-from dagrpo.shared_memory import note, remove_noted
+from dagrpo.utils.files import open_private_log
+from dagrpo.utils.shared_memory import note, remove_noted
 
 # The shell becomes the process; the subshell in the background is the watcher.
 WATCHED = """

@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 from dagrpo.checkpoints.weight_map import INDEX, files_of_weights
-from dagrpo.files import read_object
+from dagrpo.engine.errors import ServerError
+from dagrpo.models.config import NOT_WITH_PICTURES, SERVED_PATCH_SIZES, require_divided
 from dagrpo.models.pictures import PREPROCESSOR, takes_pictures
-from dagrpo.params.model import NOT_WITH_PICTURES, SERVED_PATCH_SIZES, require_divided
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.utils.files import read_object
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 

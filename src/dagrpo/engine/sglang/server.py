@@ -20,25 +20,9 @@ from typing import Self
 import httpx
 import psutil
 
-from dagrpo.console import waiting
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import VISIBLE
-from dagrpo.held_folder import held_folder
-from dagrpo.models.pictures import takes_pictures
-from dagrpo.params.rollout import HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.adapters import AdapterForm
-from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.command import (
-    HOST,
-    divided_environment,
-    picture_environment,
-    server_command,
-    server_environment,
-    write_settings,
-)
-from dagrpo.rollout.engine.compiling import StartLimit, kernels_being_compiled
-from dagrpo.rollout.engine.errors import (
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.errors import (
     NO_GPU_TO_LEAVE,
     ServerError,
     full_disk_among,
@@ -46,10 +30,26 @@ from dagrpo.rollout.engine.errors import (
     names_a_taken_port,
     reason_in,
 )
-from dagrpo.rollout.engine.phase import phase_in
-from dagrpo.rollout.engine.process import WatchedProcess
-from dagrpo.rollout.engine.servable import require_servable
-from dagrpo.shared_memory import MEMORY
+from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.sglang.command import (
+    HOST,
+    divided_environment,
+    picture_environment,
+    server_command,
+    server_environment,
+    write_settings,
+)
+from dagrpo.engine.sglang.compiling import StartLimit, kernels_being_compiled
+from dagrpo.engine.sglang.phase import phase_in
+from dagrpo.engine.sglang.process import WatchedProcess
+from dagrpo.engine.sglang.servable import require_servable
+from dagrpo.models.pictures import takes_pictures
+from dagrpo.rollout.config import HeadDtype
+from dagrpo.utils.console import waiting
+from dagrpo.utils.devices import VISIBLE
+from dagrpo.utils.shared_memory import MEMORY
+from dagrpo.utils.tempdirs import held_folder
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port

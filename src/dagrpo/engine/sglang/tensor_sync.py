@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
-from dagrpo.distributed import ALLOCATOR_VARIABLES
-from dagrpo.errors import UserError
-from dagrpo.shared_memory import MEMORY
+from dagrpo.core.errors import UserError
+from dagrpo.utils.distributed import ALLOCATOR_VARIABLES
+from dagrpo.utils.shared_memory import MEMORY
 
 BUCKET_BYTES = 512 << 20
 _ALIGNMENT = 16  # bytes: of each tensor in a bucket, so that it can be viewed in its type

@@ -15,10 +15,10 @@ from typing import Self
 from dagrpo.checkpoints.folder import auxiliary_files, copy_files
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, total_bytes
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.held_folder import held_folder, remove_abandoned
-from dagrpo.shared_memory import MEMORY
+from dagrpo.core.errors import UserError
+from dagrpo.utils.console import say
+from dagrpo.utils.shared_memory import MEMORY
+from dagrpo.utils.tempdirs import held_folder, remove_abandoned
 
 WEIGHTS = "model.safetensors"
 KIND = "weights"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import Field
 
-from dagrpo.params.base import Factor, Section
-from dagrpo.plugins import Plugins
-from dagrpo.records import Attempt, Verdict
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.section import Factor, Section
+from dagrpo.core.types import Attempt, Verdict
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 
 class Weighted(Section):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from dagrpo.params.base import Factor
-from dagrpo.records import Verdict
+from dagrpo.core.section import Factor
+from dagrpo.core.types import Verdict
 from dagrpo.rewards.components import Component, Judged, Weighted
 
 

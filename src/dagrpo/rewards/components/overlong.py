@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_TOKENS
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import MOST_TOKENS
 from dagrpo.rewards.components import Component, Judged, Weighted
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 
 class Config(Weighted):

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.files import canonical_json
-from dagrpo.records import ToolCall
+from dagrpo.core.types import ToolCall
 from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.utils.files import canonical_json
 
 
 class Config(Weighted):

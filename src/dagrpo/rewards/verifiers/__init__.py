@@ -1,6 +1,6 @@
 """Verifiers, one file each: how answers are extracted and compared."""
 
-from dagrpo.plugins import Plugins
+from dagrpo.core.plugins import Plugins
 from dagrpo.rewards.verifier import Verifier
 
 VERIFIERS: Plugins[Verifier] = Plugins(

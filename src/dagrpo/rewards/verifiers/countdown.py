@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Extractor
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.arithmetic import parse
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
 from dagrpo.rewards.verifier import Verifier

@@ -8,8 +8,8 @@ than the number they begin with.
 import re
 import unicodedata
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Extractor
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.dressing import without_end_tokens
 from dagrpo.rewards.numbers import CURRENCIES, MINUS_SIGNS, normalise, plain_number, truth_number
 from dagrpo.rewards.numerals import GROUPED

@@ -3,7 +3,7 @@
 All of the text is read; the published reward looks at its last 300 characters.
 """
 
-from dagrpo.params.base import Extractor
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.latex import check, equal
 from dagrpo.rewards.reading import answer_line, box_alone, last_boxed, tidied
 from dagrpo.rewards.verifier import Verifier

@@ -1,6 +1,6 @@
 """reported: the verdict of the program or environment; no text is read."""
 
-from dagrpo.params.base import Extractor
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.verifier import Verifier
 
 

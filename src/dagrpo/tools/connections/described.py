@@ -12,8 +12,8 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import ToolFunction
+from dagrpo.core.errors import UserError
+from dagrpo.tools import ToolFunction
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

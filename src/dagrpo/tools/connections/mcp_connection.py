@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, ToolFunction
+from dagrpo.core.errors import UserError
+from dagrpo.tools import InfrastructureFailure, ToolFailure, ToolFunction
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -147,7 +147,7 @@ class Connection:
 
     def _said(self) -> str:
         """Return the end of what a program wrote to stderr."""
-        from dagrpo.files import MOST_JSON_BYTES, read_regular
+        from dagrpo.utils.files import MOST_JSON_BYTES, read_regular
 
         try:
             said = read_regular(self._log, MOST_JSON_BYTES).decode(errors="replace").strip()[-500:]

@@ -6,7 +6,7 @@ A server's answer or failure arrives within these bounds, whatever the server do
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.tools import InfrastructureFailure
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dagrpo.errors import Terminated, UserError
-from dagrpo.rollout.toolbox.threads import in_thread
-from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, as_text
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.tools import InfrastructureFailure, ToolFailure, as_text
+from dagrpo.tools.connections.threads import in_thread
 
 
 def imported(path: str, key: str) -> Any:

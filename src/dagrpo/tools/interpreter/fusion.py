@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.rollout.toolbox.over_http import beginning, posted
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools.connections.over_http import beginning, posted
 from dagrpo_sandbox import Limits, Result, Status
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, OpenTool, StatelessTool, ToolFailure
+from dagrpo.core.errors import UserError
+from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, StatelessTool, ToolFailure
 from dagrpo_sandbox import Limits, Result, SandboxPool, SandboxUnavailable, Session
 
 Run = Callable[[str], Awaitable[Result]]
@@ -78,7 +78,7 @@ async def fusion_interpreter(url: str, limits: Limits, most_characters: int) -> 
     """Open an interpreter that a Sandbox Fusion server runs."""
     from aiohttp import ClientSession
 
-    from dagrpo.interpreter.fusion import FusionClient
+    from dagrpo.tools.interpreter.fusion import FusionClient
 
     async with ClientSession() as session:
         yield Interpreter(FusionClient(url, session, limits).run, limits, most_characters)

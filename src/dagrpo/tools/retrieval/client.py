@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from dagrpo.rollout.toolbox.over_http import beginning, posted
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools.connections.over_http import beginning, posted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

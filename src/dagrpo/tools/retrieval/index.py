@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dagrpo.errors import UserError
-from dagrpo.files import naming_parquet
-from dagrpo.search import Passage
-from dagrpo.visible import sentence
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import sentence
+from dagrpo.tools.retrieval import Passage
+from dagrpo.utils.files import naming_parquet
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
@@ -68,7 +68,7 @@ def _read(path: Path) -> "Table":
     """Return the two columns, once it is known that they fit into memory."""
     import pyarrow.parquet as pq
 
-    from dagrpo.parquet_size import decodes_to_more
+    from dagrpo.utils.parquet_size import decodes_to_more
 
     with naming_parquet(path, "give a parquet file with the columns title and text"):
         _require_columns(path, pq.read_metadata(path).num_rows, pq.read_schema(path).names)

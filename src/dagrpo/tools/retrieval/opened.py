@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from dagrpo.rollout.tools import CallContext, StatelessTool, ToolFailure
-from dagrpo.search import LONGEST_QUERY
+from dagrpo.tools import CallContext, StatelessTool, ToolFailure
+from dagrpo.tools.retrieval import LONGEST_QUERY
 
 NOTHING = "Nothing found."
 Style = Literal["documents", "plain"]
@@ -37,7 +37,7 @@ def written(found: Sequence[str], style: Style) -> str:
 
 async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Sequence[str]]]:
     """Return a function from a query to the contents of at most `most` passages, best first. Raises UserError for other files."""
-    from dagrpo.search.index import Index
+    from dagrpo.tools.retrieval.index import Index
 
     index = await asyncio.to_thread(Index.read, corpus)
 

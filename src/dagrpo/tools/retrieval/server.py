@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from dagrpo.search import LONGEST_QUERY, MOST_RESULTS
-from dagrpo.search.index import Index
+from dagrpo.tools.retrieval import LONGEST_QUERY, MOST_RESULTS
+from dagrpo.tools.retrieval.index import Index
 
 MOST_BYTES = 1 << 20  # of a request
 MOST_QUERIES = 256  # of a request

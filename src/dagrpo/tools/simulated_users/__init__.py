@@ -7,8 +7,8 @@ keeps no state: the same dialogue gives the same reply.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dagrpo.plugins import Plugins
-from dagrpo.records import Example
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.types import Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ The user does not know the ground truth.
 
 from collections.abc import Sequence
 
-from dagrpo.records import Example
+from dagrpo.core.types import Example
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.rollout.interactions import Interaction
+from dagrpo.tools.simulated_users import Interaction
 
 ASK = "I cannot find your final answer. Please give it in the form that was asked for."
 

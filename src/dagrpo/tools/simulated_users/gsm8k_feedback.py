@@ -6,9 +6,9 @@ dialogue.
 
 from collections.abc import Sequence
 
-from dagrpo.records import Example
+from dagrpo.core.types import Example
 from dagrpo.rewards.verifiers.gsm8k import equal, extract
-from dagrpo.rollout.interactions import Interaction
+from dagrpo.tools.simulated_users import Interaction
 
 WRONG = "Your answer is wrong. Go over your reasoning again, and give your new answer in the form `#### <answer>`."
 

@@ -1,7 +1,7 @@
 """Tool call syntax of model families, one file each, named in rollout.chat.calls."""
 
-from dagrpo.plugins import Plugins
-from dagrpo.rollout.calls import CallSyntax
+from dagrpo.chat.tool_calls import CallSyntax
+from dagrpo.core.plugins import Plugins
 
 CALLS: Plugins[CallSyntax] = Plugins(
     what="call syntax",

@@ -6,9 +6,9 @@ Qwen2.5, Qwen3, SmolLM2 and the models that dagrpo creates write it.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
-from dagrpo.rollout.calls.json_text import spelled_json
-from dagrpo.rollout.calls.marked import json_call, marked_calls
+from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
+from dagrpo.chat.tool_calls.json_text import spelled_json
+from dagrpo.chat.tool_calls.marked import json_call, marked_calls
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 

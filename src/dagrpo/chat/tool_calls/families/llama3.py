@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
-from dagrpo.rollout.calls.json_text import spelled_json
-from dagrpo.rollout.calls.listed import Listing, listed_calls, opened_calls
+from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
+from dagrpo.chat.tool_calls.json_text import spelled_json
+from dagrpo.chat.tool_calls.listed import Listing, listed_calls, opened_calls
 
 OPENING = "<|python_tag|>"
 _BARE = re.compile(r'\s*(?=\{\s*"name"\s*:)')

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
-from dagrpo.rollout.calls.json_text import after_spaces, spelled_json
-from dagrpo.rollout.calls.listed import Listing, listed_calls, opened_calls
+from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
+from dagrpo.chat.tool_calls.json_text import after_spaces, spelled_json
+from dagrpo.chat.tool_calls.listed import Listing, listed_calls, opened_calls
 
 OPENING, ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 _NAMED = re.compile(r"\s*([\w.-]{1,200})\[ARGS\]")

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
-from dagrpo.rollout.calls.json_text import Unreadable, json_at, spelled_json
-from dagrpo.rollout.calls.marked import Body, Broken, marked_calls
+from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
+from dagrpo.chat.tool_calls.json_text import Unreadable, json_at, spelled_json
+from dagrpo.chat.tool_calls.marked import Body, Broken, marked_calls
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _FUNCTION = re.compile(r"\s*<function=([^>\n]*)>")

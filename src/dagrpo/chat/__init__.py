@@ -1,0 +1,1 @@
+"""From conversations to tokens: templates, renderers and parsers of tool calls."""

@@ -1,0 +1,1 @@
+"""Errors, records, plug-ins and the base of sections, for every package."""

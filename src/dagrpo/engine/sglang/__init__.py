@@ -1,0 +1,1 @@
+"""Server, client and weight transports of SGLang."""

@@ -1,0 +1,1 @@
+"""Connections from tools to MCP servers, HTTP services and user functions."""

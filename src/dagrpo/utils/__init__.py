@@ -1,0 +1,1 @@
+"""Files, locks, processes, devices and the console."""
