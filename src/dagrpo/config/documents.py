@@ -12,9 +12,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from dagrpo.params.base import Section
-from dagrpo.params.plugged import Choice, Chosen, Several, config_of
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.core.plugged import Choice, Chosen, Several, config_of
+from dagrpo.core.section import Section
 
 SCHEMA_PATH = "workflow/schemas/params.schema.json"
 TABLE_PATH = "docs/parameters.md"
@@ -188,7 +188,7 @@ def table() -> str:
     parts = [
         "# Parameters",
         "",
-        "Generated from `src/dagrpo/params/` and the plug-ins by `make params`. A key that is not here is refused.",
+        "Generated from `src/dagrpo/config/` and the plug-ins by `make params`. A key that is not here is refused.",
         "An import path, `module:attribute`, names a plug-in of your own, with keys of its own:",
         "[where plug-ins are found](algorithms.md#where-plug-ins-are-found).",
     ]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.nearest import nearest_of
-from dagrpo.params.plugged import InvalidPart
-from dagrpo.visible import shown
+from dagrpo.core.escape import shown
+from dagrpo.core.plugged import InvalidPart
+from dagrpo.core.suggest import nearest_of
 
 PATTERNS = {  # of texts in the schema, in words
     r"^[a-z0-9][a-z0-9_.-]*$": "small letters, digits, `_`, `.` and `-`, of which the first is a letter or a digit",

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Section
-from dagrpo.params.documents import yaml_value as written
-from dagrpo.params.plain import require_plain
-from dagrpo.params.plugged import Chosen
-from dagrpo.params.schema import Params, parse
-from dagrpo.params.yaml_text import yaml_value
-from dagrpo.visible import one_line, shown
+from dagrpo.config.documents import yaml_value as written
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line, shown
+from dagrpo.core.plain_values import require_plain
+from dagrpo.core.plugged import Chosen
+from dagrpo.core.section import Section
+from dagrpo.utils.yaml_text import yaml_value
 
 OVERRIDE = "__"
 LONGEST_SHOWN = 400  # characters of a value

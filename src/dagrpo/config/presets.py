@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.nearest import nearest
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.visible import shown
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.core.suggest import nearest
+from dagrpo.utils.yaml_text import read_yaml
 
 FOLDER = Path("presets")
 KINDS = ("experiments", "models", "tasks", "algorithms", "hardware")

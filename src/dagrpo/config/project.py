@@ -7,8 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import MANIFEST
 
 REMEDY = "change to the folder of the project, or `git clone` it"
 WORK_ANYWHERE = {"convert", "diff", "doctor", "grade", "inspect", "new", "search"}

@@ -7,33 +7,33 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dagrpo.algorithms.advantages import check_advantage
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import check_correction
 from dagrpo.algorithms.losses import check_loss
+from dagrpo.algorithms.teacher_config import TEACHER
 from dagrpo.algorithms.terms import check_terms
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.formats import FORMATS
-from dagrpo.errors import UserError
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.base import Section
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.data import Data, GeneratedTask
-from dagrpo.params.difficulty import Difficulty
-from dagrpo.params.evaluation import Evaluation
-from dagrpo.params.experiment import Experiment
-from dagrpo.params.lora import untrained_tower
-from dagrpo.params.mistakes import mistakes
-from dagrpo.params.model import NOT_WITH_PICTURES, Model, require_divided
-from dagrpo.params.plain import require_plain
-from dagrpo.params.report import Report
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Runtime
-from dagrpo.params.sft import Sft
-from dagrpo.params.teacher import TEACHER
-from dagrpo.params.training import Training
-from dagrpo.params.yaml_text import read_yaml
+from dagrpo.config.mistakes import mistakes
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import sentences
+from dagrpo.core.experiment import Experiment
+from dagrpo.core.plain_values import require_plain
+from dagrpo.core.runtime import Runtime
+from dagrpo.core.section import Section
+from dagrpo.data.config import Data, GeneratedTask
+from dagrpo.evaluation.config import Evaluation
+from dagrpo.evaluation.difficulty_config import Difficulty
+from dagrpo.models.config import NOT_WITH_PICTURES, Model, require_divided
+from dagrpo.report.config import Report
 from dagrpo.rewards.components import check_components
+from dagrpo.rewards.config import Reward
 from dagrpo.rollout.agents import check_agent
-from dagrpo.visible import sentences
+from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.lora_config import untrained_tower
+from dagrpo.trainer.sft_config import Sft
+from dagrpo.utils.yaml_text import read_yaml
 
 
 class Params(Section):

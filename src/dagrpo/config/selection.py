@@ -1,23 +1,23 @@
 """Plug-ins that an experiment selects, by kind.
 
-The import closure of each stage's code starts there; execution/identity.py computes it, and a stage declares the kinds that it runs.
+The import closure of each stage's code starts there; pipeline/identity.py computes it, and a stage declares the kinds that it runs.
 """
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS, computed
+from dagrpo.chat.renderers import CHATS
+from dagrpo.chat.tool_calls.families import CALLS
 from dagrpo.checkpoints.formats import FORMATS
-from dagrpo.named_code import NamedCode
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.core.user_code import NamedCode
+from dagrpo.data.registry import TASKS, get_task
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.rollout.agents import AGENTS
-from dagrpo.rollout.calls.families import CALLS
-from dagrpo.rollout.chat import CHATS
-from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import TOOLS, config_for
-from dagrpo.tasks.registry import TASKS, get_task
+from dagrpo.tools import TOOLS, config_for
+from dagrpo.tools.simulated_users import INTERACTIONS
 
 MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it, export writes it
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.console import progress
-from dagrpo.errors import UserError
-from dagrpo.files import sha256_of
-from dagrpo.params.data import Data
-from dagrpo.placeholders import IMAGE
-from dagrpo.records import Example
-from dagrpo.tasks.hub import hub_place
-from dagrpo.tasks.mirror import mirror_place
-from dagrpo.tasks.pictures_beside import name_in_card, read_pictures_beside
-from dagrpo.tasks.reading import Reader
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import SPLITS, RawFile, Source, require_rows
-from dagrpo.tasks.task import Problem, Problems, Task
+from dagrpo.core.errors import UserError
+from dagrpo.core.image_tokens import IMAGE
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data
+from dagrpo.data.hub import hub_place
+from dagrpo.data.mirror import mirror_place
+from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
+from dagrpo.data.reading import Reader
+from dagrpo.data.row import Row
+from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
+from dagrpo.data.task import Problem, Problems, Task
+from dagrpo.utils.console import progress
+from dagrpo.utils.files import sha256_of
 
 ToProblem = Callable[[Row], Problem]
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.params.data import Data
-from dagrpo.records import Example
-from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import TOOLS
-from dagrpo.search import Passage
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data
+from dagrpo.tools import TOOLS
+from dagrpo.tools.retrieval import Passage
+from dagrpo.tools.simulated_users import INTERACTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Task:
     name: str
     load: Callable[[Data], Problems]
     verifier: str
-    tools: tuple[str, ...] = ()  # names of plug-ins (rollout/tools/)
-    interaction: str = ""  # name of the plug-in that is the simulated user (rollout/interactions/); "": none
+    tools: tuple[str, ...] = ()  # names of plug-ins (tools/)
+    interaction: str = ""  # name of the plug-in that is the simulated user (tools/simulated_users/); "": none
     images: bool = False  # the prompts have pictures
 
     @property

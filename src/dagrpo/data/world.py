@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dagrpo.search import Passage
+from dagrpo.tools.retrieval import Passage
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 

@@ -7,8 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed
 
 Temperature = Annotated[float, Field(ge=0.01, le=100)]  # below, an engine samples greedily
 TopP = Annotated[float, Field(ge=0.001, le=1)]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.core.types import Example, Verdict
+from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.params.reward import Reward
-from dagrpo.records import Example, Verdict
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.collect import grade
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
-from dagrpo.tasks.schema import from_table, to_table
+from dagrpo.utils.files import read_parquet, write_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

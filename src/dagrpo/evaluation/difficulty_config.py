@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Section, Seed
+from dagrpo.core.section import Section, Seed
 
 
 class Difficulty(Section):

@@ -11,21 +11,21 @@ from pathlib import Path
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Example
+from dagrpo.data.filters.text import identity
+from dagrpo.data.schema import from_table
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.evaluation.held_out import OF_SCORES, Row
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
 from dagrpo.evaluation.verdicts import judged
-from dagrpo.files import read_parquet
-from dagrpo.params.base import Extractor
-from dagrpo.records import Example
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.engine.interface import RolloutEngine
-from dagrpo.rollout.interactions import INTERACTIONS
 from dagrpo.rollout.table import rollout_table
-from dagrpo.rollout.tools import TOOLS
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.tasks.gates.text import identity
-from dagrpo.tasks.schema import from_table
+from dagrpo.tools import TOOLS
+from dagrpo.tools.simulated_users import INTERACTIONS
+from dagrpo.utils.files import read_parquet
 
 Identity = tuple[str, ...]
 

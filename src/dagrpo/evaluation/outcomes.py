@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
 from dagrpo.rollout.trajectory import GREEDY
 

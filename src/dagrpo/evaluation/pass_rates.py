@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.files import atomic_file, write_parquet
+from dagrpo.utils.files import atomic_file, write_parquet
 
 PASS_RATES = pa.schema(
     [

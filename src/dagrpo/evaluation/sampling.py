@@ -10,20 +10,19 @@ from pathlib import Path
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.chat.formats.pictures import without_pictures
 from dagrpo.checkpoints.folder import require_chat_template, require_format, require_tokenizer
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.console import progress
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import Example
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.engine.open import open_engine
+from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
-from dagrpo.params import evaluation
-from dagrpo.params.rollout import Conversation, HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.records import Example
-from dagrpo.rollout.chat_formats.pictures import without_pictures
 from dagrpo.rollout.collect import collect
+from dagrpo.rollout.config import Conversation, HeadDtype
 from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.engine.interface import RolloutEngine
-from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import Surroundings, open_agent
 from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
@@ -32,6 +31,7 @@ from dagrpo.rollout.schedule import OnBatch
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.table import rollout_table
 from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
+from dagrpo.utils.console import progress
 
 BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full
 VERSION_DIGITS = 12  # of the digest of a checkpoint's tensors, by which the rollouts name its weights
@@ -56,7 +56,7 @@ class SplitAttempts:
     agent_folder: Path  # for what the agent and its tools write
 
 
-def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) -> Sampling:
+def evaluation_sampling(section: config.Sampling, *, deterministic: bool) -> Sampling:
     """Return section `evaluation.sampling` as sampling parameters, with a greedy attempt at each problem."""
     return Sampling(
         section="evaluation.sampling",

@@ -11,8 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
 from dagrpo.evaluation import conversations
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import (
     PROPORTIONS,
     WITHOUT_PICTURES,
@@ -25,9 +28,6 @@ from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.evaluation.verdicts import judged
 from dagrpo.evaluation.votes import Ballot, votes
-from dagrpo.params.base import Extractor
-from dagrpo.params.evaluation import Scoring
-from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 from dagrpo.rollout.trajectory import GREEDY

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.params.base import Extractor
-from dagrpo.records import Verdict
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
 from dagrpo.rewards.grading import Grader
 
 

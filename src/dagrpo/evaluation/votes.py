@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from dagrpo.params.base import Extractor
-from dagrpo.records import Verdict
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
 from dagrpo.rewards.grading import Grader
 
 MOST_COMPARED = 40  # different wrong answers to one problem; others vote by their texts

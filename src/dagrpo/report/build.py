@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.evaluation.outcomes import group_of
-from dagrpo.files import atomic_file, write_text
-from dagrpo.params.report import Report
-from dagrpo.provenance.records import lineage_rows
 from dagrpo.report import style
 from dagrpo.report.breakdowns import breakdown
 from dagrpo.report.comparison import TaskComparison, compare
+from dagrpo.report.config import Report
 from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
@@ -24,6 +22,8 @@ from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded, software
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
+from dagrpo.utils.files import atomic_file, write_text
+from dagrpo.utils.provenance import lineage_rows
 
 FIGURE_FILES = tuple(f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg"))
 

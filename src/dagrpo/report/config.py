@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
+from dagrpo.core.section import Section
 
 
 class Report(Section):

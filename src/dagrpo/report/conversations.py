@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.report import wording
+from dagrpo.core.escape import visible
+from dagrpo.report import format
 from dagrpo.report.examples import LONGEST_SHOWN
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 from dagrpo.report.pictures import TRAINING
@@ -18,7 +19,6 @@ from dagrpo.report.rollouts import last_step
 from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.rollout.transcript import Call, Said, Transcript, best_and_worst, transcript
-from dagrpo.visible import visible
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
 _PicturesOf = Callable[[int], tuple[str, ...]]
@@ -94,12 +94,12 @@ def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:
     ]
     return PolicyRow(
         policy=policy,
-        accuracy=wording.percent(_mean([each["greedy"]["value"] for each in summaries])),
+        accuracy=format.percent(_mean([each["greedy"]["value"] for each in summaries])),
         turns=f"{mean['turns']:.2f}",
         calls=f"{mean['calls']:.2f}",
-        called=wording.percent(mean["called"]),
-        fine=wording.percent(_mean(fine)) if fine else wording.EN_DASH,
-        excluded=wording.percent(mean["excluded"]),
+        called=format.percent(mean["called"]),
+        fine=format.percent(_mean(fine)) if fine else format.EN_DASH,
+        excluded=format.percent(mean["excluded"]),
     )
 
 

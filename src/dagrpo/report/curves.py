@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.inputs import Inputs
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from dagrpo.core.escape import visible
+from dagrpo.core.types import Verdict
 from dagrpo.evaluation.statistics import Floats
-from dagrpo.records import Verdict
 from dagrpo.report.inputs import Inputs, Variant
 from dagrpo.rollout.trajectory import GREEDY
-from dagrpo.visible import visible
 
 LONGEST_SHOWN = 1500  # characters of one completion
 MOST_CHANGES = 10  # problems listed in each direction

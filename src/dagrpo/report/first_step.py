@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.evaluation.statistics import Floats
+from dagrpo.report.format import percent
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.parameters import Parameter, value_of
 from dagrpo.report.rollouts import drawn_rollouts
-from dagrpo.report.wording import percent
 
 DEVIATIONS = 3.89  # standard deviations: a normal difference of means exceeds them once in 10,000 times
 LEAST = 0.05  # a smaller difference may come from the training problems, whatever its interval

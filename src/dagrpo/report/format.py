@@ -5,8 +5,8 @@ from typing import Any
 
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.statistics import Estimate
-from dagrpo.files import canonical_json
 from dagrpo.report.comparison import MetricComparison, TaskComparison
+from dagrpo.utils.files import canonical_json
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 MINUS = "\N{MINUS SIGN}"

@@ -3,7 +3,7 @@
 A metric of a run is explained in the words of its definition.
 """
 
-from dagrpo.metrics import meaning_of
+from dagrpo.core.metrics import meaning_of
 
 GLOSSARY = (
     ("Greedy accuracy", f"{meaning_of('eval/<task>/greedy')} Interval: Wilson's score interval."),

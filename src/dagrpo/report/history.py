@@ -13,15 +13,15 @@ import pyarrow as pa
 from dagrpo.evaluation.held_out import with_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
-from dagrpo.files import read_object
-from dagrpo.listing import MANIFEST
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
 from dagrpo.report.first_step import doubts
+from dagrpo.report.format import headline, includes_zero, points, points_interval
 from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.parameters import Parameter, recorded, value_of
 from dagrpo.report.results import summary_markdown
 from dagrpo.report.times import SeedTimes
-from dagrpo.report.wording import headline, includes_zero, points, points_interval
+from dagrpo.utils.files import read_object
+from dagrpo.utils.manifest import MANIFEST
 
 MADE_BY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
 PER_ATTEMPT = ("greedy", "mean_at_")  # metrics in columns beside those of other runs: base, trained, difference

@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.evaluation.outcomes import Outcomes, outcomes
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.evaluation.tables import SCORES
-from dagrpo.files import read_object, read_parquet
 from dagrpo.report.kinds import Kinds
 from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.table import read_table
+from dagrpo.utils.files import read_object, read_parquet
 
 Variant = Literal["base", "trained"]
 VARIANTS: tuple[Variant, Variant] = ("base", "trained")

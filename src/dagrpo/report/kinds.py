@@ -6,10 +6,10 @@ Looked up in the splits by the problem's row, because no table of attempts has t
 from collections.abc import Sequence
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import visible
 from dagrpo.report.pictures import AGAIN, split_name
-from dagrpo.visible import visible
+from dagrpo.utils.files import read_parquet
 
 FIELDS = ("ability", "data_source")  # of the row contract; the first that distinguishes problems is used
 LONGEST_NAME = 60  # characters of a kind's name on the page

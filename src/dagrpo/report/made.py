@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagrpo.execution.account import Account
-from dagrpo.report.wording import EN_DASH
+from dagrpo.report.format import EN_DASH
+from dagrpo.utils.run_info import Account
 
 MEBIBYTE = 1 << 20
 VERSIONS = ("dagrpo", "python", "torch", "sglang", "transformers", "pyarrow")

@@ -14,13 +14,13 @@ from typing import Any
 from markupsafe import escape
 
 from dagrpo.checkpoints.token_text import Decode, decoder_of
+from dagrpo.core.escape import one_line, visible
 from dagrpo.report.conversations import NEEDED, readable
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.occurrences import Problem, Series, chosen_series, spread
 from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import step_rollouts
 from dagrpo.rollout.transcript import Transcript, transcript
-from dagrpo.visible import one_line, visible
 
 MOST_ATTEMPTS = 4  # of a group
 LONGEST_TEXT = 1000  # characters of each text of an attempt

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dagrpo.core.escape import visible
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
-from dagrpo.provenance.records import File, LineageRow
-from dagrpo.report import wording
+from dagrpo.report import format as wording
 from dagrpo.report.breakdowns import SMALL, Breakdown
 from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.conversations import Conversations
@@ -29,7 +29,7 @@ from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.occurrences import MOST_STEPS
 from dagrpo.report.over_steps import MOST_ATTEMPTS, ShownSeries
 from dagrpo.report.parameters import Parameter, changed, value_of
-from dagrpo.visible import visible
+from dagrpo.utils.provenance import File, LineageRow
 
 TEMPLATE = "template.html.j2"
 SCRIPT = "page.js"

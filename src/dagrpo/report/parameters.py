@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import canonical_json, read_object
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import canonical_json, read_object
 
 SECTIONS = (  # in the order of the pipeline
     "experiment",

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 from PIL import Image
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.tasks.images import rgb_file
-from dagrpo.tasks.schema import SCHEMA
+from dagrpo.core.errors import UserError
+from dagrpo.data.images import rgb_file
+from dagrpo.data.schema import SCHEMA
+from dagrpo.utils.files import read_parquet
 
 LONGEST_SIDE = 256  # pixels
 COLOURS = 64

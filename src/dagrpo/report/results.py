@@ -10,7 +10,7 @@ from typing import Any
 
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 from dagrpo.report.curves import Curves, moving_average
-from dagrpo.report.wording import (
+from dagrpo.report.format import (
     about_try,
     headline,
     interpretation,

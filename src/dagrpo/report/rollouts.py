@@ -8,12 +8,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers
-from dagrpo.files import read_parquet
-from dagrpo.listing import fault_of, listed_files
 from dagrpo.report.inputs import Inputs
 from dagrpo.rollout.table import without_discarded
+from dagrpo.utils.files import read_parquet
+from dagrpo.utils.manifest import fault_of, listed_files
 
 COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward", "discarded")
 OF_PROBLEMS = ("task", "problem_index", "discarded")

@@ -11,15 +11,15 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dagrpo.execution.account import Account
-from dagrpo.files import remove, write_text
-from dagrpo.metrics import definition_of
-from dagrpo.metrics.timing import PARTS
+from dagrpo.core.escape import visible
+from dagrpo.core.metrics import definition_of
+from dagrpo.core.metrics.timing import PARTS
 from dagrpo.report.figures.times import step_times
 from dagrpo.report.inline_svg import inline
 from dagrpo.report.made import duration, executions, made_with
-from dagrpo.times import SECONDS, read_times, step_seconds
-from dagrpo.visible import visible
+from dagrpo.utils.files import remove, write_text
+from dagrpo.utils.run_info import Account
+from dagrpo.utils.timings import SECONDS, read_times, step_seconds
 
 TEMPLATE = "times.html.j2"
 FILE = "times.html"

@@ -1,7 +1,7 @@
 """Run an attempt turn by turn until it ends.
 
 Every call of a turn is answered in order, a broken one with an explanation. A call whose result the policy would not see
-is recorded as not run. Partners are in interactions/ and episode.py, tools in toolbox/.
+is recorded as not run. Partners are in interactions/ and environment_loop.py, tools in toolbox/.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from dagrpo.records import Example, StopReason, ToolCall
+from dagrpo.core.types import Example, StopReason, ToolCall
 from dagrpo.rollout.deadline import paused
-from dagrpo.rollout.interactions import Interaction
 from dagrpo.rollout.outcome import trajectory_of
 from dagrpo.rollout.session import Session, SessionOver, Turn
-from dagrpo.rollout.toolbox.toolbox import Toolbox, not_run, result_messages
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools.simulated_users import Interaction
 
 if TYPE_CHECKING:
+    from dagrpo.chat.renderers import Message, ToolSchema
     from dagrpo.rollout.agents import Limits
-    from dagrpo.rollout.chat import Message, ToolSchema
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 

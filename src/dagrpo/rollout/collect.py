@@ -6,16 +6,16 @@ faster, and repeatable up to the rounding of matrix products.
 
 from collections.abc import Callable, Collection, Sequence
 
-from dagrpo.params.reward import Reward
-from dagrpo.records import Attempt
+from dagrpo.core.types import Attempt
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.early_stop import CutOff, Judge, until_full
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, in_lockstep
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
-from dagrpo.rollout.until_full import CutOff, Judge, until_full
 
 SeedOf = Callable[[int, int], int]
 

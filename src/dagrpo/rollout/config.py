@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_TOKENS, Section
-from dagrpo.params.evaluation import Temperature, TopK, TopP
-from dagrpo.params.plugged import Choice, Chosen, Several
+from dagrpo.chat.renderers import CHATS
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice, Chosen, Several
+from dagrpo.core.section import MOST_TOKENS, Section
+from dagrpo.evaluation.config import Temperature, TopK, TopP
 from dagrpo.rollout.agents import AGENTS, Limits
-from dagrpo.rollout.chat import CHATS
-from dagrpo.rollout.tools import TOOLS, ToolSection
+from dagrpo.tools import TOOLS, ToolSection
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 HeadDtype = Literal["float32"] | None

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from dagrpo.files import read_object
-from dagrpo.params.runtime import Engine
+from dagrpo.core.runtime import Engine
+from dagrpo.utils.files import read_object
 
 
 def context_tokens(model: Path, engine: Engine) -> int:

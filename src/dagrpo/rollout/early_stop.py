@@ -1,6 +1,7 @@
 """Free-running groups, judged as they finish, until there are enough.
 
-The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/full_batch.py decides which groups
+The rest is cut off: its requests are aborted at the engine, and none of its tokens is used.
+trainer/batches/full_batch.py decides which groups
 count.
 """
 
@@ -11,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from dagrpo.console import say
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.background import all_of
-from dagrpo.rollout.engine.errors import ServerError, ServerGone
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.background import all_of
+from dagrpo.engine.errors import ServerError, ServerGone
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.schedule import PlannedAttempt, attempt
 from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.utils.console import say
 
 Group = Sequence[PlannedAttempt]
 

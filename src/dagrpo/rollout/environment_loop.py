@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.dialogue import Partner, attempt
-from dagrpo.rollout.toolbox.toolbox import Toolbox
-from dagrpo.rollout.tools import CallContext, ToolFunction
+from dagrpo.core.errors import UserError
+from dagrpo.rollout.agent_loop import Partner, attempt
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox
+from dagrpo.tools import CallContext, ToolFunction
 
 if TYPE_CHECKING:
+    from dagrpo.chat.renderers import ToolSchema
     from dagrpo.rollout.agents import Limits
-    from dagrpo.rollout.chat import ToolSchema
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Trajectory
 
@@ -61,7 +61,7 @@ async def attempt_in(
 def _require_told(session: Session, own: Sequence[ToolSchema]) -> None:
     """Raise UserError if the chat template leaves out the environment's tools.
 
-    Stage prepare checks the tools of a task (tasks/gates/tools_told.py); those of an environment are known here first.
+    Stage prepare checks the tools of a task (data/filters/tools_told.py); those of an environment are known here first.
     """
     problem, chat = session.problem, session.chat
     if not own or problem.example.demonstration:

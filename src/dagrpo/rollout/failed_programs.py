@@ -1,6 +1,6 @@
 """Warn once about attempts whose program failed; the stage continues.
 
-The checks in trainer/gates/ stop a training step in which all of them failed.
+The checks in trainer/checks/ stop a training step in which all of them failed.
 """
 
 import logging
@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from dagrpo.console import say
+from dagrpo.core.escape import one_line
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.visible import one_line
+from dagrpo.utils.console import say
 
 LONGEST_FAULT = 240  # characters that are shown
 logger = logging.getLogger(__name__)

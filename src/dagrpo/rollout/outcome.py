@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from dagrpo.records import StopReason, ToolCall
-from dagrpo.rollout.chat import ChatFormat
+from dagrpo.chat.renderers import ChatFormat
+from dagrpo.core.types import StopReason, ToolCall
 from dagrpo.rollout.session import Session, Turn
 from dagrpo.rollout.trajectory import Trajectory
 

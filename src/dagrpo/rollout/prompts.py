@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
+from dagrpo.chat.formats.pictures import with_pictures
+from dagrpo.chat.renderers import ChatFormat, ToolSchema, chat_format
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example, PromptPictures
+from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.rollout import Conversation
-from dagrpo.params.training import Training
-from dagrpo.records import Example, PromptPictures
-from dagrpo.rollout.chat import ChatFormat, ToolSchema, chat_format
-from dagrpo.rollout.chat_formats.pictures import with_pictures
-from dagrpo.rollout.tools import function_schemas
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.tasks.schema import from_table
+from dagrpo.tools import function_schemas
+from dagrpo.trainer.config import Training
+from dagrpo.utils.files import read_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

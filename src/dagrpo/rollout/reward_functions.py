@@ -7,11 +7,11 @@ returns a list of one number. TRL's `trainer_state`, `log_extra` and `log_metric
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
 from dagrpo.rewards.reporting import as_reward
-from dagrpo.rollout.toolbox.own_code import imported, trusted_result_of
-from dagrpo.rollout.tools import InfrastructureFailure
-from dagrpo.visible import shown
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools.connections.own_code import imported, trusted_result_of
 
 RewardFunction = Callable[..., Any]
 

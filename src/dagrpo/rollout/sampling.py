@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import PromptPictures, SamplingRequest
+from dagrpo.core.types import PromptPictures, SamplingRequest
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import GREEDY
 
 

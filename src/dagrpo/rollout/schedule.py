@@ -7,15 +7,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from dagrpo.console import say
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.background import all_of
-from dagrpo.rollout.engine.errors import ServerGone
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.background import all_of
+from dagrpo.engine.errors import ServerGone
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.utils.console import say
 
 OnBatch = Callable[[Sequence[Trajectory]], None]
 Send = Callable[[SamplingRequest], Awaitable[Completion]]

@@ -8,12 +8,12 @@ would rewrite earlier messages, or a program goes back, the tree forks, and the 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from dagrpo.errors import UserError
-from dagrpo.placeholders import picture_lengths, with_lengths
-from dagrpo.records import Completion, StopReason
-from dagrpo.rollout.chat import ChatFormat, Message, ParsedAnswer, ToolSchema
-from dagrpo.rollout.chat_formats.pictures import with_pictures
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.chat.formats.pictures import with_pictures
+from dagrpo.chat.renderers import ChatFormat, Message, ParsedAnswer, ToolSchema
+from dagrpo.core.errors import UserError
+from dagrpo.core.image_tokens import picture_lengths, with_lengths
+from dagrpo.core.types import Completion, StopReason
+from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.trajectory import Problem, TokenSample
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.errors import UserError
-from dagrpo.files import canonical_json, read_parquet
-from dagrpo.records import BROKEN, ToolCall
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import BROKEN, ToolCall
 from dagrpo.rollout.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
+from dagrpo.utils.files import canonical_json, read_parquet
 
 AGAIN = "run the stage that makes it again"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.records import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
+from dagrpo.core.types import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 BLIND = -2  # of another one at temperature 0, at the problem without its pictures

@@ -16,13 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import words_of
-from dagrpo.files import open_to_append, remove, write_json
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.curve import now_ms
-from dagrpo.tracking.environment import Process
 from dagrpo.tracking.store import require_recording, tracking_uri
 from dagrpo.tracking.variations import recording_root
+from dagrpo.utils.failures import words_of
+from dagrpo.utils.files import open_to_append, remove, write_json
+from dagrpo.utils.run_environment import Process
 
 MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.records import BROKEN
+from dagrpo.core.escape import one_line, visible
+from dagrpo.core.types import BROKEN
 from dagrpo.rollout.segments import segments
 from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
-from dagrpo.visible import one_line, visible
 
 LONGEST = 10_000  # characters of one text
 ORDERED_BY = ("reward", "correct")

@@ -20,7 +20,7 @@ from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Page
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.evaluation_sets import bring_evaluation_set, share_evaluation_sets

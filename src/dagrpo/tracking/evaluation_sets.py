@@ -11,7 +11,7 @@ from mlflow.entities import EvaluationDataset
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 SHA256 = "sha256"
 RECORDS_PER_BATCH = 500

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from dagrpo.distributed import World
-from dagrpo.trainer.policy import TokenLogprobs
+from dagrpo.trainer.model.policy import TokenLogprobs
+from dagrpo.utils.distributed import World
 
 
 class Sums:

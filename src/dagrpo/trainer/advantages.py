@@ -9,10 +9,10 @@ from torch import Tensor
 
 from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0, advantages_of
 from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
-from dagrpo.trainer.accumulated import BeforeUpdate
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
+from dagrpo.trainer.accumulators import BeforeUpdate
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 
 
 def step_advantages(

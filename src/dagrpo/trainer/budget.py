@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from dagrpo.params.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.core.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 
-# Logits that are read at a time, in rows of a vocabulary, see reading.py:
+# Logits that are read at a time, in rows of a vocabulary, see trainer/model/logit_stats.py:
 CACHED = 1 << 19  # on a CPU, whose cache they are to stay in: 2 MiB in float32
 LAUNCHED = 1 << 26  # on other devices, where more of them keep the device busy: 256 MiB
 HEAD_CHUNK_ON_GPU = 8192  # trained tokens: 2.5 GB of logits in 16 bits of a vocabulary of 150,000
@@ -27,7 +27,7 @@ class Budget:
     layout: Layout = "padded"
     share_prompts: bool = False  # whether a prompt that several sequences begin with is computed once
     reduce_gradients: Reduction = "each_mini_batch"
-    compiled: bool = False  # whether torch compiles the layers: see compiled.py
+    compiled: bool = False  # whether torch compiles the layers: see trainer/model/compiled.py
 
     @classmethod
     def of(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dagrpo.params.base import MOST_STEPS, Section, Share
+from dagrpo.core.section import MOST_STEPS, Section, Share
 
 
 class Gates(Section):

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
-from dagrpo.params.gates import Gates
-from dagrpo.params.lora import TrainedLora, require_tower_agrees
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.lora_config import TrainedLora, require_tower_agrees
 
 
 class DynamicSampling(Section):

@@ -1,21 +1,21 @@
 """Rank 0's part of a step: sample, grade, evaluate.
 
-open_rank_zero.py opens it; ahead.py samples while the policy is updated.
+open_driver.py opens it; trainer/batches/prefetch.py samples while the policy is updated.
 """
 
 from dataclasses import dataclass
 
-from dagrpo.console import Advance
-from dagrpo.params.training import Training
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.trainer.ahead import Ahead, Untrained, version_of
-from dagrpo.trainer.buffer import Buffer
+from dagrpo.trainer.batches.buffer import Buffer
+from dagrpo.trainer.batches.prefetch import Ahead, Untrained, version_of
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.held_out import HeldOutEvaluations
-from dagrpo.trainer.record import Clock
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.history import Clock
 from dagrpo.trainer.teacher import Teacher
+from dagrpo.utils.console import Advance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,17 @@ from pathlib import Path
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.console import say
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.evaluation.held_out import HELD_OUT, Row, figures, points
 from dagrpo.evaluation.held_out_problems import HeldOut, held_out, identities, split_of
 from dagrpo.evaluation.sampling import SplitAttempts
-from dagrpo.files import write_parquet
-from dagrpo.params.training import Training
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.sampling import training_sampling
-from dagrpo.sealed import Damaged, read_sealed, write_sealed
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun
+from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.console import say
+from dagrpo.utils.files import write_parquet
 
 logger = logging.getLogger(__name__)
 

@@ -16,24 +16,24 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
-from dagrpo.listing import entry_of
-from dagrpo.placeholders import picture_lengths
-from dagrpo.records import Score
+from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.types import Score
 from dagrpo.rollout.table import discarded_table, training_table
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.sealed import Damaged, read_sealed, write_sealed
-from dagrpo.trainer.digest_table import FILE as DIGESTS
-from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
-from dagrpo.trainer.gates import logprob_differences
-from dagrpo.trainer.gates.finite import OVERFLOWED
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.checks import logprob_differences
+from dagrpo.trainer.checks.finite import OVERFLOWED
+from dagrpo.trainer.integrity import require_whole_file
 from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.run import step_file
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.sync.digest_table import FILE as DIGESTS
+from dagrpo.trainer.sync.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.teacher import teacher_metrics
-from dagrpo.trainer.turns import turn_metrics
+from dagrpo.trainer.turn_metrics import turn_metrics
 from dagrpo.trainer.update import UpdateStats
-from dagrpo.trainer.whole import require_whole_file
+from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.files import atomic_folder, link_or_copy, write_json, write_parquet
+from dagrpo.utils.manifest import entry_of
 
 
 class Record:

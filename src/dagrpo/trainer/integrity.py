@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dagrpo.listing import FileEntry, fault_of
-from dagrpo.sealed import Damaged
+from dagrpo.utils.checksummed_json import Damaged
+from dagrpo.utils.manifest import FileEntry, fault_of
 
 THREADS = 4  # hashing waits for the disk, and leaves Python free
 

@@ -1,7 +1,7 @@
 """GRPO loop: sample, grade, update, sync weights, record.
 
 It can resume after any saved step. Every rank runs it. Rank 0 also samples, grades and records; the other ranks get the data of
-the update. With training.staleness a thread of rank 0 samples while the policy is updated (ahead.py).
+the update. With training.staleness a thread of rank 0 samples while the policy is updated (trainer/batches/prefetch.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,38 +13,39 @@ from typing import Any
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.console import Advance
-from dagrpo.determinism import compute_deterministically, explained
-from dagrpo.distributed import World, expand_segments
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.engine.open import may_sync_tensors, open_engine
 from dagrpo.models.pictures import processor_of
-from dagrpo.rollout.engine.interface import EngineOpener
-from dagrpo.rollout.engine.open import may_sync_tensors, open_engine
 from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.prompts import Prompts, training_problems
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import gates, kept_batches, state
-from dagrpo.trainer.accumulated import BeforeUpdate
+from dagrpo.trainer import checks, state
+from dagrpo.trainer.accumulators import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.ahead import Untrained, version_of
-from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.engine_weights import EngineWeights
-from dagrpo.trainer.gates.room import require_room
-from dagrpo.trainer.gates.sharing import resolved
-from dagrpo.trainer.gates.watch import Watch, storable
+from dagrpo.trainer.batches import prefetch_state
+from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.prefetch import Untrained, version_of
+from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.checks.free_memory import require_room
+from dagrpo.trainer.checks.sharing import resolved
+from dagrpo.trainer.checks.suite import Watch, storable
+from dagrpo.trainer.driver import RankZero
 from dagrpo.trainer.held_out import HeldOutEvaluations, is_evaluated
+from dagrpo.trainer.history import Clock, Record, in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.model.fsdp import load_reference, trained_policy
+from dagrpo.trainer.model.optimizer import policy_optimizer
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.open_rank_zero import AGENT, open_rank_zero
-from dagrpo.trainer.optimizer import policy_optimizer
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.rank_zero import RankZero
-from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.open_driver import AGENT, open_rank_zero
 from dagrpo.trainer.run import Report, TrainingRun, unheard
-from dagrpo.trainer.sharding import load_reference, trained_policy
-from dagrpo.trainer.step_rollouts import StepRollouts
-from dagrpo.trainer.stop import Stop
+from dagrpo.trainer.shutdown import Stop
+from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.trainer.throughput import Throughput
-from dagrpo.trainer.turns import CALLED, turn_timings
+from dagrpo.trainer.turn_metrics import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+from dagrpo.utils.console import Advance
+from dagrpo.utils.determinism import compute_deterministically, explained
+from dagrpo.utils.distributed import World, expand_segments
 
 # Among a state's notes:
 AHEAD = "ahead"  # number of saved batches that are not trained on yet
@@ -226,7 +227,7 @@ class Trainer:
         if run.training.staleness:
             notes[AHEAD] = len(untrained.batches)
         keep = max(run.runtime.training.keep_states, state.KEPT_WHILE_RUNNING)
-        beside = partial(kept_batches.write, untrained=untrained)
+        beside = partial(prefetch_state.write, untrained=untrained)
         model, optimizer = self._policy.model, self._optimizer
         state.save(run.state, finished, model, optimizer, self._world, notes, keep, self._base, beside)
 
@@ -269,7 +270,7 @@ class Trainer:
         self._report(step, self._watch.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
-            gates.require_calls(called, rollouts.functions, step)
+            checks.require_calls(called, rollouts.functions, step)
         self._watch.finished_step(step, rows)
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         attempts = [each.trajectory for each in (*rollouts.graded, *discarded)]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Section
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
 
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=200)]
 _NO_LINEAR_LAYERS = ("embed", "lm_head", "wte", "wpe")  # parts of the names of embeddings, and of the head

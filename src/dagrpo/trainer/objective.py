@@ -7,14 +7,14 @@ from torch import Tensor
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.aggregation import Lengths, weights
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import weights_of
 from dagrpo.algorithms.divergence import divergence
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
 from dagrpo.algorithms.off_policy_mask import kept_by_policy
 from dagrpo.algorithms.terms import TERMS, Coefficient, computed
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.trainer.reading import Extras
+from dagrpo.trainer.model.logit_stats import Extras
 
 
 class Objective:

@@ -1,6 +1,6 @@
 """Opening of rank 0's engine, teacher, agent, grader and buffer.
 
-rank_zero.py uses them.
+driver.py uses them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,23 +9,24 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.algorithms.advantages import ADVANTAGES
-from dagrpo.console import progress
+from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
 from dagrpo.rollout.prompts import tools_of
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import kept_batches, state
-from dagrpo.trainer.ahead import version_of
-from dagrpo.trainer.buffer import Buffer
-from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.engine_weights import EngineWeights
-from dagrpo.trainer.gates.watch import Watch
+from dagrpo.trainer import state
+from dagrpo.trainer.batches import prefetch_state
+from dagrpo.trainer.batches.buffer import Buffer
+from dagrpo.trainer.batches.prefetch import version_of
+from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.checks.suite import Watch
+from dagrpo.trainer.driver import BatchMaker, RankZero
 from dagrpo.trainer.held_out import HeldOutEvaluations
-from dagrpo.trainer.rank_zero import BatchMaker, RankZero
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.trainer.teacher import open_teacher
+from dagrpo.utils.console import progress
 
 AGENT = "agent"  # the folder in a run's state that an agent's program writes to
 
@@ -66,7 +67,7 @@ def open_rank_zero(
         bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
         bar.advance(finished)
         buffer = _buffer(run, engine, agent, grader, problems, drawing)
-        untrained = kept_batches.read(state.at(run.state, finished).folder, problems)
+        untrained = prefetch_state.read(state.at(run.state, finished).folder, problems)
         maker = BatchMaker(engine=engine, teacher=teacher, agent=agent, buffer=buffer)
         ahead = maker.ahead(run.training, finished, untrained)
         ahead.remember(finished, opening.handed)

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from dagrpo.execution.ancestors import USUAL_GRACE
-from dagrpo.files import sha256_of, write_json
-from dagrpo.listing import MANIFEST
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Conversation, Rollout
-from dagrpo.params.runtime import Runtime, SftRuntime
-from dagrpo.params.sft import Sft
-from dagrpo.params.training import Training
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.runtime import Runtime, SftRuntime
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Conversation, Rollout
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.sft_config import Sft
+from dagrpo.utils.ancestors import USUAL_GRACE
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.manifest import MANIFEST
 
 DESCRIPTION = "run.json"  # in the folder of a run's state
 Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): called for every finished step

@@ -10,32 +10,32 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
+from dagrpo.chat.renderers import chat_format
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.store import link
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.console import progress
-from dagrpo.determinism import compute_deterministically, explained
-from dagrpo.distributed import World, expand_segments
+from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.models.pictures import processor_of
-from dagrpo.params.runtime import Layout, SftRuntime
-from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
+from dagrpo.trainer.batches.micro_batches import Cutter
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.supervised import SupervisedSequence, supervised_sequences
 from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
-from dagrpo.trainer.gates import advice_on_memory
-from dagrpo.trainer.gates.compilation import prepare_compilation
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.gates.room import require_room
-from dagrpo.trainer.micro_batches import Cutter
-from dagrpo.trainer.optimizer import adamw, apply_gradients, decayed, warmed_up
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.checks import advice_on_memory
+from dagrpo.trainer.checks.compilation import prepare_compilation
+from dagrpo.trainer.checks.free_memory import require_room
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.model.fsdp import load_policy, reduce_next
+from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import Report, SftRun
-from dagrpo.trainer.sharding import load_policy, reduce_next
-from dagrpo.trainer.stop import Stop
-from dagrpo.trainer.supervised import SupervisedSequence, supervised_sequences
+from dagrpo.trainer.shutdown import Stop
+from dagrpo.utils.console import progress
+from dagrpo.utils.determinism import compute_deterministically, explained
+from dagrpo.utils.distributed import World, expand_segments
 
 KEPT_STATES = 1  # of a finished run: more sft.steps resume from it
 

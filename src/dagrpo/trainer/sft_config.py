@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, Section
-from dagrpo.params.lora import Lora, require_tower_agrees
+from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, Section
+from dagrpo.trainer.lora_config import Lora, require_tower_agrees
 
 
 class Sft(Section):

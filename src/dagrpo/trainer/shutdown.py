@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
-from dagrpo.distributed import World
-from dagrpo.errors import Terminated
+from dagrpo.core.errors import Terminated
+from dagrpo.utils.distributed import World
 
 Result = TypeVar("Result")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

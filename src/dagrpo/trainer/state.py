@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
-from dagrpo.console import say
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, remove
-from dagrpo.listing import FileEntry
-from dagrpo.sealed import Damaged, read_sealed, write_sealed
-from dagrpo.sole import alone_with
-from dagrpo.trainer.whole import require_whole
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.integrity import require_whole
+from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.console import say
+from dagrpo.utils.distributed import World
+from dagrpo.utils.files import atomic_folder, remove
+from dagrpo.utils.locks import alone_with
+from dagrpo.utils.manifest import FileEntry
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
 KEPT_WHILE_RUNNING = 2

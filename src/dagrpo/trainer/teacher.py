@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.algorithms.teacher_config import SOLUTION, TEACHER
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.types import Example, ScoringRequest
+from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
-from dagrpo.params.teacher import SOLUTION, TEACHER
-from dagrpo.placeholders import picture_lengths
-from dagrpo.records import Example, ScoringRequest
 from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem, TokenSample
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.step_rollouts import StepRollouts
 
 SPARE = 6  # tokens of its context that SGLang's scheduler keeps from a prompt
 FAR = 2.0  # nats by which the policy finds a token likelier than the teacher, where the two are called far apart

@@ -12,12 +12,12 @@ import torch
 
 from dagrpo.checkpoints.experts import number_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.distributed import World
-from dagrpo.gpus import kind_of
-from dagrpo.params.runtime import Engine
-from dagrpo.trainer.groups import CUT_OFF_TOKENS
-from dagrpo.trainer.step_rollouts import StepRollouts
-from dagrpo.trainer.tower import tower_module
+from dagrpo.core.runtime import Engine
+from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_TOKENS
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.model.vision_tower import tower_module
+from dagrpo.utils.distributed import World
+from dagrpo.utils.gpu_specs import kind_of
 
 
 def peak_of(device: str) -> float | None:

@@ -1,6 +1,6 @@
 """Metrics of turns, tools and simulated users.
 
-They are in the groups `rollout/` and `tool/`; runs without tools and without a simulated user do not have them. record.py
+They are in the groups `rollout/` and `tool/`; runs without tools and without a simulated user do not have them. history.py
 computes the metrics of every run.
 """
 
@@ -10,9 +10,9 @@ from typing import get_args
 
 import numpy as np
 
-from dagrpo.records import CallStatus, StopReason, ToolCall
+from dagrpo.core.types import CallStatus, StopReason, ToolCall
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 
 CALLED = "tool/called_fraction"  # of the trajectories
 

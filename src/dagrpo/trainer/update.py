@@ -7,26 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.distributed import World
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.training import Training
-from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.accumulators import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.batches.micro_batches import NOTHING, Cutter, Part
+from dagrpo.trainer.batches.mini_batches import Divider, RolloutMiniBatch
+from dagrpo.trainer.batches.packing import Batch, PaddedBatch, RolloutBatch
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.digest_table import Hash, StepDigests
-from dagrpo.trainer.digests import PendingDigests, computed_by, gradient_digests, read, usual_hash, weight_digests
-from dagrpo.trainer.gates import advice_on_memory
-from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
-from dagrpo.trainer.loss_scale import LossScale
-from dagrpo.trainer.micro_batches import NOTHING, Cutter, Part
-from dagrpo.trainer.mini_batches import Divider, RolloutMiniBatch
+from dagrpo.trainer.checks import advice_on_memory
+from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import reduce_next
+from dagrpo.trainer.model.logit_stats import PLAIN, Extras
+from dagrpo.trainer.model.loss_scale import LossScale
+from dagrpo.trainer.model.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
+from dagrpo.trainer.model.policy import Policy, Reference, TokenLogprobs, token_logprobs
+from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
-from dagrpo.trainer.packing import Batch, PaddedBatch, RolloutBatch
-from dagrpo.trainer.policy import Policy, Reference, TokenLogprobs, token_logprobs
-from dagrpo.trainer.reading import PLAIN, Extras
-from dagrpo.trainer.sharding import reduce_next
-from dagrpo.trainer.tower import tower_module
+from dagrpo.trainer.sync.digest_table import Hash, StepDigests
+from dagrpo.trainer.sync.digests import PendingDigests, computed_by, gradient_digests, read, usual_hash, weight_digests
+from dagrpo.utils.distributed import World
 
 # Among a state's notes:
 COEFFICIENTS = "coefficients"  # of the objective's terms

@@ -9,8 +9,8 @@ from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 from dagrpo.report.figures.parts import ROUND_STEPS, Drawn, legend
-from dagrpo.report.hovers import Hover
-from dagrpo.report.wording import MINUS, metric_label, percent, percent_interval, points, points_interval
+from dagrpo.report.format import MINUS, metric_label, percent, percent_interval, points, points_interval
+from dagrpo.report.tooltips import Hover
 
 
 def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:

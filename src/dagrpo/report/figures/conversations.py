@@ -10,8 +10,8 @@ from dagrpo.report import style
 from dagrpo.report.conversations import Shares
 from dagrpo.report.curves import Curves
 from dagrpo.report.figures.parts import Drawn, curve, curve_in_words, legend, seed_legend
-from dagrpo.report.hovers import Hover
 from dagrpo.report.inputs import VARIANTS, Variant
+from dagrpo.report.tooltips import Hover
 
 PANELS = {
     "rollout/turns_mean": "Turns of an attempt",

@@ -5,9 +5,9 @@ from matplotlib.axes import Axes
 
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Drawn, paired_bars, paired_steps, phase_legend, share_axis
-from dagrpo.report.hovers import Hover
+from dagrpo.report.format import percent
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.wording import percent
+from dagrpo.report.tooltips import Hover
 
 MOST_BARS = 9  # distinct rewards that still get a bar each
 

@@ -8,9 +8,9 @@ from matplotlib.ticker import PercentFormatter
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Drawn, legend, series, step_axis
+from dagrpo.report.format import percent, percent_interval, plural
 from dagrpo.report.held_out import HeldOutCurve, uses_the_test_split
-from dagrpo.report.hovers import Hover
-from dagrpo.report.wording import percent, percent_interval, plural
+from dagrpo.report.tooltips import Hover
 
 COLUMNS = 2  # of panels, one for each task
 BESIDE = 0.008  # of the axis: how far the points of two seeds lie apart, so that one interval does not hide another

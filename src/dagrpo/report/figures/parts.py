@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from dagrpo.evaluation.statistics import Floats, mean_over_seeds
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
-from dagrpo.report.hovers import Hover, over_steps, with_hovers
+from dagrpo.report.format import EN_DASH
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.wording import EN_DASH
+from dagrpo.report.tooltips import Hover, over_steps, with_hovers
 
 CURVE_CONFIDENCE = 0.95
 FEW_STEPS = 12  # or fewer: each is marked by a dot

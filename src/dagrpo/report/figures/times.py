@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Drawn, legend
-from dagrpo.report.hovers import Hover
+from dagrpo.report.tooltips import Hover
 
 COLOURS = (*style.SERIES, style.INK)
 

@@ -19,9 +19,9 @@ from dagrpo.report.figures.parts import (
     share_axis,
     step_axis,
 )
-from dagrpo.report.hovers import over_steps
+from dagrpo.report.format import MINUS, percent
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.wording import MINUS, percent
+from dagrpo.report.tooltips import over_steps
 
 
 def learning_curve(curves: Curves, window: int) -> Drawn:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
-from dagrpo.named_code import NamedCode, no_named_code
-from dagrpo.params.base import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
-from dagrpo.params.plugged import Choice
-from dagrpo.plugins import Plugins
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.section import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
+from dagrpo.core.user_code import NamedCode, no_named_code
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
-    from dagrpo.rollout.chat import ChatFormat
+    from dagrpo.chat.renderers import ChatFormat
+    from dagrpo.config.schema import Params
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
 

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
-from dagrpo.named_code import NamedCode
-from dagrpo.params.base import Texts
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.core.section import Texts
+from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.reward_functions import RewardFunction, reward_functions_of, rewards_by
-from dagrpo.rollout.toolbox.described import described
-from dagrpo.rollout.toolbox.own_code import answer_of, imported, trusted_result_of
-from dagrpo.rollout.toolbox.shared_random import SharedRandom
-from dagrpo.rollout.tools import CallContext, ToolFunction
-from dagrpo.visible import shown
+from dagrpo.rollout.tool_runtime.shared_random import SharedRandom
+from dagrpo.tools import CallContext, ToolFunction
+from dagrpo.tools.connections.described import described
+from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
 
 if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
@@ -132,7 +132,7 @@ class EnvironmentAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.episode import attempt_in
+        from dagrpo.rollout.environment_loop import attempt_in
 
         environment = await asyncio.to_thread(self._offer.factory)
         episode = ObjectEpisode(environment, self._offer, session, self._random)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
+from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -106,7 +106,7 @@ class RemoteEpisode:
     async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
-        from dagrpo.rollout.untrusted_json import read_json
+        from dagrpo.core.untrusted_json import read_json
 
         async with self._one_at_a_time:
             try:
@@ -184,7 +184,7 @@ class OpenEnvAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.episode import attempt_in
+        from dagrpo.rollout.environment_loop import attempt_in
 
         episode = RemoteEpisode(self._config, self._functions)
         try:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from dagrpo.named_code import NamedCode
-from dagrpo.params.base import Texts
+from dagrpo.core.section import Texts
+from dagrpo.core.user_code import NamedCode
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """tool_agent: our own loop, with a task's tools and simulated user.
 
-Without either it makes single turns. rollout/dialogue.py implements a turn.
+Without either it makes single turns. rollout/agent_loop.py implements a turn.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.interactions import INTERACTIONS
+from dagrpo.tools.simulated_users import INTERACTIONS
 
 if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.toolbox.toolbox import Toolbox
+    from dagrpo.rollout.tool_runtime.toolbox import Toolbox
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
@@ -31,7 +31,7 @@ class ToolAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.dialogue import Nobody, SimulatedUser, attempt
+        from dagrpo.rollout.agent_loop import Nobody, SimulatedUser, attempt
 
         example = problem.example
         user = SimulatedUser(INTERACTIONS.get(example.interaction), example) if example.interaction else Nobody()
@@ -43,7 +43,7 @@ class ToolAgent:
 @asynccontextmanager
 async def open_tool_agent(config: Limits, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent with the tools of the context's task. Raises UserError if one of them cannot run here."""
-    from dagrpo.rollout.toolbox.toolbox import open_toolbox
+    from dagrpo.rollout.tool_runtime.toolbox import open_toolbox
 
     async with open_toolbox(config, context) as toolbox:
         yield ToolAgent(toolbox, config)

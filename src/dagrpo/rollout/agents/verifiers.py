@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from dagrpo.named_code import NamedCode
-from dagrpo.params.base import Unchecked
+from dagrpo.core.section import Unchecked
+from dagrpo.core.user_code import NamedCode
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def worker_variables() -> dict[str, str]:
 @asynccontextmanager
 async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent, the gateway and the worker. Raises UserError if the environment or the taskset is missing."""
-    from dagrpo.errors import UserError
+    from dagrpo.core.errors import UserError
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.own_environment import digest
     from dagrpo.rollout.programs.service import service

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.records import StopReason, ToolCall
-from dagrpo.rollout.chat import Message, ParsedCall
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.chat.renderers import Message, ParsedCall
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import StopReason, ToolCall
+from dagrpo.core.untrusted_json import read_json
+from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, readable_calls, reply_of
 from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.session import Session, SessionOver, Turn
-from dagrpo.rollout.untrusted_json import read_json
 
 OVER = {
     "max_turns": "the attempt has used up its turns",

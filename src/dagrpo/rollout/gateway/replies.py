@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.rollout.chat import ParsedAnswer, ParsedCall
+from dagrpo.chat.renderers import ParsedAnswer, ParsedCall
 from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.session import Turn
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dagrpo.rollout.chat import Message, ToolSchema
+from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.core.untrusted_json import read_json
 from dagrpo.rollout.gateway.errors import Refused
-from dagrpo.rollout.untrusted_json import read_json
 
 IGNORED = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from dagrpo.console import say
 from dagrpo.rollout.gateway.conversation import Conversation
 from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, completion, events
 from dagrpo.rollout.gateway.requests import ChatRequest, read_request
 from dagrpo.rollout.session import Session
+from dagrpo.utils.console import say
 
 MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from dagrpo.records import StopReason
+from dagrpo.core.types import StopReason
 from dagrpo.rollout.gateway.server import MODEL, Access, Gateway
 from dagrpo.rollout.outcome import trajectory_of
 from dagrpo.rollout.programs.report import ProgramFailure

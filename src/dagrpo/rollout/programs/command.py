@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from dagrpo.errors import UserError
-from dagrpo.nearest import nearest_of
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.core.suggest import nearest_of
 
 KEY = "rollout.agent.command"
 LONGEST = 80  # characters of a word that are shown

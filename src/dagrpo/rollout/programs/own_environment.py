@@ -10,8 +10,8 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.utils.console import say
 
 STAMP = "dagrpo.lock.sha256"  # in the environment's folder: what it was made from
 

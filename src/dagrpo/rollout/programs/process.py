@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from dagrpo.errors import UserError
-from dagrpo.files import open_private_log
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import open_private_log
 
 # The shell becomes the program; the subshell in the background waits until we have ended, and kills the group.
 WATCHED = """

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagrpo.core.escape import shown
+from dagrpo.core.untrusted_json import read_json
 from dagrpo.rewards.reporting import as_reward
-from dagrpo.rollout.untrusted_json import read_json
-from dagrpo.visible import shown
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80

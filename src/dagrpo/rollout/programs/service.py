@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from dagrpo.core.untrusted_json import read_json_values
 from dagrpo.rollout.programs.process import PIECE, Program, running
 from dagrpo.rollout.programs.report import ProgramFailure
-from dagrpo.rollout.untrusted_json import read_json_values
 
 LONGEST_LINE = 1 << 20
 

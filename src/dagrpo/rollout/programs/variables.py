@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from dagrpo.redaction import is_secret
+from dagrpo.core.redaction import is_secret
 
 HERE = "127.0.0.1,localhost"
 

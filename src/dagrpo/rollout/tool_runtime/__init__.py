@@ -1,1 +1,1 @@
-"""Tool calls: their execution, and shared parts of tools (see rollout/tools/)."""
+"""Tool calls: their execution, and shared parts of tools (see tools/)."""

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
-from dagrpo.sealed import sealed, unsealed
+from dagrpo.core.errors import UserError
+from dagrpo.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
+from dagrpo.utils.checksummed_json import sealed, unsealed
+from dagrpo.utils.console import say
 
 logger = logging.getLogger(__name__)
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dagrpo.console import say
+from dagrpo.utils.console import say
 
 logger = logging.getLogger(__name__)
 

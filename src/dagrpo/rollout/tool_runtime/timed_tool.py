@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, OpenTool, ToolTimeout
+from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, ToolTimeout
 
 
 class TimedTool:

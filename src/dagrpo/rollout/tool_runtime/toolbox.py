@@ -13,14 +13,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dagrpo.errors import UserError
-from dagrpo.records import CallStatus, ToolCall
-from dagrpo.rollout.calls.checks import unknown_tool
-from dagrpo.rollout.engine.background import all_of
+from dagrpo.chat.tool_calls.checks import unknown_tool
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import CallStatus, ToolCall
+from dagrpo.engine.background import all_of
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
-from dagrpo.rollout.toolbox.timed_tool import TimedTool
-from dagrpo.rollout.tools import (
+from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool
+from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.tools import (
     TOOLS,
     CallContext,
     InfrastructureFailure,
@@ -32,8 +32,8 @@ from dagrpo.rollout.tools import (
 )
 
 if TYPE_CHECKING:
+    from dagrpo.chat.renderers import Message, ParsedCall
     from dagrpo.rollout.agents import AgentContext, Limits
-    from dagrpo.rollout.chat import Message, ParsedCall
     from dagrpo.rollout.session import Session, Turn
 
 

@@ -1,6 +1,6 @@
 """Rollouts of a step: prompts sampled, completed by the engine and graded.
 
-They are made for one step at a time, by the weights that the engine holds. ahead.py decides when, and by how many steps the
+They are made for one step at a time, by the weights that the engine holds. prefetch.py decides when, and by how many steps the
 policy is ahead of these weights.
 """
 
@@ -16,26 +16,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.collect import SeedOf, collect, collect_until_full, grade
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.early_stop import CutOff
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
-from dagrpo.rollout.until_full import CutOff
-from dagrpo.trainer import gates
-from dagrpo.trainer.drawing import Drawing, Prompt
-from dagrpo.trainer.full_batch import FullBatch
-from dagrpo.trainer.gates import diversity
-from dagrpo.trainer.gates.refused import keeping_attempts
-from dagrpo.trainer.groups import Drawn, figures, prompts_to_draw, used_groups
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer import checks
+from dagrpo.trainer.batches.dynamic_sampling import Drawn, figures, prompts_to_draw, used_groups
+from dagrpo.trainer.batches.full_batch import FullBatch
+from dagrpo.trainer.batches.prompt_sampler import Drawing, Prompt
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.checks import diversity
+from dagrpo.trainer.checks.refused import keeping_attempts
+from dagrpo.trainer.config import Training
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Buffer:
     """Source of each step's rollouts.
 
     In lockstep they are a function of the run's seed, the step, the weights that the engine holds and the prompt sampler's
-    position (drawing.py), which is the only state.
+    position (prompt_sampler.py), which is the only state.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Buffer:
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
         """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""
         with keeping_attempts(self._state, step + 1, so_far):
-            gates.require_usable(so_far, self._max_excluded, step + 1)
+            checks.require_usable(so_far, self._max_excluded, step + 1)
             diversity.require_independent(so_far, self._sampling, self._training, step + 1)
 
     def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
@@ -202,7 +202,7 @@ class Buffer:
         stops the run.
         """
         with keeping_attempts(self._state, step + 1, trajectories):
-            gates.require_usable(trajectories, self._max_excluded, step + 1)
+            checks.require_usable(trajectories, self._max_excluded, step + 1)
         graded = self._graded(trajectories)
         learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)

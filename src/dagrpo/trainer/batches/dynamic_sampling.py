@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
+from dagrpo.rollout.early_stop import CutOff
 from dagrpo.rollout.trajectory import GradedTrajectory
-from dagrpo.rollout.until_full import CutOff
+from dagrpo.trainer.config import Training
 
 Flags = NDArray[np.bool_]
 CUT_OFF_GROUPS = "rollout/cut_off_groups"

@@ -1,15 +1,15 @@
 """Detection of a full batch while the engine still completes groups.
 
-Groups are graded as they finish. rollout/until_full.py ends a round early; groups.py selects the groups of the batch.
+Groups are graded as they finish. rollout/early_stop.py ends a round early; dynamic_sampling.py selects the groups of the batch.
 """
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from dagrpo.params.training import Training
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Trajectory
-from dagrpo.trainer.groups import has_spread
+from dagrpo.trainer.batches.dynamic_sampling import has_spread
+from dagrpo.trainer.config import Training
 
 T = TypeVar("T")
 Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]

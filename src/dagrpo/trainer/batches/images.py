@@ -1,6 +1,6 @@
 """Pictures of token sequences: the files that each of them shows.
 
-tower.py computes their features. A file that several sequences show, as all samples of a problem do, is listed once.
+trainer/model/vision_tower.py computes their features. A file that several sequences show, as all samples of a problem do, is listed once.
 """
 
 import itertools

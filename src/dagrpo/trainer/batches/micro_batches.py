@@ -5,8 +5,8 @@ The cut changes speed, memory and the last bits of sums, but no result: the loss
 
 from collections.abc import Sequence
 
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget, Load
-from dagrpo.trainer.packing import TokenSequences
 
 Part = tuple[int, ...]  # the numbers of a micro-batch's sequences
 NOTHING: Part = ()  # a micro-batch without sequences

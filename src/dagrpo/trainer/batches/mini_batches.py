@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from dagrpo.algorithms.aggregation import Lengths
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import MiniBatch
-from dagrpo.distributed import World
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.training import Training
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.accumulated import BeforeUpdate
-from dagrpo.trainer.micro_batches import Cutter, Part
-from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.trainer.accumulators import BeforeUpdate
+from dagrpo.trainer.batches.micro_batches import Cutter, Part
+from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.config import Training
+from dagrpo.utils.distributed import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

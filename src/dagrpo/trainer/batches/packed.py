@@ -1,6 +1,6 @@
 """Packed rows: sequences of a micro-batch end to end, without padding.
 
-packed_attention.py attends to them.
+trainer/model/packed_attention.py attends to them.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from dagrpo.trainer.support import PaddedSupport
+from dagrpo.trainer.sampling_mask import PaddedSupport
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from dagrpo.params.runtime import Layout
-from dagrpo.trainer.packed import PackedBatch, Tail
-from dagrpo.trainer.pictures import PaddedPictures, SequencePictures
-from dagrpo.trainer.shared_prompts import SharedPrompts
-from dagrpo.trainer.support import PaddedSupport, TokenSupport
+from dagrpo.core.runtime import Layout
+from dagrpo.trainer.batches.images import PaddedPictures, SequencePictures
+from dagrpo.trainer.batches.packed import PackedBatch, Tail
+from dagrpo.trainer.batches.shared_prompts import SharedPrompts
+from dagrpo.trainer.sampling_mask import PaddedSupport, TokenSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

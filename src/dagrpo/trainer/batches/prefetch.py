@@ -5,7 +5,7 @@ run is a function of its seed, however long anything takes. Weights are synced b
 sampled: a step waits for the batches of its weights before the next ones are loaded. With S = 0 there is no thread, and each
 batch is sampled on request.
 
-buffer.py samples a batch, kept_batches.py saves it.
+buffer.py samples a batch, prefetch_state.py saves it.
 """
 
 import threading
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.trainer.record import Clock
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.history import Clock
 
 JOIN_SECONDS = 10.0  # for a thread that was asked to end: the requests it waits for have been cancelled
 Drawn = Mapping[str, Any]

@@ -17,14 +17,14 @@ import torch
 
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.listing import FileEntry, entry_of
-from dagrpo.records import Score, ToolCall
+from dagrpo.core.types import Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.trainer.ahead import Untrained
-from dagrpo.trainer.groups import Drawn
+from dagrpo.trainer.batches.dynamic_sampling import Drawn
+from dagrpo.trainer.batches.prefetch import Untrained
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.run import step_file
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.manifest import FileEntry, entry_of
 
 FOLDER = "ahead"  # in the folder of a state
 _SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")

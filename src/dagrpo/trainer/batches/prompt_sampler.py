@@ -2,7 +2,7 @@
 
 It depends on the run's seed, on its position in the endless row of epochs, on the prompts that were cut off, which come first,
 and on the retired ones: all but the seed are saved with a state, so that a resumed run samples the prompts of an uninterrupted
-one. No position of the row is lost or used twice. groups.py decides how many prompts a step samples.
+one. No position of the row is lost or used twice. dynamic_sampling.py decides how many prompts a step samples.
 """
 
 from collections import deque
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.prompts import epoch_order
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem
+from dagrpo.trainer.config import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample
-from dagrpo.trainer.groups import Drawn, Flags, spread
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.support import TokenSupport
+from dagrpo.trainer.batches.dynamic_sampling import Drawn, Flags, spread
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.sampling_mask import TokenSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

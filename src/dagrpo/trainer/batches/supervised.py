@@ -11,14 +11,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
+from dagrpo.chat.renderers import ChatFormat, Message, ToolSchema
+from dagrpo.core.errors import UserError
+from dagrpo.core.image_tokens import before_pictures
+from dagrpo.core.section import Section
+from dagrpo.core.types import Example
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.base import Section
-from dagrpo.placeholders import before_pictures
-from dagrpo.records import Example
-from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
 from dagrpo.rollout.prompts import read_split, written
-from dagrpo.rollout.tools import function_schemas
+from dagrpo.tools import function_schemas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
 """Checks that end a broken training run with an error.
 
-Without them it would go wrong in silence. One file for each; watch.py combines them for the loop.
+Without them it would go wrong in silence. One file for each; suite.py combines them for the loop.
 """
 
-from dagrpo.trainer.gates.agreement import logprob_differences, require_the_policys_rollouts
-from dagrpo.trainer.gates.finite import require_finite_gradient
-from dagrpo.trainer.gates.memory import advice_on_memory
-from dagrpo.trainer.gates.usable import FIRST_STEPS, require_calls, require_usable
+from dagrpo.trainer.checks.finite import require_finite_gradient
+from dagrpo.trainer.checks.logprob_agreement import logprob_differences, require_the_policys_rollouts
+from dagrpo.trainer.checks.out_of_memory import advice_on_memory
+from dagrpo.trainer.checks.usable import FIRST_STEPS, require_calls, require_usable
 
 __all__ = [
     "FIRST_STEPS",

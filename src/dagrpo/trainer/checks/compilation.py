@@ -8,14 +8,14 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from dagrpo.console import say
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Layout
-from dagrpo.trainer.compiled import compile_layers, forget_compiled, why_not_compiled
-from dagrpo.trainer.gates.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
-from dagrpo.trainer.packing import Batch
-from dagrpo.trainer.policy import WEIGHTS, Policy, token_logprobs
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout
+from dagrpo.trainer.batches.packing import Batch
+from dagrpo.trainer.checks.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
+from dagrpo.trainer.model.compiled import compile_layers, forget_compiled, why_not_compiled
+from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
+from dagrpo.utils.console import say
+from dagrpo.utils.distributed import World
 
 # Of the norm of a gradient, in float32 and in a type of fewer bits: more than rounding changes.
 MOST_GRADIENT, MOST_GRADIENT_CAST = 1e-3, 0.1

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.seeds import SEEDS
 from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.trainer.config import Training
 
 IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands
 

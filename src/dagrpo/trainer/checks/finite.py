@@ -13,10 +13,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.gates import Gates
-from dagrpo.trainer.gates.refused import keep
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.checks.refused import keep
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.utils.distributed import World
 
 SKIPPED = "gate/skipped_updates"
 OVERFLOWED = "gate/overflowed_updates"  # among the skipped ones; only with a loss scale

@@ -1,7 +1,7 @@
 """Check that a device can hold the model before loading it.
 
 Only memory that no smaller batch changes is counted: weights, and gradients and AdamW states of the trained ones, all in float32.
-Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (execution/room.py).
+Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/room.py).
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ import torch
 
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.sft import Sft
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.sft_config import Sft
+from dagrpo.utils.distributed import World
 
 FLOAT32 = 4  # bytes
 TRAINED = 4  # times that: a weight, its gradient, and two states of AdamW

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers.integrations.heterogeneity import AmbiguousGlobalPerLayerAttributeError
 
-from dagrpo.trainer.packed_attention import is_for_kernel
+from dagrpo.trainer.model.packed_attention import is_for_kernel
 
 
 def is_packed_by_kernel(config: Any, dtype: torch.dtype, device: torch.device) -> bool:

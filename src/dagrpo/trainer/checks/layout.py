@@ -11,16 +11,16 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
-from dagrpo.console import say
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Layout
-from dagrpo.trainer.attention import NAME as IN_FLOAT32
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout
+from dagrpo.trainer.batches.packing import Batch, TokenSequences
 from dagrpo.trainer.budget import usual_layout
-from dagrpo.trainer.gates.kernel_heads import is_packed_by_kernel
-from dagrpo.trainer.packed_attention import NAME as PACKED
-from dagrpo.trainer.packing import Batch, TokenSequences
-from dagrpo.trainer.policy import WEIGHTS, Policy, token_logprobs
+from dagrpo.trainer.checks.kernel_heads import is_packed_by_kernel
+from dagrpo.trainer.model.attention import NAME as IN_FLOAT32
+from dagrpo.trainer.model.packed_attention import NAME as PACKED
+from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
+from dagrpo.utils.console import say
+from dagrpo.utils.distributed import World
 
 # Three sequences of two lengths. The first and the last share a prompt.
 EXAMPLE = TokenSequences.of(

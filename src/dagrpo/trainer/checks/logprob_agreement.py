@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from dagrpo.errors import UserError
-from dagrpo.params.gates import Gates
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.trainer.gates.refused import keep
-from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.core.errors import UserError
+from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.checks.refused import keep
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config import Training
 
 # Mean distance in nats per token that is not taken for rounding. With equal weights, SGLang on a CPU in float32 is 4e-8
 # away; SmolLM2-135M is 0.0056 away in float16, and 0.043 in bfloat16. Their limits are wide on purpose: they are to catch another

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.params.gates import Gates
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.utils.console import say
 
 METRIC = "gate/steps_without_advantage"
 MOST = 0.5  # from this share of completions on, a cause is likely

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 
 @contextmanager

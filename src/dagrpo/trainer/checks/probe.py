@@ -2,7 +2,7 @@
 
 They come before anything is sampled for training. The engine completes the ends of fixed prompts (probed.py); the trainer scores
 the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by the largest
-difference: a mean hides a few tokens that are far off. hand_over.py compares the weights themselves.
+difference: a mean hides a few tokens that are far off. weight_sync.py compares the weights themselves.
 """
 
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ import pyarrow as pa
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.gates import Gates
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.batches.packing import Batch, TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.agreement import BAND, largest_share, outside_share
-from dagrpo.trainer.gates.probed import probe_requests
-from dagrpo.trainer.gates.refused import keep
-from dagrpo.trainer.packing import Batch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.support import TokenSupport
+from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share
+from dagrpo.trainer.checks.probed import probe_requests
+from dagrpo.trainer.checks.refused import keep
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.sampling_mask import TokenSupport
+from dagrpo.utils.distributed import World
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"
 GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens

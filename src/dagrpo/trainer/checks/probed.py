@@ -7,11 +7,11 @@ and saves both sides from computing the rest.
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from dagrpo.params.gates import Gates
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import SamplingRequest
+from dagrpo.core.types import SamplingRequest
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.checks_config import Gates
 
 _TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the type that both sides are compared in
 

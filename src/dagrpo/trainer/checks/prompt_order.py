@@ -1,7 +1,7 @@
 """Check that a resumed run skips or repeats no prompts.
 
 Which prompts come next follows from the run's seed, the number sampled before, and the retired ones among them
-(trainer/drawing.py). The records hold the prompts that were really sampled, including discarded ones; both are compared when
+(trainer/batches/prompt_sampler.py). The records hold the prompts that were really sampled, including discarded ones; both are compared when
 a run resumes and when it ends. The number of prompts of a step is taken from its record, as dynamic sampling may add more.
 """
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dagrpo.errors import UserError
-from dagrpo.files import naming_parquet
-from dagrpo.params.training import Training
-from dagrpo.records import EXCLUDED
-from dagrpo.trainer.drawing import Drawing
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import EXCLUDED
+from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.config import Training
+from dagrpo.utils.files import naming_parquet
 
 PROMPT = "problem_index"
 OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which may retire its prompt

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.utils.files import write_parquet
 
 FOLDER = "refused"  # in the folder of the run's state
 

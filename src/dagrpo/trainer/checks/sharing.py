@@ -8,14 +8,14 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import TrainingRuntime
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import TrainingRuntime
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget, usual_sharing
-from dagrpo.trainer.gates.compilation import prepare_compilation
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.checks.compilation import prepare_compilation
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.distributed import World
 
 # Two groups whose prompts are of different lengths, so that positions count.
 EXAMPLE = TokenSequences.of(

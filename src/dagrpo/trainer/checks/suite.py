@@ -8,28 +8,28 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.distributed import World
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.gates import Gates
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.ahead import steps_in_sampler
+from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_GROUPS
+from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.prefetch import steps_in_sampler
+from dagrpo.trainer.batches.prompt_sampler import Drawing
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.gates.agreement import OUTSIDE, compared_in, require_the_policys_rollouts
-from dagrpo.trainer.gates.consumed import require_prompts
-from dagrpo.trainer.gates.finite import SKIPPED, SkippedSteps, finite_or_zero
-from dagrpo.trainer.gates.hand_over import HandOver
-from dagrpo.trainer.gates.learns_nothing import LearnsNothing
-from dagrpo.trainer.gates.probe import Probe
-from dagrpo.trainer.groups import CUT_OFF_GROUPS
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.record import Record
+from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_or_zero
+from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, compared_in, require_the_policys_rollouts
+from dagrpo.trainer.checks.no_signal import LearnsNothing
+from dagrpo.trainer.checks.probe import Probe
+from dagrpo.trainer.checks.prompt_order import require_prompts
+from dagrpo.trainer.checks.weight_sync import HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.history import Record
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update import UpdateStats
+from dagrpo.utils.distributed import World
 
 _UNCHANGED = "unchanged_weights"
 

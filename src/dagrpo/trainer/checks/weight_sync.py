@@ -3,7 +3,7 @@
 The server reports a digest of every tensor that it holds. For a few tensors, sampled for each weight sync up to a number of
 bytes, they are compared with the trainer's: a digest of everything would cost the trainer a pass over the model. The digests
 of all tensors show that the weights change between two weight syncs. Tensors that the engine holds in another form are not
-compared (see rollout/engine/digests.py): they are covered by the probe alone.
+compared (see engine/sglang/digests.py): they are covered by the probe alone.
 
 If an adapter is synced, the weights that stay in the server are compared at its opening, and must keep their digests.
 """
@@ -14,11 +14,11 @@ from itertools import chain
 import numpy as np
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.errors import UserError
-from dagrpo.params.gates import Gates
-from dagrpo.rollout.engine.adapters import is_of_an_adapter
-from dagrpo.rollout.engine.digests import comparable, counterparts, not_held
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.core.errors import UserError
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.engine.sglang.adapters import is_of_an_adapter
+from dagrpo.engine.sglang.digests import comparable, counterparts, not_held
+from dagrpo.trainer.checks_config import Gates
 
 COMPARED = "gate/digest_tensors"
 _MEBIBYTE = 1 << 20

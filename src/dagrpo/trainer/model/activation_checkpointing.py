@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

@@ -16,16 +16,16 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import model_to_shard, read_weights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.lora import Lora, untrained_tower
-from dagrpo.params.rollout import HeadDtype, Rollout
-from dagrpo.params.runtime import Reduction
-from dagrpo.params.training import Training
-from dagrpo.trainer.adapter import WithoutAdapter, add_adapter, begin
-from dagrpo.trainer.attention import attend_in_float32
-from dagrpo.trainer.policy import WEIGHTS, Policy, Reference, require_known_logits
-from dagrpo.trainer.tower import Tower, Vision, tower_module
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Reduction
+from dagrpo.rollout.config import HeadDtype, Rollout
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.lora_config import Lora, untrained_tower
+from dagrpo.trainer.model.attention import attend_in_float32
+from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
+from dagrpo.trainer.model.policy import WEIGHTS, Policy, Reference, require_known_logits
+from dagrpo.trainer.model.vision_tower import Tower, Vision, tower_module
+from dagrpo.utils.distributed import World
 
 NO_ADAPTER = Lora()
 

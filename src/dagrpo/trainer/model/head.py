@@ -2,7 +2,7 @@
 
 All at once, the logits of all tokens wait in their own type for the backward pass, which turns them into their gradient in place.
 In chunks the forward pass keeps only the hidden states, and the backward pass computes the logits of each chunk again: one more product
-with the head, and memory for one chunk. reading.py defines the values.
+with the head, and memory for one chunk. logit_stats.py defines the values.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dagrpo.trainer.reading import Read, Reading
+from dagrpo.trainer.model.logit_stats import Read, Reading
 
 SLICE = 4096  # tokens of the vocabulary whose gradient is added up at a time, where that takes a copy
 

@@ -14,14 +14,14 @@ import torch
 from dagrpo.checkpoints.adapted import NAME, low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import fill
-from dagrpo.errors import UserError
-from dagrpo.nearest import nearest_of
-from dagrpo.params.lora import Lora
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest_of
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.packing import Batch
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.reading import PLAIN, Extras, Read
-from dagrpo.trainer.tower import tower_module
+from dagrpo.trainer.batches.packing import Batch
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.logit_stats import PLAIN, Extras, Read
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.vision_tower import tower_module
 
 
 def add_adapter(model: PreTrainedModel, lora: Lora) -> None:

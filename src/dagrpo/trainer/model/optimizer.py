@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from dagrpo.params.training import Training
-from dagrpo.trainer.gates import require_finite_gradient
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.tower import tower_module
+from dagrpo.trainer.checks import require_finite_gradient
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.vision_tower import tower_module
 
 BETAS = (0.9, 0.999)
 SCALE = "scale"  # of a group's learning rate

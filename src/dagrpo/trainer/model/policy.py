@@ -10,17 +10,17 @@ from torch.distributed.fsdp import FSDPModule
 from torch.func import functional_call
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.errors import UserError
-from dagrpo.trainer.head import read_of_head
-from dagrpo.trainer.packed import PackedBatch
-from dagrpo.trainer.packed_attention import NAME as PACKED
-from dagrpo.trainer.packed_attention import attend_by_segment
-from dagrpo.trainer.packing import Batch, PaddedBatch
-from dagrpo.trainer.reading import PLAIN, Extras, LogitProcessing, Read, Reading
-from dagrpo.trainer.recomputed import checkpoint_activations
-from dagrpo.trainer.rope import longest_of_one_rope
-from dagrpo.trainer.shared_prompts import hidden_after
-from dagrpo.trainer.tower import Tower
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.packed import PackedBatch
+from dagrpo.trainer.batches.packing import Batch, PaddedBatch
+from dagrpo.trainer.batches.shared_prompts import hidden_after
+from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
+from dagrpo.trainer.model.head import read_of_head
+from dagrpo.trainer.model.logit_stats import PLAIN, Extras, LogitProcessing, Read, Reading
+from dagrpo.trainer.model.packed_attention import NAME as PACKED
+from dagrpo.trainer.model.packed_attention import attend_by_segment
+from dagrpo.trainer.model.rope import longest_of_one_rope
+from dagrpo.trainer.model.vision_tower import Tower
 
 PROBE_TOKENS = 8
 WEIGHTS = torch.float32  # their type, and that of their gradients

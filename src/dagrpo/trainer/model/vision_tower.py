@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.trainer.pictures import PaddedPictures
+from dagrpo.trainer.batches.images import PaddedPictures
 
 if TYPE_CHECKING:  # Pillow is imported with the first model that takes pictures
     from dagrpo.models.pictures import PictureProcessor, Pixels

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Layout, Reduction
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout, Reduction
 from dagrpo.rollout.table import read_table, required
 from dagrpo.trainer.budget import Budget
 

@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor
 from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import raw_bytes
-from dagrpo.distributed import World
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.digest_table import Computed, Hash, TensorDigests
+from dagrpo.trainer.sync.digest_table import Computed, Hash, TensorDigests
+from dagrpo.utils.distributed import World
 
 THREADS = 4  # that hash: the number of whole tensors in memory at a time
 FEW_BYTES = 50_000_000  # below this the threads would cost more than they save

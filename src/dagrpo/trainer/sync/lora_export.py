@@ -2,7 +2,7 @@
 
 Its tensors are gathered from the ranks that hold parts of them. SGLang joins q_proj, k_proj and v_proj in one layer, and gate_proj
 and up_proj in another. Where only some of them have an adapter, the others get one of zeros, which adds 0.
-rollout/engine/adapters.py sends it.
+engine/sglang/adapters.py sends it.
 """
 
 import re
@@ -16,11 +16,11 @@ from dagrpo.checkpoints.adapted import adapter_tensors, low_rank_updates, matric
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.lora import Lora
-from dagrpo.rollout.engine.adapters import AdapterForm
-from dagrpo.rollout.engine.digests import JOINED
+from dagrpo.core.errors import UserError
+from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.sglang.digests import JOINED
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.utils.distributed import World
 
 _SERVED = re.compile(r"model\.layers\.\d+\.(self_attn\.[qkvo]|mlp\.(gate|up|down))_proj")
 _MERGE = "set training.lora.serving to merged"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors
-from dagrpo.distributed import World
-from dagrpo.rollout.engine.adapters import Adapter
+from dagrpo.engine.sglang.adapters import Adapter
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.served_adapter import GatheredAdapter, adapter_form
+from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
+from dagrpo.utils.distributed import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

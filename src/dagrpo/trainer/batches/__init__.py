@@ -1,0 +1,1 @@
+"""From sampled prompts to packed micro-batches."""

@@ -1,0 +1,1 @@
+"""The policy: layers, head, optimizer and sharding."""

@@ -1,0 +1,1 @@
+"""Weight sync into the engine, with digests."""
