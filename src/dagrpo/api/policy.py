@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:
     import torch

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
 from dagrpo.evaluation.tables import SCORES
-from dagrpo.files import read_parquet
-from dagrpo.nearest import nearest
 from dagrpo.rollout.table import read_table
 from dagrpo.trainer.run import step_file
+from dagrpo.utils.files import read_parquet
 
 
 def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:

@@ -8,25 +8,25 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dagrpo.checkpoints import commands as checkpoint_commands
-from dagrpo.compare import command as compare_command
-from dagrpo.completion import hardware as hardware_presets
-from dagrpo.completion import presets as names
-from dagrpo.completion import tasks
-from dagrpo.doctor import command as doctor_command
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import sentence_of
-from dagrpo.files import write_text
-from dagrpo.half_steps import command as half_steps_command
-from dagrpo.new import command as new_command
-from dagrpo.plan import command as plan_command
-from dagrpo.profiling import command as profile_command
-from dagrpo.project_folder import require_project_folder_of
-from dagrpo.redaction import hide_secrets_in_tracebacks
-from dagrpo.replay import command as replay_command
-from dagrpo.show import command as show_command
-from dagrpo.status import command as status_command
-from dagrpo.warm import command as warm_command
+from dagrpo.cli import checkpoints as checkpoint_commands
+from dagrpo.cli.compare import command as compare_command
+from dagrpo.cli.doctor import command as doctor_command
+from dagrpo.cli.half_steps import command as half_steps_command
+from dagrpo.cli.new import command as new_command
+from dagrpo.cli.plan import command as plan_command
+from dagrpo.cli.profiling import command as profile_command
+from dagrpo.cli.replay import command as replay_command
+from dagrpo.cli.shell_completion import hardware as hardware_presets
+from dagrpo.cli.shell_completion import presets as names
+from dagrpo.cli.shell_completion import tasks
+from dagrpo.cli.show import command as show_command
+from dagrpo.cli.status import command as status_command
+from dagrpo.cli.warm import command as warm_command
+from dagrpo.config.project import require_project_folder_of
+from dagrpo.core.errors import UserError
+from dagrpo.core.redaction import hide_secrets_in_tracebacks
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.files import write_text
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
 
@@ -51,7 +51,7 @@ PARAMS = Path("params.yaml")
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        from dagrpo.execution.environment import version_of
+        from dagrpo.utils.environment import version_of
 
         typer.echo(f"dagrpo {version_of('dagrpo') or 'that is not installed'}, Python {platform.python_version()}")
         raise typer.Exit
@@ -85,8 +85,8 @@ def use(
     ] = None,
 ) -> None:
     """Write params.yaml from presets, each laid over the one before, and show what changes."""
-    from dagrpo.freshness.own_code import require_own_code
-    from dagrpo.workflow.use import use as write
+    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.cli.use import use as write
 
     require_own_code()
     write(presets, force=force, hardware=hardware)
@@ -95,23 +95,23 @@ def use(
 @app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage")
 def generate() -> None:
     """Write the generated files: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
-    from dagrpo.freshness.own_code import require_own_code
-    from dagrpo.params import documents
-    from dagrpo.params.schema import Params, read_params
-    from dagrpo.workflow import dvc_file
+    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.config import documents
+    from dagrpo.config.schema import Params, read_params
+    from dagrpo.pipeline.dvc import file
 
     require_own_code()
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
-    write_text(dvc_file.PATH, dvc_file.dvc_yaml(params, Path.cwd()))
+    write_text(file.PATH, file.dvc_yaml(params, Path.cwd()))
 
 
 @app.command(epilog="Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`")
 def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
     """Walk from a file or a digest up to the raw data, and down to every score that used it."""
-    from dagrpo.provenance.walk import show
+    from dagrpo.pipeline.provenance.walk import show
 
     show(target)
 
@@ -122,7 +122,7 @@ def grade(
     completions: Annotated[Path, typer.Argument(help="JSONL with the fields completion and ground_truth")],
 ) -> None:
     """Print each answer as every extractor reads it, and where they disagree."""
-    from dagrpo.grade import show
+    from dagrpo.cli.grade import show
 
     show(task, completions)
 
@@ -132,7 +132,7 @@ def clean(
     tries: Annotated[bool, typer.Option("--tries", help="the folders of every try: of runs with overrides")] = False,
 ) -> None:
     """Remove override runs (tries), and print their names. Their history in MLflow stays."""
-    from dagrpo.workflow.clean import remove_tries
+    from dagrpo.cli.clean import remove_tries
 
     if not tries:
         raise UserError("Say what to remove: `dagrpo clean --tries`; an experiment's own results are yours to delete.")
@@ -163,7 +163,7 @@ def search(
     host: Annotated[str, typer.Option(help="address to listen on; whoever reaches it may search")] = "127.0.0.1",
 ) -> None:
     """Serve a search over passages, in Search-R1's protocol."""
-    from dagrpo.search.server import serve
+    from dagrpo.tools.retrieval.server import serve
 
     serve(corpus, port, host)
 

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.completion import experiments, formats
-from dagrpo.errors import UserError
-from dagrpo.visible import visible
+from dagrpo.cli.shell_completion import experiments, formats
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import visible
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
 
@@ -38,12 +38,12 @@ def convert(
     ] = 1_000_000_000,
 ) -> None:
     """Write a checkpoint in another format: the same names, types and bytes of all tensors, or an error."""
-    from dagrpo import console
     from dagrpo.checkpoints import facts, lora
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
     from dagrpo.checkpoints.formats import require_format_name
     from dagrpo.checkpoints.source import open_source
+    from dagrpo.utils import console
 
     format = require_format_name(_SHORT_NAMES.get(to, to), "--to")
     require_replaceable(destination, [folder for folder in (source, base, adapter) if folder is not None])
@@ -99,7 +99,7 @@ def verify(
 
     Exit code 1 where something is missing or was changed.
     """
-    from dagrpo.verification.command import experiment_of, verify_experiment
+    from dagrpo.cli.verify.command import experiment_of, verify_experiment
 
     experiment = experiment_of(target)
     if experiment is not None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES, TOPS
-from dagrpo.workflow.locks import RUNNING, lock_of
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.locks import RUNNING, lock_of
+from dagrpo.pipeline.record import STATES, TOPS
 
 A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
 

@@ -12,14 +12,14 @@ from typing import Any, get_args
 from rich.markup import escape
 from rich.table import Table
 
-from dagrpo.console import VisibleConsole
-from dagrpo.errors import UserError
-from dagrpo.files import read_text
-from dagrpo.params.base import Extractor
-from dagrpo.records import Verdict
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
+from dagrpo.data.registry import get_task
 from dagrpo.rewards.grading import Grader, Judgement
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.tasks.registry import get_task
+from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.files import read_text
 
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 FIELDS = ("completion", "ground_truth")

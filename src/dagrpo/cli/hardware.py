@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import typer
 
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import visible_devices
-from dagrpo.params.presets import composed, hardware, hardware_in
+from dagrpo.config.presets import composed, hardware, hardware_in
+from dagrpo.core.errors import UserError
+from dagrpo.utils.devices import visible_devices
 
 NO_HARDWARE = "none"  # of --hardware: propose nothing
 
@@ -44,7 +44,7 @@ def _proposed() -> tuple[str, str] | None:
     devices = visible_devices()
     if not devices:
         return None
-    from dagrpo.plan.machine import machine_for
+    from dagrpo.pipeline.plan.machine import machine_for
 
     machine = machine_for(None, None)
     if machine.gpu is None or machine.gpu.hardware is None:

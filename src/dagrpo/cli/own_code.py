@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import dagrpo
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 
 def require_own_code() -> None:

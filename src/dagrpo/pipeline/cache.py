@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.record import declared, outputs_of, record_of, runtime_of
-from dagrpo.execution.whole import is_whole
-from dagrpo.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
-from dagrpo.listing import MANIFEST, listed_files
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.integrity import is_whole
+from dagrpo.pipeline.record import declared, outputs_of, record_of, runtime_of
+from dagrpo.utils.console import say
+from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
+from dagrpo.utils.manifest import MANIFEST, listed_files
 
 SAME = ("key", "environment")
 

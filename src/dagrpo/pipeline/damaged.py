@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES, inputs_of, makers_of
-from dagrpo.execution.whole import broken_file
-from dagrpo.files import digest_of, write_json
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.integrity import broken_file
+from dagrpo.pipeline.record import STATES, inputs_of, makers_of
+from dagrpo.utils.files import digest_of, write_json
 
 NOTES = STATES / "damaged"
 

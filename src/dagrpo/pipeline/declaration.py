@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dagrpo.params.base import Section
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.core.section import Section
 
 SectionType = TypeVar("SectionType", bound=Section)
 

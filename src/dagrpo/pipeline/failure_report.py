@@ -14,10 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from dagrpo import console
-from dagrpo.errors import UserError
-from dagrpo.execution.declaration import Job, Stage
-from dagrpo.files import read_json, write_json
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.utils import console
+from dagrpo.utils.files import read_json, write_json
 
 FOLDER = Path(".state/failures")
 SCREEN = "DAGRPO_SCREEN"  # set by Snakemake's screen, which shows failures itself

@@ -13,22 +13,27 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import digest_of, sha256_of
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import digest_of, sha256_of
 
 ROOT = Path(__file__).resolve().parents[3]
 # Imported by stages, but unable to change an output: code that starts, shows, records or finds.
 WITHOUT_EFFECT = (
-    "dagrpo.console",
-    "dagrpo.execution",
-    "dagrpo.launch",
-    "dagrpo.notebook_policy",
-    "dagrpo.notebooks",
-    "dagrpo.params.runtime",
-    "dagrpo.plugins",
+    "dagrpo.api",
+    "dagrpo.core.plugins",
+    "dagrpo.core.runtime",
+    "dagrpo.pipeline",
     "dagrpo.tracking",
-    "dagrpo.workflow",
+    "dagrpo.utils.ancestors",
+    "dagrpo.utils.console",
+    "dagrpo.utils.devices",
+    "dagrpo.utils.environment",
+    "dagrpo.utils.failures",
+    "dagrpo.utils.run_environment",
+    "dagrpo.utils.run_info",
+    "dagrpo.utils.threads",
 )
+STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
 _NAMED_BESIDE = re.compile(
     r"""["']([\w-][\w.-]*\.(?:j2|js))["']"""
 )  # a text with the name of such a file, and nothing else
@@ -80,6 +85,8 @@ def _named_beside(file: Path) -> tuple[Path, ...]:
 
 
 def _is_without_effect(module: str) -> bool:
+    if module == STAGES or module.startswith(f"{STAGES}."):
+        return False
     return any(module == name or module.startswith(f"{name}.") for name in WITHOUT_EFFECT)
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dagrpo.files import sha256_of
-from dagrpo.listing import MANIFEST, FileEntry, fault_of, fault_of_size, listed_files
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, fault_of_size, listed_files
 
 
 def is_whole(path: Path, digest: str) -> bool:

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.declaration import Needs, Stage
-from dagrpo.execution.identity import code_of
-from dagrpo.files import digest_of, json_text, write_json
-from dagrpo.listing import MANIFEST, listed_files
-from dagrpo.params.overlay import flat
-from dagrpo.params.schema import Params
-from dagrpo.params.teacher import TEACHER
-from dagrpo.selection import named_code, selected_modules
-from dagrpo.workflow.tries import configuration_digest
+from dagrpo.algorithms.teacher_config import TEACHER
+from dagrpo.config.overlay import flat
+from dagrpo.config.schema import Params
+from dagrpo.config.selection import named_code, selected_modules
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import Needs, Stage
+from dagrpo.pipeline.identity import code_of
+from dagrpo.pipeline.trial_runs import configuration_digest
+from dagrpo.utils.files import digest_of, json_text, write_json
+from dagrpo.utils.manifest import MANIFEST, listed_files
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"

@@ -1,4 +1,4 @@
-"""Launcher of several processes here: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
+"""Launcher of several processes here: `python -m dagrpo.pipeline.launch COUNT SCRIPT ARGUMENTS...`
 
 A failure is reported in one message, and only if rank 0 has not reported it already. The processes find each other by a file
 in a folder that only their user may enter, and talk over the loopback interface: no port, no torchrun, whose own store
@@ -16,10 +16,10 @@ from tempfile import gettempdir
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from dagrpo.distributed import RENDEZVOUS
-from dagrpo.execution.ancestors import grace_seconds
-from dagrpo.held_folder import held_folder
-from dagrpo.loopback import LOOPBACK
+from dagrpo.utils.ancestors import grace_seconds
+from dagrpo.utils.distributed import RENDEZVOUS
+from dagrpo.utils.net import LOOPBACK
+from dagrpo.utils.tempdirs import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BEYOND_GRACE = 10.0  # after a signal to stop, before processes are killed

@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.execution.frame import dvc_drives
-from dagrpo.execution.record import STATES, TOPS
-from dagrpo.files import read_text, write_json
-from dagrpo.sole import Holder, noted_holder
-from dagrpo.tracking.environment import Process
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import STATES, TOPS
+from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils.console import say
+from dagrpo.utils.files import read_text, write_json
+from dagrpo.utils.locks import Holder, noted_holder
+from dagrpo.utils.run_environment import Process
 
 RUNNING = STATES / "running"
 DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dagrpo.errors import UserError
-from dagrpo.execution.declaration import Stage
-from dagrpo.execution.environment import environment
-from dagrpo.execution.identity import code_digest
-from dagrpo.execution.whole import broken_file
-from dagrpo.files import digest_of, read_json, sha256_of
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Stage
+from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.integrity import broken_file
+from dagrpo.utils.environment import environment
+from dagrpo.utils.files import digest_of, read_json, sha256_of
 
 STATES = Path(".state")
 TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment

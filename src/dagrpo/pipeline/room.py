@@ -8,13 +8,13 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import words_of
-from dagrpo.execution.record import configuration_of
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.record import configuration_of
+from dagrpo.utils.failures import words_of
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 logger = logging.getLogger(__name__)
 TRAINING = frozenset({"sft", "train"})  # stages
@@ -31,9 +31,9 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
     if not runtime.training.require_room or not configuration:
         return
     # Imported here: they load torch, which other stages do without.
-    from dagrpo.plan.machine import machine_for
-    from dagrpo.plan.memory import Models
-    from dagrpo.plan.remedy import refusal
+    from dagrpo.pipeline.plan.machine import machine_for
+    from dagrpo.pipeline.plan.memory import Models
+    from dagrpo.pipeline.plan.remedy import refusal
 
     try:
         params, machine = whole_params(configuration, runtime), machine_for(None, None)
@@ -47,8 +47,8 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
 
 def whole_params(configuration: Mapping[str, Any], runtime: Runtime) -> "Params":
     """Return an experiment's parameters from those that are not the defaults, by dotted key, and section runtime."""
-    from dagrpo.params.overlay import merged
-    from dagrpo.params.schema import Params, parse
+    from dagrpo.config.overlay import merged
+    from dagrpo.config.schema import Params, parse
 
     own: dict[str, Any] = {"runtime": runtime.model_dump()}
     for key, value in configuration["changed"].items():

@@ -17,22 +17,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dagrpo.errors import Terminated
-from dagrpo.execution.account import Stopwatch, write_account
-from dagrpo.execution.ancestors import stop_with_the_workflow
-from dagrpo.execution.damaged import tell_damage
-from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.ending import Ending, Kind
-from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
-from dagrpo.execution.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
-from dagrpo.execution.threads import threads_of
-from dagrpo.files import digest_of, link_or_copy, read_json, replace_folder, sha256_of, unshare, write_json
-from dagrpo.full_disk import NO_ROOM, full_disk_naming
-from dagrpo.listing import MANIFEST
-from dagrpo.params.runtime import Runtime
-from dagrpo.redaction import RedactingFormatter
+from dagrpo.core.errors import Terminated
+from dagrpo.core.redaction import RedactingFormatter
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.damaged import tell_damage
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.failure_report import Ending, Kind
+from dagrpo.pipeline.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils.ancestors import stop_with_the_workflow
+from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
+from dagrpo.utils.files import digest_of, link_or_copy, read_json, replace_folder, sha256_of, unshare, write_json
+from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
+from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.run_info import Stopwatch, write_account
+from dagrpo.utils.threads import threads_of
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
 _DECLARED = frozenset({MANIFEST, "provenance.json"})

@@ -15,21 +15,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from dagrpo.console import say
-from dagrpo.execution import frame
-from dagrpo.execution.ancestors import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
-from dagrpo.execution.damaged import tell_damage
-from dagrpo.execution.declaration import Stage
-from dagrpo.execution.devices import own_devices
-from dagrpo.execution.ending import Ending, Failure, Kind, is_shown_by_snakemake
-from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
-from dagrpo.execution.record import STATES, declared, outputs_of, runtime_of
-from dagrpo.execution.reuse import taking_over
-from dagrpo.execution.room import TRAINING, require_planned_room
-from dagrpo.execution.threads import fix_threads, threads_of
-from dagrpo.redaction import hide_secrets_in_tracebacks
-from dagrpo.sole import alone_with
-from dagrpo.stages import all_stages
+from dagrpo.core.redaction import hide_secrets_in_tracebacks
+from dagrpo.pipeline import runner as frame
+from dagrpo.pipeline.cache import taking_over
+from dagrpo.pipeline.damaged import tell_damage
+from dagrpo.pipeline.declaration import Stage
+from dagrpo.pipeline.failure_report import Ending, Failure, Kind, is_shown_by_snakemake
+from dagrpo.pipeline.record import STATES, declared, outputs_of, runtime_of
+from dagrpo.pipeline.room import TRAINING, require_planned_room
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.ancestors import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
+from dagrpo.utils.console import say
+from dagrpo.utils.devices import own_devices
+from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
+from dagrpo.utils.locks import alone_with
+from dagrpo.utils.threads import fix_threads, threads_of
 
 WRITING = STATES / "writing"  # locks of outputs
 
@@ -100,7 +100,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
             frame.run(stage, options)
             return
         os.environ[GRACE] = str(runtime.grace_seconds)
-        launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
+        launcher = ("-m", "dagrpo.pipeline.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
         raise SystemExit(_restarted(stage, command, options, held))
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.files import digest_of
-from dagrpo.params.experiment import Experiment
-from dagrpo.params.overlay import flat
-from dagrpo.params.schema import Params
+from dagrpo.config.overlay import flat
+from dagrpo.config.schema import Params
+from dagrpo.core.experiment import Experiment
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils.files import digest_of
 
 DIGITS = 8
 

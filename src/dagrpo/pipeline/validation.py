@@ -3,18 +3,18 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.params.evaluation import Evaluation
-from dagrpo.params.model import SERVED_PATCH_SIZES
-from dagrpo.params.plain import require_plain
-from dagrpo.params.plugged import LONGEST_NAME
-from dagrpo.params.schema import Params, parse
+from dagrpo.chat.renderers import CHATS
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import MOST_TOLD, sentence, sentences
+from dagrpo.core.plain_values import require_plain
+from dagrpo.core.plugged import LONGEST_NAME
+from dagrpo.data.registry import TASKS, get_task
+from dagrpo.evaluation.config import Evaluation
+from dagrpo.models.config import SERVED_PATCH_SIZES
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
-from dagrpo.rollout.chat import CHATS
-from dagrpo.rollout.tools import TOOLS, config_for
-from dagrpo.tasks.registry import TASKS, get_task
-from dagrpo.visible import MOST_TOLD, sentence, sentences
+from dagrpo.tools import TOOLS, config_for
 
 
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:

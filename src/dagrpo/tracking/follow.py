@@ -14,8 +14,8 @@ from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
 from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
 from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
-from dagrpo.errors import UserError
-from dagrpo.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
+from dagrpo.core.errors import UserError
+from dagrpo.core.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
 from dagrpo.tracking.bring import Target, bring_steps
 from dagrpo.tracking.curve import now_ms, read_curve
 from dagrpo.tracking.execution import of_note

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.errors import UserError
-from dagrpo.provenance.records import Execution, files_of
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.store import (
     is_initialised,
     open_client,
@@ -14,6 +13,7 @@ from dagrpo.tracking.store import (
     tracking_uri,
     trouble_of_store,
 )
+from dagrpo.utils.provenance import Execution, files_of
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

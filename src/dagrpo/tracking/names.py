@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.files import canonical_json
+from dagrpo.utils.files import canonical_json
 
 MAX_KEY = 250
 MAX_PARAM_VALUE = 6000

@@ -11,10 +11,10 @@ from mlflow.entities import Param, RunTag
 from mlflow.entities import Run as MlflowRun
 from mlflow.tracking import MlflowClient
 
-from dagrpo.files import canonical_json
 from dagrpo.tracking.contents import WITH_CURVES
 from dagrpo.tracking.execution import SHARED, Execution
 from dagrpo.tracking.names import flatten, tag_value
+from dagrpo.utils.files import canonical_json
 
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from dagrpo.times import GROUP
+from dagrpo.utils.timings import GROUP
 
 METRICS_PER_BATCH = 1000  # MLflow's limit
 

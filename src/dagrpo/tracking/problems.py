@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from dagrpo.visible import visible
+from dagrpo.core.escape import visible
 
 LONGEST = 10_000  # characters of one text
 MOST_PROBLEMS = 2000  # MLflow takes some milliseconds for each

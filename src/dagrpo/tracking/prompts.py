@@ -11,8 +11,8 @@ from mlflow.tracing.constant import TraceTagKey
 from mlflow.tracing.utils.prompt import update_linked_prompts_tag
 from mlflow.tracking import MlflowClient
 
-from dagrpo.errors import UserError
-from dagrpo.files import digest_of
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import digest_of
 
 DIGEST = "prompt.sha256"
 Messages = Sequence[Mapping[str, str]]

@@ -9,30 +9,30 @@ from pydantic import TypeAdapter
 
 from dagrpo.checkpoints import facts
 from dagrpo.checkpoints.manifest import read_manifest
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Runtime
+from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
 from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
 from dagrpo.evaluation.held_out import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
-from dagrpo.execution.record import PROVENANCE
-from dagrpo.files import read_object, read_parquet, sha256_of
-from dagrpo.listing import MANIFEST
-from dagrpo.params.runtime import Runtime
+from dagrpo.pipeline.record import PROVENANCE
 from dagrpo.report.build import metrics_to_log as difference_metrics
 from dagrpo.report.history import findings, pages, recorded_curves
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
 from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
-from dagrpo.tasks.card import Card
-from dagrpo.times import read_times
 from dagrpo.tracking.attempts import traced_steps, traces_of
 from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Page
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.problems import problems_of
 from dagrpo.trainer.run import step_file
+from dagrpo.utils.files import read_object, read_parquet, sha256_of
+from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.timings import read_times
 
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
 SHOWN_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 
 from mlflow.tracking import MlflowClient
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import words_of
-from dagrpo.files import remove
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.bring import Target, bring
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
@@ -17,6 +14,9 @@ from dagrpo.tracking.parents import ERROR, settle_parents
 from dagrpo.tracking.read import contents_of
 from dagrpo.tracking.stage_runs import INCOMPLETE, StageRuns, close_others, find_experiment, open_run, tag_digests
 from dagrpo.tracking.store import open_client, trouble_of_store
+from dagrpo.utils.console import say
+from dagrpo.utils.failures import words_of
+from dagrpo.utils.files import remove
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from mlflow.tracking import MlflowClient
 
 from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.contents import WITH_CURVES
-from dagrpo.tracking.environment import Process
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import digest_list, file_tag, flatten, tag_value
 from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, describe, find_parent, variation_tags
+from dagrpo.utils.run_environment import Process
 
 ABOUT_CURVES = (
     "Its curves are those of the run above it, which stands for the seed. Here: completions, traces, the machine."
@@ -150,7 +150,7 @@ def _tags(execution: Execution) -> dict[str, str]:
     tags |= {"experiment": execution.experiment, "role": "stage", "seed": execution.seed}
     tags |= variation_tags(execution)
     tags |= {"taken_from": record["taken_from"]} if "taken_from" in record else {}
-    tags |= {"identity": execution.identity, "mlflow.source.name": f"src/dagrpo/stages/{record['stage']}.py"}
+    tags |= {"identity": execution.identity, "mlflow.source.name": f"src/dagrpo/pipeline/stages/{record['stage']}.py"}
     tags |= {} if execution.status == "FINISHED" else {"execution": execution.note}
     if execution.process is not None:
         tags |= {f"process.{name}": value for name, value in asdict(execution.process).items()}

@@ -16,11 +16,11 @@ from urllib.parse import unquote
 
 from filelock import FileLock
 
-from dagrpo.addresses import SERVER_SCHEMES, parts_of
-from dagrpo.errors import UserError
-from dagrpo.full_disk import NEARLY_FULL, disk_of, free_on
-from dagrpo.redaction import HIDDEN, redacted, secret_parameters, without_secret_parameters
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.core.redaction import HIDDEN, redacted, secret_parameters, without_secret_parameters
+from dagrpo.core.urls import SERVER_SCHEMES, parts_of
+from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import words_of
-from dagrpo.execution.record import TOPS, provenances_of
-from dagrpo.files import digest_of, write_text
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import TOPS, provenances_of
 from dagrpo.tracking.attempt import FOLDER, mode
 from dagrpo.tracking.store import (
     artifact_location,
@@ -24,6 +22,8 @@ from dagrpo.tracking.store import (
     without_password,
 )
 from dagrpo.tracking.variations import DVC_NAME, recording_root
+from dagrpo.utils.failures import words_of
+from dagrpo.utils.files import digest_of, write_text
 
 if TYPE_CHECKING:
     from dagrpo.tracking.execution import Execution

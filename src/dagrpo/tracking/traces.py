@@ -25,7 +25,7 @@ from mlflow.tracing.client import TracingClient
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 from mlflow.tracing.utils import dump_span_attribute_value
 
-from dagrpo.files import digest_of
+from dagrpo.utils.files import digest_of
 
 SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
 KINDS = {"turn": SpanType.CHAT_MODEL, "call": SpanType.TOOL}

@@ -19,9 +19,7 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from dagrpo.errors import UserError
-from dagrpo.files import open_to_append
-from dagrpo.params.yaml_text import read_yaml
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.store import (
     artifact_location,
     follow_moved_artifacts,
@@ -34,6 +32,8 @@ from dagrpo.tracking.store import (
 )
 from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
+from dagrpo.utils.files import open_to_append
+from dagrpo.utils.yaml_text import read_yaml
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0

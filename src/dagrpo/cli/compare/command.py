@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.completion import experiments as names
-from dagrpo.show.place import Which
+from dagrpo.cli.shell_completion import experiments as names
+from dagrpo.cli.show.place import Which
 
 EPILOG = "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`"
 
@@ -21,11 +21,11 @@ def compare(
     html: Annotated[Path | None, typer.Option(help="also write it as a page to this file")] = None,
 ) -> None:
     """Say which experiment is better, by how much, and what differs in parameters, data, code, environment and runtime."""
-    from dagrpo.compare.comparison import compare as compared
-    from dagrpo.compare.page import render
-    from dagrpo.compare.terminal import shown
-    from dagrpo.files import write_text
-    from dagrpo.status.terminal import console
+    from dagrpo.cli.compare.comparison import compare as compared
+    from dagrpo.cli.compare.page import render
+    from dagrpo.cli.compare.terminal import shown
+    from dagrpo.cli.status.terminal import console
+    from dagrpo.utils.files import write_text
 
     comparison = compared(experiments, which)
     if html is not None:

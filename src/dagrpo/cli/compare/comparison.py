@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dagrpo.compare.differences import Difference, as_objects, differences
-from dagrpo.compare.evaluated import read_evaluated
-from dagrpo.compare.scores import TaskPair, pairs
-from dagrpo.compare.wording import others, scope, verdict
-from dagrpo.errors import UserError
+from dagrpo.cli.compare.differences import Difference, as_objects, differences
+from dagrpo.cli.compare.evaluated import read_evaluated
+from dagrpo.cli.compare.scores import TaskPair, pairs
+from dagrpo.cli.compare.wording import others, scope, verdict
+from dagrpo.core.errors import UserError
 from dagrpo.report.inputs import Variant
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.execution.record import in_any_experiment
-from dagrpo.files import canonical_json
-from dagrpo.freshness.code import digests_then
-from dagrpo.freshness.made import Made, all_made
-from dagrpo.params.overlay import flat
+from dagrpo.config.overlay import flat
+from dagrpo.pipeline.changes.code import digests_then
+from dagrpo.pipeline.changes.made import Made, all_made
+from dagrpo.pipeline.record import in_any_experiment
+from dagrpo.utils.files import canonical_json
 
 RUNTIME = "runtime"
 GROUPS = ("parameters", "data", "code", "environment", RUNTIME)

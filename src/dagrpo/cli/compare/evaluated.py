@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dagrpo.errors import UserError
-from dagrpo.nearest import nearest
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
 from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
 from dagrpo.rollout.trajectory import GREEDY
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dagrpo import report
-from dagrpo.compare.comparison import Comparison
-from dagrpo.compare.wording import NOTHING_DIFFERS, RUNTIME_TITLE, others, scope, verdict
-from dagrpo.report import wording
-from dagrpo.visible import visible
+from dagrpo.cli.compare.comparison import Comparison
+from dagrpo.cli.compare.wording import NOTHING_DIFFERS, RUNTIME_TITLE, others, scope, verdict
+from dagrpo.core.escape import visible
+from dagrpo.report import format
 
 TEMPLATE = "page.html.j2"
 
@@ -32,7 +32,7 @@ def render(comparison: Comparison) -> str:
         verdict=verdict,
         others=others,
         scope=scope,
-        words=wording,
+        words=format,
         nothing_differs=NOTHING_DIFFERS,
         runtime_title=RUNTIME_TITLE,
     )

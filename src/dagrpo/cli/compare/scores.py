@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dagrpo.compare.evaluated import Evaluated, Problem
+from dagrpo.cli.compare.evaluated import Evaluated, Problem
 from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 

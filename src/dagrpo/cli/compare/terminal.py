@@ -6,12 +6,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.compare.comparison import Comparison
-from dagrpo.compare.differences import RUNTIME, Difference
-from dagrpo.compare.scores import TaskPair
-from dagrpo.compare.wording import NOTHING_DIFFERS, RUNTIME_TITLE, is_better, others, scope, verdict
-from dagrpo.report.wording import metric_label, percent, percent_interval, points, points_interval
-from dagrpo.visible import one_line
+from dagrpo.cli.compare.comparison import Comparison
+from dagrpo.cli.compare.differences import RUNTIME, Difference
+from dagrpo.cli.compare.scores import TaskPair
+from dagrpo.cli.compare.wording import NOTHING_DIFFERS, RUNTIME_TITLE, is_better, others, scope, verdict
+from dagrpo.core.escape import one_line
+from dagrpo.report.format import metric_label, percent, percent_interval, points, points_interval
 
 LONGEST = 60  # characters of a value
 STYLES = {True: "bold green", False: "bold red", None: ""}

@@ -1,7 +1,7 @@
 """A comparison in sentences: which is better, and by how much."""
 
-from dagrpo.compare.scores import Metric, TaskPair
-from dagrpo.report.wording import metric_label, percent, plural, points, points_interval
+from dagrpo.cli.compare.scores import Metric, TaskPair
+from dagrpo.report.format import metric_label, percent, plural, points, points_interval
 
 WORDS = {"better": True, "worse": False}
 NOTHING_DIFFERS = "On record, nothing differs between them in parameters, data, code, environment or runtime."

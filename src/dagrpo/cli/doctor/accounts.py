@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import httpx
 from huggingface_hub import constants, get_token
 
-from dagrpo.doctor.finding import Finding
-from dagrpo.hub import endpoint
-from dagrpo.redaction import redacted
+from dagrpo.cli.doctor.finding import Finding
+from dagrpo.core.redaction import redacted
+from dagrpo.utils.hub import endpoint
 
 SECONDS = 10.0
 VARIABLES = {

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dagrpo.doctor.finding import Finding
+    from dagrpo.cli.doctor.finding import Finding
 
 EPILOG = "Examples: `dagrpo doctor`; `dagrpo doctor --online` asks the hub, too"
 STYLES = {"ok": "green", "missing": "bold red", "none": "yellow"}
@@ -22,8 +22,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per line")] = False,
 ) -> None:
     """Check this machine and suggest fixes; exit code 1 if something that runs need is missing."""
-    from dagrpo.doctor import accounts, machine, software
-    from dagrpo.status.terminal import console
+    from dagrpo.cli.doctor import accounts, machine, software
+    from dagrpo.cli.status.terminal import console
 
     on_machine = machine.findings(needs_isolation=software.needs_isolation())
     found = [*software.findings(), *on_machine, *accounts.findings(online=online)]
@@ -39,7 +39,7 @@ def _table(found: Sequence["Finding"]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from dagrpo.visible import one_line
+    from dagrpo.core.escape import one_line
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)

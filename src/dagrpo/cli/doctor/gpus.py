@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dagrpo.doctor.finding import Finding, apt, version_of
-from dagrpo.doctor.nvidia_smi import LEAST_CAPABILITY, LEAST_MEBIBYTES, SECONDS, VISIBLE, Card, visible
+from dagrpo.cli.doctor.finding import Finding, apt, version_of
+from dagrpo.cli.doctor.nvidia_smi import LEAST_CAPABILITY, LEAST_MEBIBYTES, SECONDS, VISIBLE, Card, visible
 
 CUDA = (13, 0)  # of torch in requirements/gpu.lock
 LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions

@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
-from dagrpo.doctor.finding import Finding
+from dagrpo.cli.doctor.finding import Finding
 
 SECONDS_OF_HUB = 8.0
 HUB = "https://huggingface.co"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.doctor import needs, nvidia_smi, programs
-from dagrpo.doctor.finding import Finding
-from dagrpo.doctor.gpus import of_cards
-from dagrpo.execution.devices import visible_devices
-from dagrpo.execution.environment import version_of
+from dagrpo.cli.doctor import needs, nvidia_smi, programs
+from dagrpo.cli.doctor.finding import Finding
+from dagrpo.cli.doctor.gpus import of_cards
+from dagrpo.utils.devices import visible_devices
+from dagrpo.utils.environment import version_of
 
 GIBIBYTE = 1 << 30
 LEAST_MEMORY = 3 * GIBIBYTE  # of the smallest experiment

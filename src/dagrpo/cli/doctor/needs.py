@@ -1,6 +1,6 @@
 """Requirements of a machine with a GPU, checked with the standard library.
 
-`python3 src/dagrpo/doctor/needs.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints each missing requirement
+`python3 src/dagrpo/cli/doctor/needs.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints each missing requirement
 with the command that fixes it, and ends with 1 if one is not met. `make gpu`, `make gpu-check` (which passes --check) and
 `dagrpo doctor` use this list.
 """
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 if not __package__:  # run as a file, by a Python in which no package is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from dagrpo.doctor import hub, nvidia_smi, programs
-from dagrpo.doctor.finding import GIBIBYTE, Finding, apt, gib, sudo
-from dagrpo.doctor.gpus import of_cards
+from dagrpo.cli.doctor import hub, nvidia_smi, programs
+from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, gib, sudo
+from dagrpo.cli.doctor.gpus import of_cards
 
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes

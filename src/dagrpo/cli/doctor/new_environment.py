@@ -1,6 +1,6 @@
 """Creation of the project's environment, with uv's Python if needed.
 
-`python3 src/dagrpo/doctor/new_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
+`python3 src/dagrpo/cli/doctor/new_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
 Elsewhere, as on Ubuntu 22.04 (Python 3.10) and a bare Ubuntu 24.04 (neither venv nor headers), it unpacks uv's wheel, from a folder of
 UV_FIND_LINKS or PIP_FIND_LINKS or else from the package index, and has uv get Python 3.12 with headers.
 """
@@ -21,10 +21,10 @@ from urllib.request import urlopen
 from zipfile import ZipFile
 
 if not __package__:  # run as a file: no package is installed yet
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from dagrpo.doctor import hub, programs
-from dagrpo.doctor.finding import apt
+from dagrpo.cli.doctor import hub, programs
+from dagrpo.cli.doctor.finding import apt
 
 PYTHON = "3.12"
 UV = "0.13.8"

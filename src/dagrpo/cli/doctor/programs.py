@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from dagrpo.doctor.finding import Finding, apt
+from dagrpo.cli.doctor.finding import Finding, apt
 
 OLDEST, NEWEST = (3, 11), (3, 13)  # Python
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
-from dagrpo.doctor import programs
-from dagrpo.doctor.finding import Finding
-from dagrpo.errors import UserError
-from dagrpo.execution.environment import version_of
-from dagrpo.project_folder import REMEDY, without_snakefile
+from dagrpo.cli.doctor import programs
+from dagrpo.cli.doctor.finding import Finding
+from dagrpo.config.project import REMEDY, without_snakefile
+from dagrpo.core.errors import UserError
+from dagrpo.utils.environment import version_of
 
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
 SETUP = "make setup"
@@ -104,9 +104,9 @@ def _project() -> Iterator[Finding]:
 
 def needs_isolation() -> bool:
     """Return True if the experiment of params.yaml runs programs of the policy in dagrpo's sandboxes."""
-    from dagrpo.params.schema import read_params
-    from dagrpo.rollout.tools import config_for
-    from dagrpo.tasks.registry import get_task
+    from dagrpo.config.schema import read_params
+    from dagrpo.data.registry import get_task
+    from dagrpo.tools import config_for
 
     try:
         params = read_params(Path("params.yaml"))
@@ -117,7 +117,7 @@ def needs_isolation() -> bool:
 
 
 def _params() -> Finding:
-    from dagrpo.params.schema import read_params
+    from dagrpo.config.schema import read_params
 
     try:
         params = read_params(Path("params.yaml"))

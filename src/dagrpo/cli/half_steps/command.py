@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.errors import UserError
-from dagrpo.replay.command import STEPS, steps_of
+from dagrpo.cli.replay.command import STEPS, steps_of
+from dagrpo.core.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +31,10 @@ def train(
     seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
 ) -> None:
     """Take one half of training steps of params.yaml, outside of the DAG. Training itself is `snakemake --cores all target`."""
-    from dagrpo.execution.threads import fix_threads, threads_of
-    from dagrpo.half_steps import place
-    from dagrpo.params.schema import read_params
-    from dagrpo.stages.train import STAGE
+    from dagrpo.cli.half_steps import place
+    from dagrpo.config.schema import read_params
+    from dagrpo.pipeline.stages.train import STAGE
+    from dagrpo.utils.threads import fix_threads, threads_of
 
     if rollouts_only == (from_rollouts is not None):
         raise UserError(
@@ -52,11 +52,11 @@ def train(
 def _work(
     run: "TrainingRun", tables: dict[int, Path] | None, asked: Sequence[int] | None, state: Path | None, threads: int
 ) -> None:
-    from dagrpo.determinism import compute_deterministically, explained
-    from dagrpo.distributed import process_group
-    from dagrpo.half_steps.rollouts import RolloutHalf
-    from dagrpo.half_steps.updates import update_from
+    from dagrpo.cli.half_steps.rollouts import RolloutHalf
+    from dagrpo.cli.half_steps.updates import update_from
     from dagrpo.trainer.state import named
+    from dagrpo.utils.determinism import compute_deterministically, explained
+    from dagrpo.utils.distributed import process_group
 
     compute_deterministically(run.rollout.deterministic)
     start = None if state is None else named(state)

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES, TOPS
-from dagrpo.params.schema import Params
-from dagrpo.params.teacher import TEACHER
+from dagrpo.algorithms.teacher_config import TEACHER
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import STATES, TOPS
 from dagrpo.trainer.run import TrainingRun, files_in
 
 STEP = re.compile(r"step_([0-9]{5,})\.parquet")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
-from dagrpo.rollout.engine.interface import EngineOpener
-from dagrpo.rollout.engine.open import open_engine
+from dagrpo.core.errors import UserError
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.engine.open import open_engine
 from dagrpo.trainer import state
-from dagrpo.trainer.engine_weights import EngineWeights
+from dagrpo.trainer.driver import RankZero
+from dagrpo.trainer.history import Clock, rollout_rows
 from dagrpo.trainer.loop import AHEAD, DRAWN, Trainer
-from dagrpo.trainer.rank_zero import RankZero
-from dagrpo.trainer.record import Clock, rollout_rows
 from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World
+from dagrpo.utils.files import write_parquet
 
 
 class RolloutHalf(Trainer):

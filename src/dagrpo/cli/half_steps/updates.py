@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
-from dagrpo.replay.batch import read_step
-from dagrpo.replay.pictures import pictures_of
-from dagrpo.replay.policy import UpdatedPolicy
+from dagrpo.cli.replay.batch import read_step
+from dagrpo.cli.replay.pictures import pictures_of
+from dagrpo.cli.replay.policy import UpdatedPolicy
+from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
-from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
-from dagrpo.trainer.gates.finite import SKIPPED
-from dagrpo.trainer.record import update_metrics, with_plugins
+from dagrpo.trainer.checks.finite import SKIPPED
+from dagrpo.trainer.history import update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
+from dagrpo.utils.distributed import World
+from dagrpo.utils.files import write_parquet
 
 
 def update_from(

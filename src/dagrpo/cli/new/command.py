@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.new.kinds import Kind
+from dagrpo.cli.new.kinds import Kind
 
 EPILOG = "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`"
 
@@ -18,7 +18,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a working task, verifier, loss or tool with its test, to begin from."""
-    from dagrpo.new.written import write
+    from dagrpo.cli.new.written import write
 
     written = write(kind, name, package)
     typer.echo(f"Written: {written.module} and {written.test}.")

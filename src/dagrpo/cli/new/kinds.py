@@ -23,10 +23,10 @@ class Place:
 
 
 PLACES = {
-    Kind.TASK: Place(package="dagrpo.tasks.data_sets", tests="tests/tasks/data_sets", docs="docs/tasks.md"),
+    Kind.TASK: Place(package="dagrpo.data.datasets", tests="tests/data/datasets", docs="docs/tasks.md"),
     Kind.VERIFIER: Place(package="dagrpo.rewards.verifiers", tests="tests/rewards/verifiers", docs="docs/rewards.md"),
     Kind.LOSS: Place(package="dagrpo.algorithms.losses", tests="tests/algorithms", docs="docs/algorithms.md"),
-    Kind.TOOL: Place(package="dagrpo.rollout.tools", tests="tests/rollout/tools", docs="docs/tools.md"),
+    Kind.TOOL: Place(package="dagrpo.tools", tests="tests/tools", docs="docs/tools.md"),
 }
 
 SELECTED_BY = {  # what params.yaml, or a task, says

@@ -10,14 +10,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dagrpo.algorithms.losses import LOSSES
-from dagrpo.errors import UserError
-from dagrpo.files import write_text
-from dagrpo.new.kinds import PLACES, SELECTED_BY, Kind
-from dagrpo.plugins import Plugins
+from dagrpo.cli.new.kinds import PLACES, SELECTED_BY, Kind
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.core.plugins import Plugins
+from dagrpo.data.registry import TASKS
 from dagrpo.rewards.verifiers import VERIFIERS
-from dagrpo.rollout.tools import TOOLS
-from dagrpo.tasks.registry import TASKS
-from dagrpo.visible import shown
+from dagrpo.tools import TOOLS
+from dagrpo.utils.files import write_text
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 KNOWN: Mapping[Kind, Plugins[Any]] = {

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.completion import gpus
-from dagrpo.completion import presets as names
+from dagrpo.cli.shell_completion import gpus
+from dagrpo.cli.shell_completion import presets as names
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 EPILOG = (
     "Examples: `dagrpo plan`; `dagrpo plan arithmetic_tiny`; `dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online`; "
@@ -40,12 +40,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object; bytes and seconds")] = False,
 ) -> None:
     """Say what memory and time an experiment takes, before any work; exit code 1 where it cannot fit, with what to change."""
-    from dagrpo.errors import UserError
-    from dagrpo.freshness.own_code import require_own_code
-    from dagrpo.plan import terminal
-    from dagrpo.plan.machine import machine_for
-    from dagrpo.plan.outcome import plan_of
-    from dagrpo.status.terminal import console
+    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.cli.plan import terminal
+    from dagrpo.cli.plan.outcome import plan_of
+    from dagrpo.cli.status.terminal import console
+    from dagrpo.core.errors import UserError
+    from dagrpo.pipeline.plan.machine import machine_for
 
     require_own_code()
     made = plan_of(_params(presets or []), machine_for(gpu, memory), online=online)
@@ -58,10 +58,10 @@ def plan(
 
 
 def _params(presets: list[str]) -> "Params":
-    from dagrpo.errors import UserError
-    from dagrpo.nearest import nearest
-    from dagrpo.params.presets import composed, known
-    from dagrpo.params.schema import read_params
+    from dagrpo.config.presets import composed, known
+    from dagrpo.config.schema import read_params
+    from dagrpo.core.errors import UserError
+    from dagrpo.core.suggest import nearest
 
     if not presets:
         return read_params(PARAMS)

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import psutil
 
-from dagrpo.params.schema import Params
-from dagrpo.plan.amounts import size
-from dagrpo.plan.machine import Machine
-from dagrpo.plan.measured import Measured, measured
-from dagrpo.plan.memory import SERVER, Models, StageMemory, stages
-from dagrpo.plan.remedy import advice, refusal
-from dagrpo.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
-from dagrpo.plan.sequences import Lengths
-from dagrpo.plan.speed import Speed, busy, speed_of
-from dagrpo.slow_types import warning
-from dagrpo.status.terminal import duration
+from dagrpo.cli.status.terminal import duration
+from dagrpo.config.schema import Params
+from dagrpo.pipeline.plan.amounts import size
+from dagrpo.pipeline.plan.machine import Machine
+from dagrpo.pipeline.plan.measured import Measured, measured
+from dagrpo.pipeline.plan.memory import SERVER, Models, StageMemory, stages
+from dagrpo.pipeline.plan.remedy import advice, refusal
+from dagrpo.pipeline.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.sequences import Lengths
+from dagrpo.pipeline.plan.speed import Speed, busy, speed_of
+from dagrpo.utils.cpu_dtypes import warning
 
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
 SHOWN_OF_LAST = 4  # stages of the last run that are named

@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.plan.amounts import Item, Memory, size
-from dagrpo.plan.memory import StageMemory
-from dagrpo.plan.outcome import Plan
-from dagrpo.plan.seconds import StageSeconds
-from dagrpo.status.terminal import duration
+from dagrpo.cli.plan.outcome import Plan
+from dagrpo.cli.status.terminal import duration
+from dagrpo.pipeline.plan.amounts import Item, Memory, size
+from dagrpo.pipeline.plan.memory import StageMemory
+from dagrpo.pipeline.plan.seconds import StageSeconds
 
 
 def shown(plan: Plan) -> Group:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.completion import presets as names
-from dagrpo.errors import UserError
-from dagrpo.times import GROUP, SECONDS
+from dagrpo.cli.shell_completion import presets as names
+from dagrpo.core.errors import UserError
+from dagrpo.utils.timings import GROUP, SECONDS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dagrpo.params.schema import Params
-    from dagrpo.profiling.measured import StepProfile
+    from dagrpo.cli.profiling.measured import StepProfile
+    from dagrpo.config.schema import Params
 
 EPILOG = "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`"
 PARAMS = Path("params.yaml")
@@ -36,13 +36,13 @@ def profile(
     seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
 ) -> None:
     """Take a few training steps in a scratch folder, and say where their time goes. The experiment's results stay as they are."""
-    from dagrpo.console import say
-    from dagrpo.execution.devices import own_devices
-    from dagrpo.execution.threads import fix_threads, threads_of
-    from dagrpo.freshness.own_code import require_own_code
-    from dagrpo.half_steps.place import training_run
-    from dagrpo.stages.train import STAGE
-    from dagrpo.status.terminal import console
+    from dagrpo.cli.half_steps.place import training_run
+    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.cli.status.terminal import console
+    from dagrpo.pipeline.stages.train import STAGE
+    from dagrpo.utils.console import say
+    from dagrpo.utils.devices import own_devices
+    from dagrpo.utils.threads import fix_threads, threads_of
 
     require_own_code()
     params = _params(experiment)
@@ -58,7 +58,7 @@ def profile(
         run = training_run(params, seed, Path(scratch))
         threads = threads_of(STAGE, run.runtime)
         fix_threads(threads)
-        from dagrpo.profiling.measured import measure
+        from dagrpo.cli.profiling.measured import measure
 
         say(f"{params.experiment.name}: one step to warm up, then {steps} measured, in one process")
         measured = measure(run, steps, trace, threads)
@@ -69,8 +69,8 @@ def profile(
 
 
 def _params(experiment: str | None) -> "Params":
-    from dagrpo.params.presets import composed
-    from dagrpo.params.schema import read_params
+    from dagrpo.config.presets import composed
+    from dagrpo.config.schema import read_params
 
     if experiment is None:
         return read_params(PARAMS)

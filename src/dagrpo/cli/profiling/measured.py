@@ -11,13 +11,13 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from dagrpo.distributed import process_group
-from dagrpo.params.base import MOST_STEPS
-from dagrpo.rollout.engine.interface import EngineOpener
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.times import times_of
+from dagrpo.core.section import MOST_STEPS
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.engine.open import open_engine
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.distributed import process_group
+from dagrpo.utils.timings import times_of
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm")
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")

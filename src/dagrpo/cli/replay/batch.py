@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
-from dagrpo.records import EXCLUDED
-from dagrpo.replay.pictures import PicturesOf, no_pictures
+from dagrpo.cli.replay.pictures import PicturesOf, no_pictures
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import EXCLUDED
 from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
-from dagrpo.trainer.groups import spread
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.support import TokenSupport
+from dagrpo.trainer.batches.dynamic_sampling import spread
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.sampling_mask import TokenSupport
 
 SUPPORT = "sampling_support"
 

@@ -6,14 +6,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import digest_of, sha256_of
-from dagrpo.freshness.code import digests_now, digests_then
-from dagrpo.freshness.made import Made
-from dagrpo.freshness.today import Today
-from dagrpo.listing import MANIFEST, fault_of_size, listed_files
-from dagrpo.params.overlay import flat
-from dagrpo.visible import one_line, shown
+from dagrpo.config.overlay import flat
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line, shown
+from dagrpo.pipeline.changes.code import digests_now, digests_then
+from dagrpo.pipeline.changes.made import Made
+from dagrpo.pipeline.changes.today import Today
+from dagrpo.utils.files import digest_of, sha256_of
+from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
 
 DIGITS = 12
 LONGEST_PATH = 300

@@ -11,9 +11,9 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution import identity
-from dagrpo.files import digest_of, read_json, sha256_of
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline import identity
+from dagrpo.utils.files import digest_of, read_json, sha256_of
 
 RECORDS = Path(".snakemake/metadata")
 SCRIPT = "workflow/scripts/stage.py"  # of every stage's rule, and of no stage's code

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
 
 CHECKPOINTS = ("sft", "initial", "policy", "exported")
 POLICIES = ("base", "trained")

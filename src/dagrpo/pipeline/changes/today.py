@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import declared
-from dagrpo.freshness.made import Made
-from dagrpo.params.overlay import OVERRIDE, with_overrides
-from dagrpo.params.schema import Params, parse, read_params
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.stages import all_stages
-from dagrpo.workflow.jobs import JOBS, code_files, own_params
-from dagrpo.workflow.tries import try_of
+from dagrpo.config.overlay import OVERRIDE, with_overrides
+from dagrpo.config.schema import Params, parse, read_params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.changes.made import Made
+from dagrpo.pipeline.jobs import JOBS, code_files, own_params
+from dagrpo.pipeline.record import declared
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.trial_runs import try_of
+from dagrpo.utils.yaml_text import read_yaml
 
 PARAMS = Path("params.yaml")
 

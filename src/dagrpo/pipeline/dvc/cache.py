@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.full_disk import about_room, no_room
+from dagrpo.core.errors import UserError
+from dagrpo.utils.full_disk import about_room, no_room
 
 TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
 

@@ -10,9 +10,9 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES
-from dagrpo.files import read_text, write_text
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import STATES
+from dagrpo.utils.files import read_text, write_text
 
 FOUND = STATES / f"dvc_links_{os.getuid()}"  # names the database: DVC, which knows it, takes a second to import
 FORGET = (

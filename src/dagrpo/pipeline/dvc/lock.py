@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.execution.frame import dvc_drives, note_what_ran
-from dagrpo.execution.record import STATES, TOPS, provenances_of
-from dagrpo.files import atomic_file, read_json
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import STATES, TOPS, provenances_of
+from dagrpo.pipeline.runner import dvc_drives, note_what_ran
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils.console import say
+from dagrpo.utils.files import atomic_file, read_json
 
 PATH = Path("dvc.lock")
 KEPT = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.console import say
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import sentence_of
-from dagrpo.execution.frame import RAN, dvc_drives
-from dagrpo.files import read_json, sha256_of
-from dagrpo.params.schema import Params, read_params
-from dagrpo.visible import sentence
-from dagrpo.workflow.agreement import is_by
-from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.dvc_cache import store
-from dagrpo.workflow.dvc_file import CHECK_STAGE
-from dagrpo.workflow.dvc_lock import write_lock
+from dagrpo.config.schema import Params, read_params
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import sentence
+from dagrpo.pipeline.dvc.cache import store
+from dagrpo.pipeline.dvc.file import CHECK_STAGE
+from dagrpo.pipeline.dvc.lock import write_lock
+from dagrpo.pipeline.runner import RAN, dvc_drives
+from dagrpo.pipeline.snakemake.configuration import PARAMS
+from dagrpo.pipeline.snakemake.reconcile import is_by
+from dagrpo.utils.console import say
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.files import read_json, sha256_of
 
 
 def record_left_over(folder: str) -> None:

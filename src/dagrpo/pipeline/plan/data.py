@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
-from dagrpo.params.base import Section
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
+from dagrpo.utils.files import read_object
 
 CARD = "card.json"
 

@@ -6,12 +6,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import SECONDS_TO_COUNT, visible_devices
-from dagrpo.gpus import MEBIBYTE, Gpu, gpu_named, kind_of
-from dagrpo.plan.amounts import GIBIBYTE, size
-from dagrpo.shared_memory import MEMORY
-from dagrpo.trainer.gates.room import memory_of_machine
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.plan.amounts import GIBIBYTE, size
+from dagrpo.trainer.checks.free_memory import memory_of_machine
+from dagrpo.utils.devices import SECONDS_TO_COUNT, visible_devices
+from dagrpo.utils.gpu_specs import MEBIBYTE, Gpu, gpu_named, kind_of
+from dagrpo.utils.shared_memory import MEMORY
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
-from dagrpo.errors import UserError
-from dagrpo.execution.account import read_accounts
-from dagrpo.execution.record import PROVENANCE, provenances_of
-from dagrpo.freshness.made import Made, read_made
-from dagrpo.params.overlay import flat
-from dagrpo.params.schema import Params
-from dagrpo.stages import all_stages
-from dagrpo.times import GROUP, SECONDS, read_times, step_seconds
-from dagrpo.workflow.jobs import own_params
+from dagrpo.config.overlay import flat
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.changes.made import Made, read_made
+from dagrpo.pipeline.jobs import own_params
+from dagrpo.pipeline.record import PROVENANCE, provenances_of
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.run_info import read_accounts
+from dagrpo.utils.timings import GROUP, SECONDS, read_times, step_seconds
 
 LOGS, RESULTS = Path("logs"), Path("results")
 SAMPLE, EVALUATION = "sample", "evaluation"

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from dagrpo.params.runtime import Engine
-from dagrpo.params.schema import Params
-from dagrpo.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
-from dagrpo.plan.models import picture_pixels, policy_shape, teacher_shape
-from dagrpo.plan.sequences import Lengths
-from dagrpo.plan.server import LEFT_BEHIND, server_memory
-from dagrpo.plan.shape import Shape
-from dagrpo.plan.training import AT_REST, of_sft, of_train
+from dagrpo.config.schema import Params
+from dagrpo.core.runtime import Engine
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
+from dagrpo.pipeline.plan.models import picture_pixels, policy_shape, teacher_shape
+from dagrpo.pipeline.plan.sequences import Lengths
+from dagrpo.pipeline.plan.server import LEFT_BEHIND, server_memory
+from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
 
 TRAINING, SERVER, TEACHER_SERVER = "training process", "SGLang server", "SGLang server of the teacher"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
-from dagrpo.params.schema import Params
-from dagrpo.params.teacher import TEACHER
-from dagrpo.plan.published import CONFIGS
-from dagrpo.plan.shape import Shape
+from dagrpo.algorithms.teacher_config import TEACHER
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.plan.published import CONFIGS
+from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.utils.files import read_object
 
 CONFIG, ORIGIN = "config.json", "origin.json"
 MODELS = Path("models")
@@ -136,7 +136,7 @@ def _shape_of_published(config: Mapping[str, Any]) -> Shape:
 def _fetched(repository: str, revision: str) -> Shape:
     from huggingface_hub import hf_hub_download
 
-    from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
+    from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
 
     wanted = Wanted(
         repository=repository,

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse
-from dagrpo.plan.amounts import size
-from dagrpo.plan.machine import Machine
-from dagrpo.plan.memory import Models, StageMemory, least, longest_sequence, stages
-from dagrpo.rollout.engine.errors import NO_GPU_TO_LEAVE
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.engine.errors import NO_GPU_TO_LEAVE
+from dagrpo.pipeline.plan.amounts import size
+from dagrpo.pipeline.plan.machine import Machine
+from dagrpo.pipeline.plan.memory import Models, StageMemory, least, longest_sequence, stages
 
 MOST_PROCESSES = 8
 LEAST_CACHE = 1024  # tokens, as the schema has it

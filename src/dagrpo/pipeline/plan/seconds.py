@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dagrpo.params.schema import Params
-from dagrpo.plan.amounts import BYTES, FLOAT32
-from dagrpo.plan.data import problems_of, usual_prompt
-from dagrpo.plan.measured import Measured
-from dagrpo.plan.sequences import Lengths
-from dagrpo.plan.shape import Shape
-from dagrpo.plan.speed import Speed
-from dagrpo.plan.training import Training, of_sft, of_train
-from dagrpo.tasks.registry import get_task
+from dagrpo.config.schema import Params
+from dagrpo.data.registry import get_task
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
+from dagrpo.pipeline.plan.data import problems_of, usual_prompt
+from dagrpo.pipeline.plan.measured import Measured
+from dagrpo.pipeline.plan.sequences import Lengths
+from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.pipeline.plan.speed import Speed
+from dagrpo.pipeline.plan.training import Training, of_sft, of_train
 
 HAND_OVER_BYTES = 1e9  # per second, through a file in memory
 COPIES_OF_BUCKETS = 3  # of every weight: cast into a bucket, read by the server, and written into its own
@@ -151,7 +151,7 @@ def _update(training: Training, params: Params, speed: Speed, *, mini_batches: i
 
 
 def _is_compiled(training: Training, params: Params) -> bool:
-    """Return whether torch compiles the layers of GRPO's policy, as trainer/compiled.py decides without trying it."""
+    """Return whether torch compiles the layers of GRPO's policy, as trainer/model/compiled.py decides without trying it."""
     passes, asked = training.passes, params.runtime.training.compile
     plain = not (passes.sharded or passes.lora.is_on or training.shape.pictures)
     return plain and (not params.rollout.deterministic if asked is None else asked)

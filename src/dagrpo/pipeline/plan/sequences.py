@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Self
 
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.data.registry import get_task
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.tasks.registry import get_task
+from dagrpo.rollout.config import Rollout
 
 CHARACTERS_PER_TOKEN = 3  # of a tool's result; of a fresh model, which reads characters, 1
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from dagrpo.params.rollout import Dtype
-from dagrpo.params.runtime import Engine
-from dagrpo.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
-from dagrpo.plan.shape import Shape
+from dagrpo.core.runtime import Engine
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
+from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.rollout.config import Dtype
 
 PREFILLED = 4096  # tokens that the server takes in at once (chunked-prefill-size)
 COPIES_OF_LOGITS = 3  # of the tokens that are sampled at the same time

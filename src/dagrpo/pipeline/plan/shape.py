@@ -13,10 +13,10 @@ import torch
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
-from dagrpo.params.lora import Lora, TrainedLora
-from dagrpo.trainer.adapter import adapted_layers
+from dagrpo.trainer.lora_config import Lora, TrainedLora
+from dagrpo.trainer.model.lora import adapted_layers
+from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.throughput import Arithmetic
-from dagrpo.trainer.tower import tower_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _pictures(model: PreTrainedModel) -> Pictures | None:
 
 
 def _blocks(model: PreTrainedModel) -> list[int]:
-    """Return the weights of each block, as trainer/sharding.py finds them."""
+    """Return the weights of each block, as trainer/model/fsdp.py finds them."""
     names = model._no_split_modules or ()
     found = [module for module in model.modules() if type(module).__name__ in names]
     return [sum(weight.numel() for weight in module.parameters()) for module in found]

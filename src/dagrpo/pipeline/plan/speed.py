@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from dagrpo.gpus import Gpu
-from dagrpo.params.runtime import Runtime
-from dagrpo.params.schema import Params
-from dagrpo.plan.counting import Kernel
-from dagrpo.plan.machine import Machine
+from dagrpo.config.schema import Params
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.plan.counting import Kernel
+from dagrpo.pipeline.plan.machine import Machine
+from dagrpo.utils.gpu_specs import Gpu
 
 # Shares of a GPU's data sheet that kernels reach, and what a launch costs. None was measured here on a GPU.
 PRODUCT_SHARE = 0.55  # of the peak, in products of matrices

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dagrpo.params.lora import Lora
-from dagrpo.params.rollout import Dtype
-from dagrpo.params.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
-from dagrpo.params.schema import Params
-from dagrpo.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
-from dagrpo.plan.sequences import Lengths, MicroBatch
-from dagrpo.plan.shape import Shape, Trained
-from dagrpo.plan.update import Passes, Work, work_of
-from dagrpo.rollout.engine.tensor_sync import BUCKET_BYTES
+from dagrpo.config.schema import Params
+from dagrpo.core.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.engine.sglang.tensor_sync import BUCKET_BYTES
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
+from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
+from dagrpo.pipeline.plan.shape import Shape, Trained
+from dagrpo.pipeline.plan.update import Passes, Work, work_of
+from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
+from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.objective import Objective
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
@@ -189,7 +189,7 @@ def shares_prompts(params: Params, shape: Shape, *, gpu: bool) -> bool:
 
 
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
-    """Return what trainer/gates/layout.py decides, by what can be known without weights: whether the model takes pictures."""
+    """Return what trainer/checks/layout.py decides, by what can be known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
     usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=runtime.processes > 1)
     return "padded" if shape.pictures is not None else runtime.layout or usual

@@ -13,26 +13,26 @@ from torch import Tensor
 from torch.utils import checkpoint
 from transformers import AutoConfig
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.lora import Lora
-from dagrpo.params.runtime import Layout
-from dagrpo.params.training import Training
-from dagrpo.plan.counting import Counting, Kernel
-from dagrpo.plan.sequences import MicroBatch
-from dagrpo.plan.stand_in import META, StandIn
-from dagrpo.trainer.adapter import WithoutAdapter, add_adapter
-from dagrpo.trainer.attention import attend_in_float32
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout
+from dagrpo.pipeline.plan.counting import Counting, Kernel
+from dagrpo.pipeline.plan.sequences import MicroBatch
+from dagrpo.pipeline.plan.stand_in import META, StandIn
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.budget import CACHED, Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.attention import attend_in_float32
+from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter
+from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World
 
 PLAIN, NO_ADAPTER = Algorithm(), Lora()
 DEPTHS = (1, 2)  # layers of the models that are counted

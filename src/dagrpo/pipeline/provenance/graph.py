@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.files import sha256_of
-from dagrpo.listing import MANIFEST
-from dagrpo.provenance.records import Execution, File
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.provenance import Execution, File
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
 CANDIDATES_SHOWN = 5

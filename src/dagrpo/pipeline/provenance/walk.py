@@ -12,13 +12,13 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-from dagrpo.console import VisibleConsole
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, sha256_of
-from dagrpo.provenance.graph import Graph
-from dagrpo.provenance.mlflow_runs import past_executions
-from dagrpo.provenance.records import Execution, File, are_digests, in_order, read_execution
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.pipeline.provenance.graph import Graph
+from dagrpo.tracking.mlflow_runs import past_executions
+from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.files import read_object, sha256_of
+from dagrpo.utils.provenance import Execution, File, are_digests, in_order, read_execution
 
 FOLDERS = ("data", "models", "results")
 CARD = "card.json"  # of prepared data: names the raw files and their digests

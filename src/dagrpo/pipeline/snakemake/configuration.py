@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from snakemake.exceptions import WorkflowError
 
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import sentence_of
-from dagrpo.params.overlay import with_overrides
-from dagrpo.params.schema import Params
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.workflow.forms import parse_with_tasks
+from dagrpo.config.overlay import with_overrides
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.yaml_text import read_yaml
 
 PARAMS = Path("params.yaml")
 T = TypeVar("T")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.markdown import Markdown
 
-from dagrpo.console import VisibleConsole, say
-from dagrpo.errors import UserError
-from dagrpo.execution.frame import dvc_drives
-from dagrpo.files import json_text, read_text
-from dagrpo.params.schema import Params, read_params
-from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.tries import Try, try_of
+from dagrpo.config.schema import Params, read_params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.runner import dvc_drives
+from dagrpo.pipeline.snakemake.configuration import PARAMS
+from dagrpo.pipeline.trial_runs import Try, try_of
+from dagrpo.utils.console import VisibleConsole, say
+from dagrpo.utils.files import json_text, read_text
 
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
 LAST_STAGE = "report"

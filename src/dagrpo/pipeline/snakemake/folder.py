@@ -4,10 +4,10 @@ import os
 import pwd
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import PROVENANCE
-from dagrpo.params.schema import Params
-from dagrpo.workflow.configuration import told_by_snakemake
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import PROVENANCE
+from dagrpo.pipeline.snakemake.configuration import told_by_snakemake
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
 

@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 
 from snakemake.cli import get_argument_parser
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import TOPS
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import TOPS
 from dagrpo.tracking.variations import TRY
 
 # Options that ask for information or maintenance: nothing is run.

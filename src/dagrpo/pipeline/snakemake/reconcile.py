@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.damaged import forget_damage, is_noted
-from dagrpo.execution.identity import code_digest
-from dagrpo.execution.record import provenances_of
-from dagrpo.execution.whole import is_whole
-from dagrpo.files import digest_of, read_json, sha256_of
-from dagrpo.params.overlay import OVERRIDE, flat, with_overrides
-from dagrpo.params.schema import Params, parse
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.stages import all_stages
-from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.dag import PlannedJob, opened, planned
-from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, code_files, own_params
-from dagrpo.workflow.tries import Try
+from dagrpo.config.overlay import OVERRIDE, flat, with_overrides
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.damaged import forget_damage, is_noted
+from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.integrity import is_whole
+from dagrpo.pipeline.jobs import NOT_DATA, SCRIPT, code_files, own_params
+from dagrpo.pipeline.record import provenances_of
+from dagrpo.pipeline.snakemake.configuration import PARAMS
+from dagrpo.pipeline.snakemake.dag import PlannedJob, opened, planned
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.trial_runs import Try
+from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.yaml_text import read_yaml
 
 RECORDS = Path(".snakemake/metadata")
 UNFINISHED = Path(".snakemake/incomplete")
@@ -43,7 +43,7 @@ def agree(a_try: Try, params: Params) -> None:
     if all(_is_known(path) and not is_noted(a_try.folder, path) for path in provenances):
         return
     overrides = {key: value for key, value in flat(params.model_dump()).items() if key in a_try.overrides}
-    command = (sys.executable, "-m", "dagrpo.workflow.agreement", json.dumps(overrides))
+    command = (sys.executable, "-m", "dagrpo.pipeline.snakemake.reconcile", json.dumps(overrides))
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"DAGRPO_TRACKING": "off"})
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

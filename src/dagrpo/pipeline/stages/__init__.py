@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from functools import cache
 
-from dagrpo.execution.declaration import Stage
+from dagrpo.pipeline.declaration import Stage
 
 
 @cache

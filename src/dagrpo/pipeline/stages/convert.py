@@ -1,15 +1,15 @@
 """Stage convert: Hugging Face layout to the trainer's format."""
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 
 def work(job: Job) -> None:
     """Write the checkpoint that training starts from."""
-    from dagrpo import console
     from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.config import Checkpoint
     from dagrpo.checkpoints.convert import convert
-    from dagrpo.params.checkpoint import Checkpoint
+    from dagrpo.utils import console
 
     source, folder = job.input("source").parent, job.output("manifest").parent
     manifest = convert(source, folder, job.section(Checkpoint, "checkpoint"))

@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 if TYPE_CHECKING:
-    from dagrpo.params.difficulty import Difficulty
+    from dagrpo.evaluation.difficulty_config import Difficulty
 
 
 def work(job: Job) -> None:
     """Sample as training does, grade, and write the split with its pass rates; with 0 samples it passes through."""
-    from dagrpo.console import summary
+    from dagrpo.evaluation.difficulty_config import Difficulty
     from dagrpo.evaluation.pass_rates import pass_through
-    from dagrpo.params.difficulty import Difficulty
+    from dagrpo.utils.console import summary
 
     difficulty = job.section(Difficulty, "difficulty")
     if difficulty.samples:
@@ -24,12 +24,12 @@ def work(job: Job) -> None:
 
 
 def _rate(job: Job, difficulty: "Difficulty") -> None:
-    from dagrpo.console import summary
     from dagrpo.evaluation.difficulty import metrics_to_log, rate
     from dagrpo.evaluation.sampling import SplitAttempts
-    from dagrpo.params.reward import Reward
-    from dagrpo.params.rollout import Rollout
+    from dagrpo.rewards.config import Reward
+    from dagrpo.rollout.config import Rollout
     from dagrpo.rollout.sampling import training_sampling
+    from dagrpo.utils.console import summary
 
     split = job.input("train")
     rollout = job.section(Rollout, "rollout")

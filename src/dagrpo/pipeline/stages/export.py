@@ -1,15 +1,15 @@
 """Stage export: the trained policy to the Hugging Face layout."""
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 
 def work(job: Job) -> None:
     """Write the trained policy in the layout that other programs load."""
-    from dagrpo import console
     from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.config import Checkpoint
     from dagrpo.checkpoints.convert import export
-    from dagrpo.params.checkpoint import Checkpoint
+    from dagrpo.utils import console
 
     policy, folder = job.input("policy").parent, job.output("manifest").parent
     manifest = export(policy, folder, job.section(Checkpoint, "checkpoint"))

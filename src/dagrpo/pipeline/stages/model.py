@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 
 def work(job: Job) -> None:
     """Make models/<experiment>/<name>/ from the source that the parameters name."""
-    from dagrpo import console
     from dagrpo.checkpoints import facts
+    from dagrpo.models.config import Model
     from dagrpo.models.make import make_model
-    from dagrpo.params.model import Model
+    from dagrpo.utils import console
 
     params = job.section(Model, "model")
     folder = job.output("manifest").parent

@@ -6,16 +6,16 @@ The task is the name of the card's folder.
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.execution.declaration import Job, Stage
+from dagrpo.pipeline.declaration import Job, Stage
 
 
 def work(job: Job) -> None:
     """Write the task's folder."""
-    from dagrpo.console import summary
-    from dagrpo.params.data import Data
-    from dagrpo.params.plugged import Several
-    from dagrpo.rollout.tools import TOOLS
-    from dagrpo.tasks.prepare import prepare
+    from dagrpo.core.plugged import Several
+    from dagrpo.data.config import Data
+    from dagrpo.data.prepare import prepare
+    from dagrpo.tools import TOOLS
+    from dagrpo.utils.console import summary
 
     folder = job.output("card").parent
     experiment = job.params["experiment"]

@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.declaration import Job, Stage
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import Job, Stage
 
 TOKENIZER = "tokenizer.json"
 
 
 def work(job: Job) -> None:
     """Write the page, its figures, and the numbers for DVC."""
-    from dagrpo.console import say, summary
-    from dagrpo.execution.account import read_accounts
-    from dagrpo.params.report import Report
     from dagrpo.report.build import build, write
+    from dagrpo.report.config import Report
+    from dagrpo.report.format import headline
     from dagrpo.report.inputs import read_inputs
     from dagrpo.report.times import times_of_seeds, write_times_page
-    from dagrpo.report.wording import headline
+    from dagrpo.utils.console import say, summary
+    from dagrpo.utils.run_info import read_accounts
 
     report = job.section(Report, "report")
     inputs = read_inputs(
@@ -55,7 +55,7 @@ def work(job: Job) -> None:
 
 def _tokenizer(models: Sequence[Path]) -> Path | None:
     """Return the policy's tokenizer.json; None if its checkpoint has none. Raises UserError if it differs from the manifest's."""
-    from dagrpo.listing import fault_of, listed_files
+    from dagrpo.utils.manifest import fault_of, listed_files
 
     for manifest in models:
         listed, path = listed_files(manifest), manifest.with_name(TOKENIZER)

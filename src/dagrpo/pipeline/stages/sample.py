@@ -1,19 +1,19 @@
 """Stage sample: a checkpoint completes every problem of a test split."""
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 
 def work(job: Job) -> None:
     """Write completions.parquet without grading."""
-    from dagrpo.console import summary
+    from dagrpo.evaluation.config import Sampling
     from dagrpo.evaluation.conversations import about_conversations
     from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
-    from dagrpo.files import write_parquet
-    from dagrpo.params.evaluation import Sampling
-    from dagrpo.params.rollout import conversation_of
     from dagrpo.rollout.agents import OWN_LOOP
+    from dagrpo.rollout.config import conversation_of
     from dagrpo.rollout.table import sighted
+    from dagrpo.utils.console import summary
+    from dagrpo.utils.files import write_parquet
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(

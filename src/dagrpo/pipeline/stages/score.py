@@ -1,16 +1,16 @@
 """Stage score: grade completions and summarise them with intervals."""
 
-from dagrpo.execution.declaration import Job, Stage
+from dagrpo.pipeline.declaration import Job, Stage
 
 
 def work(job: Job) -> None:
     """Write scores from completions alone: another extractor rescores, and samples nothing again."""
-    from dagrpo.console import summary
+    from dagrpo.data.registry import get_task
+    from dagrpo.evaluation.config import Scoring
     from dagrpo.evaluation.outcomes import label_of
     from dagrpo.evaluation.scoring import rows_to_show, score
-    from dagrpo.files import write_json, write_parquet
-    from dagrpo.params.evaluation import Scoring
-    from dagrpo.tasks.registry import get_task
+    from dagrpo.utils.console import summary
+    from dagrpo.utils.files import write_json, write_parquet
 
     scores, result = score(job.input("completions"), job.section(Scoring, "evaluation.scoring"))
     oracle = get_task(result["task"]).oracle

@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 
 def work(job: Job) -> None:
     """Fine-tune the model; with 0 steps it passes through unchanged."""
-    from dagrpo.console import summary
-    from dagrpo.distributed import process_group
-    from dagrpo.params.rollout import Conversation
-    from dagrpo.params.sft import Sft
-    from dagrpo.slow_types import warn_of_slow_types
+    from dagrpo.rollout.config import Conversation
     from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
+    from dagrpo.trainer.sft_config import Sft
+    from dagrpo.utils.console import summary
+    from dagrpo.utils.cpu_dtypes import warn_of_slow_types
+    from dagrpo.utils.distributed import process_group
 
     rollout = dict(job.params["rollout"])
     deterministic = rollout.pop("deterministic")

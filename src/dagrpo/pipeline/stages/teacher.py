@@ -1,16 +1,16 @@
 """Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from."""
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the teacher reads is the stage train's
 
 
 def work(job: Job) -> None:
     """Fetch or link the teacher, and refuse one with another vocabulary; without a teacher, write a folder that records so."""
-    from dagrpo.console import summary
+    from dagrpo.algorithms.teacher_config import Teacher
     from dagrpo.models.teacher import make_teacher
-    from dagrpo.params.teacher import Teacher
+    from dagrpo.utils.console import summary
 
     params = job.section(Teacher, "algorithm.teacher")
     source = job.inputs.get("source", ())

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.execution.declaration import Job, Needs, Stage
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import Job, Needs, Stage
 
 if TYPE_CHECKING:
     from dagrpo.trainer.run import HeldOutSplits, TrainingRun
@@ -21,12 +21,12 @@ FAILED = "rollout/stop_program_failed_fraction"
 
 def work(job: Job) -> None:
     """Train to the last step, from the newest state if there is one."""
-    from dagrpo.console import summary
-    from dagrpo.distributed import process_group
-    from dagrpo.slow_types import warn_of_slow_types
-    from dagrpo.times import times_of, write_times
     from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.loop import train
+    from dagrpo.utils.console import summary
+    from dagrpo.utils.cpu_dtypes import warn_of_slow_types
+    from dagrpo.utils.distributed import process_group
+    from dagrpo.utils.timings import times_of, write_times
 
     run = _run(job)
     curve: list[Mapping[str, float]] = []
@@ -52,10 +52,10 @@ def work(job: Job) -> None:
 
 
 def _run(job: Job) -> "TrainingRun":
-    from dagrpo.params.algorithm import Algorithm
-    from dagrpo.params.reward import Reward
-    from dagrpo.params.rollout import Rollout
-    from dagrpo.params.training import Training
+    from dagrpo.algorithms.config import Algorithm
+    from dagrpo.rewards.config import Reward
+    from dagrpo.rollout.config import Rollout
+    from dagrpo.trainer.config import Training
     from dagrpo.trainer.run import TrainingRun
 
     return TrainingRun(
@@ -94,7 +94,7 @@ def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     """Summarise a finished run as lines of text."""
-    from dagrpo.times import step_seconds, times_of
+    from dagrpo.utils.timings import step_seconds, times_of
 
     last = curve[-min(10, len(curve)) :]
     seconds = sum(map(step_seconds, times_of(curve)))

@@ -1,0 +1,1 @@
+"""Tables and policies of finished runs, for notebooks."""

@@ -1,0 +1,1 @@
+"""The files dvc.yaml and dvc.lock, and the cache of DVC."""
