@@ -38,14 +38,14 @@ def seeds(context: typer.Context, incomplete: str) -> list[str]:
 
 def tasks(incomplete: str) -> list[str]:
     """List every task. Importing them takes a second."""
-    from dagrpo.tasks.registry import TASKS
+    from dagrpo.data.registry import TASKS
 
     return _beginning(incomplete, TASKS.names())
 
 
 def gpus(incomplete: str) -> list[str]:
     """List the GPUs with a data sheet here, in small letters if the word begins so, without blanks, which a shell would want quoted."""
-    from dagrpo.gpus import GPUS
+    from dagrpo.utils.gpu_specs import GPUS
 
     names = [gpu.name.replace(" ", "-") for gpu in GPUS]
     return _beginning(incomplete, [name.lower() for name in names] if incomplete.islower() else names)

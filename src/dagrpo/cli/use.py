@@ -13,18 +13,18 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from dagrpo.console import VisibleConsole
-from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES
-from dagrpo.files import atomic_file, read_text, write_text
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import Change, changes
-from dagrpo.params.presets import composed, experiments, name_no_task, preset_text
-from dagrpo.params.schema import Params
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.workflow.dvc_file import keep_current
-from dagrpo.workflow.forms import require_fitting_tasks
-from dagrpo.workflow.hardware import with_hardware
+from dagrpo.cli.hardware import with_hardware
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import Change, changes
+from dagrpo.config.presets import composed, experiments, name_no_task, preset_text
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.file import keep_current
+from dagrpo.pipeline.record import STATES
+from dagrpo.pipeline.validation import require_fitting_tasks
+from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.files import atomic_file, read_text, write_text
+from dagrpo.utils.yaml_text import read_yaml
 
 PARAMS = Path("params.yaml")
 MOST_SHOWN = 200  # changes

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.completion import experiments, seeds
-from dagrpo.console import VisibleConsole
-from dagrpo.errors import UserError
+from dagrpo.cli.shell_completion import experiments, seeds
+from dagrpo.core.errors import UserError
+from dagrpo.utils.console import VisibleConsole
 
 if TYPE_CHECKING:
-    from dagrpo.replay.recorded import RecordedRun
-    from dagrpo.trainer.digest_table import Computed
+    from dagrpo.cli.replay.recorded import RecordedRun
+    from dagrpo.trainer.sync.digest_table import Computed
 
 EPILOG = "Example: `dagrpo replay arithmetic_tiny --steps 3,17`"
 STEPS = "numbers and ranges of steps, such as 3,17 or 1-5"
@@ -30,7 +30,7 @@ def replay(
     seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
 ) -> None:
     """Compute steps of a run again from its rollouts; exit code 1 where gradients or weights are not the recorded ones."""
-    from dagrpo.replay.recorded import read_run
+    from dagrpo.cli.replay.recorded import read_run
 
     recorded = read_run(_folder(run, seed))
     asked = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
@@ -41,7 +41,7 @@ def replay(
 
 
 def _folder(run: str, seed: int | None) -> Path:
-    from dagrpo.show.place import run_folder
+    from dagrpo.cli.show.place import run_folder
 
     folder = Path(run)
     return folder if folder.is_dir() and folder.name.startswith("seed_") else run_folder(run, seed)
@@ -90,21 +90,21 @@ def _named(steps: Sequence[int]) -> str:
 
 def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> int:
     """Run this command in as many processes as have trained the policy; return the exit code."""
-    import dagrpo.__main__ as application
+    import dagrpo.cli.application as application
 
     own = ("replay", str(folder), "--steps", ",".join(map(str, steps)))
-    command = (sys.executable, "-m", "dagrpo.launch", str(computed.processes), str(application.__file__), *own)
+    command = (sys.executable, "-m", "dagrpo.pipeline.launch", str(computed.processes), str(application.__file__), *own)
     environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(computed.threads)}
     return subprocess.run(command, env=environment, check=False).returncode
 
 
 def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> None:
 
-    from dagrpo.determinism import explained
-    from dagrpo.distributed import process_group
-    from dagrpo.replay import terminal
-    from dagrpo.replay.recomputation import replay
-    from dagrpo.trainer.digests import computed_by
+    from dagrpo.cli.replay import terminal
+    from dagrpo.cli.replay.recomputation import replay
+    from dagrpo.trainer.sync.digests import computed_by
+    from dagrpo.utils.determinism import explained
+    from dagrpo.utils.distributed import process_group
 
     with explained(), process_group(computed.threads, deterministic=run.rollout.deterministic) as world:
         here = computed_by(world, computed.budget, computed.hashed_by)

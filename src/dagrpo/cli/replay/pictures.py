@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.rollout.prompts import read_split
 

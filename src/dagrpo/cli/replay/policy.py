@@ -4,22 +4,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import TrainingRuntime
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import TrainingRuntime
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
+from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.digest_table import Hash
-from dagrpo.trainer.gates.sharing import prepare, resolved
-from dagrpo.trainer.optimizer import policy_optimizer
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.sharding import load_reference, trained_policy
+from dagrpo.trainer.checks.sharing import prepare, resolved
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import load_reference, trained_policy
+from dagrpo.trainer.model.optimizer import policy_optimizer
+from dagrpo.trainer.sync.digest_table import Hash
 from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
+from dagrpo.utils.distributed import World
 
 
 class UpdateInputs(Protocol):

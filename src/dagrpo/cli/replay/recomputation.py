@@ -6,16 +6,16 @@ No engine is opened, and nothing is sampled.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dagrpo.determinism import compute_deterministically
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.replay.batch import RecordedStep, read_step
-from dagrpo.replay.pictures import pictures_of
-from dagrpo.replay.policy import UpdatedPolicy
-from dagrpo.replay.recorded import RecordedRun
+from dagrpo.cli.replay.batch import RecordedStep, read_step
+from dagrpo.cli.replay.pictures import pictures_of
+from dagrpo.cli.replay.policy import UpdatedPolicy
+from dagrpo.cli.replay.recorded import RecordedRun
+from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
-from dagrpo.trainer.digest_table import StepDigests, TensorDigests
-from dagrpo.trainer.digests import read, weight_digests
+from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.sync.digests import read, weight_digests
+from dagrpo.utils.determinism import compute_deterministically
+from dagrpo.utils.distributed import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

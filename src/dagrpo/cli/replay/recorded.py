@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import PROVENANCE, STATES, state_folder
-from dagrpo.files import read_object, read_parquet, sha256_of
-from dagrpo.listing import MANIFEST, fault_of, listed_files
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
 from dagrpo.models.pictures import takes_pictures
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.base import Section
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.stages.train import STAGE
+from dagrpo.pipeline.record import PROVENANCE, STATES, state_folder
+from dagrpo.pipeline.stages.train import STAGE
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
-from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
-from dagrpo.trainer.record import Record
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.history import Record
 from dagrpo.trainer.run import DESCRIPTION, step_file
+from dagrpo.trainer.sync.digest_table import FILE, Computed, StepDigests, read_digests
+from dagrpo.utils.files import read_object, read_parquet, sha256_of
+from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 
 RESTORE = "restore it (`dvc pull`), or run the stage train again"
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.execution.environment import environment
-from dagrpo.replay.recomputation import StepCheck
-from dagrpo.replay.recorded import RecordedRun
-from dagrpo.trainer.digest_table import Computed, joint_digest
+from dagrpo.cli.replay.recomputation import StepCheck
+from dagrpo.cli.replay.recorded import RecordedRun
+from dagrpo.trainer.sync.digest_table import Computed, joint_digest
+from dagrpo.utils.environment import environment
 
 SHOWN = 16  # hex digits of a digest
 SAME, DIFFERENT, UNKNOWN = ("same", "green"), ("differs", "bold red"), ("not recorded", "dim")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
+from dagrpo.cli.show.place import Place
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
 from dagrpo.rollout.segments import Segment, segments
 from dagrpo.rollout.table import sighted, without_discarded
 from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
-from dagrpo.show.place import Place
-from dagrpo.visible import shown
+from dagrpo.utils.files import read_parquet
 
 NEEDED = (
     *("task", "problem_index", "sample_index", "prompt", "completion", "prompt_ids", "completion_ids"),

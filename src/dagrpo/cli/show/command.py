@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.completion import evaluated_tasks, experiments, seeds
-from dagrpo.errors import UserError
-from dagrpo.show.place import Place, Which
+from dagrpo.cli.shell_completion import evaluated_tasks, experiments, seeds
+from dagrpo.cli.show.place import Place, Which
+from dagrpo.core.errors import UserError
 
 EPILOG = 'Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; `dagrpo show arithmetic_tiny --prompt "48+44" --tokens`'
 NO_TOKENIZER = "The run has no tokenizer.json, so its tokens cannot be shown: this is the text."
@@ -33,9 +33,9 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
 ) -> None:
     """Show the best and the worst attempts of a training step or of an evaluation, turn by turn."""
-    from dagrpo.show import attempts, terminal
-    from dagrpo.show.pictures import pictures
-    from dagrpo.show.tokens import decoder
+    from dagrpo.cli.show import attempts, terminal
+    from dagrpo.cli.show.pictures import pictures
+    from dagrpo.cli.show.tokens import decoder
 
     place = _place(run, step, seed, task, which)
     chosen = attempts.choose(place, best, worst, prompt)
@@ -50,7 +50,7 @@ def show(
 
 
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:
-    from dagrpo.show import place
+    from dagrpo.cli.show import place
 
     if run.endswith(".parquet"):
         return place.single_file(Path(run))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from dagrpo.files import read_parquet
-from dagrpo.show.place import Place
+from dagrpo.cli.show.place import Place
+from dagrpo.utils.files import read_parquet
 
 IMAGES = "images"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dagrpo.errors import UserError
-from dagrpo.nearest import nearest
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
 from dagrpo.tracking.variations import TRY
 
 Which = Literal["base", "trained"]

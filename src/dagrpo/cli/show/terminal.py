@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.checkpoints.token_text import Decode
-from dagrpo.console import VisibleConsole
+from dagrpo.cli.show.attempts import Chosen, Shown
+from dagrpo.core.escape import one_line, visible
 from dagrpo.rollout.segments import Segment
 from dagrpo.rollout.transcript import Call, Said, Transcript
-from dagrpo.show.attempts import Chosen, Shown
-from dagrpo.visible import one_line, visible
+from dagrpo.utils.console import VisibleConsole
 
 WRITTEN, GIVEN, LABEL = "green", "dim", "bold"
 STYLES = {

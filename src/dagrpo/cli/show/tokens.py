@@ -1,7 +1,7 @@
 """Decoder of the token ids of a run's attempts."""
 
 from dagrpo.checkpoints.token_text import Decode, decoder_of
-from dagrpo.show.place import Place, tokenizer_file
+from dagrpo.cli.show.place import Place, tokenizer_file
 
 REMEDY = "restore it, or leave out --tokens"
 

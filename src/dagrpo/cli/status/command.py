@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.completion import experiments as names
-from dagrpo.errors import UserError
+from dagrpo.cli.shell_completion import experiments as names
+from dagrpo.core.errors import UserError
 
 EPILOG = "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; `dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy`"
 
@@ -32,9 +32,9 @@ def status(
     ] = False,
 ) -> None:
     """Print the state of every experiment in this folder (done, running, stale, stopped or failed), and the reason."""
-    from dagrpo.freshness.own_code import require_own_code
-    from dagrpo.status import terminal
-    from dagrpo.status.experiments import statuses
+    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.cli.status import terminal
+    from dagrpo.cli.status.experiments import statuses
 
     require_own_code()
     if why is not None:
@@ -48,8 +48,8 @@ def status(
 
 
 def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
-    from dagrpo.status.terminal import console
-    from dagrpo.status.why import explain, rendered
+    from dagrpo.cli.status.terminal import console
+    from dagrpo.cli.status.why import explain, rendered
 
     if experiments:
         raise UserError("--why FILE stands alone: leave out the names of experiments.")

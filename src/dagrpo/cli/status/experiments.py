@@ -7,18 +7,18 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from dagrpo.errors import UserError
-from dagrpo.execution.ending import FOLDER as FAILURES
-from dagrpo.execution.ending import Failure
-from dagrpo.execution.ending import Kind as Ended
-from dagrpo.execution.record import provenances_of
-from dagrpo.freshness.changes import Change, Changes, Kind
-from dagrpo.freshness.expected import expected
-from dagrpo.freshness.made import Made, experiments, named, read_made, stage_and_seed
-from dagrpo.freshness.today import Today
-from dagrpo.nearest import nearest
-from dagrpo.status.progress import Progress, at_work
-from dagrpo.workflow.locks import driver, runner_of
+from dagrpo.cli.status.progress import Progress, at_work
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
+from dagrpo.pipeline.changes.changes import Change, Changes, Kind
+from dagrpo.pipeline.changes.expected import expected
+from dagrpo.pipeline.changes.made import Made, experiments, named, read_made, stage_and_seed
+from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.failure_report import FOLDER as FAILURES
+from dagrpo.pipeline.failure_report import Failure
+from dagrpo.pipeline.failure_report import Kind as Ended
+from dagrpo.pipeline.locks import driver, runner_of
+from dagrpo.pipeline.record import provenances_of
 
 _FAILURE = TypeAdapter(Failure)
 

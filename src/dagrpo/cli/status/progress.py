@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES, TOPS
-from dagrpo.files import read_object
-from dagrpo.freshness.made import named, stage_and_seed
-from dagrpo.sealed import Damaged, read_sealed
-from dagrpo.sole import noted_holder
-from dagrpo.times import step_seconds
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.changes.made import named, stage_and_seed
+from dagrpo.pipeline.record import STATES, TOPS
+from dagrpo.utils.checksummed_json import Damaged, read_sealed
+from dagrpo.utils.files import read_object
+from dagrpo.utils.locks import noted_holder
+from dagrpo.utils.timings import step_seconds
 
 BEGUN = Path(".snakemake/incomplete")
 DESCRIPTION = "run.json"  # of a training's state

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group
 from rich.text import Text
 
-from dagrpo.console import VisibleConsole
-from dagrpo.status.experiments import Stale, State, Status
-from dagrpo.status.progress import Progress
-from dagrpo.visible import one_line, sentence
+from dagrpo.cli.status.experiments import Stale, State, Status
+from dagrpo.cli.status.progress import Progress
+from dagrpo.core.escape import one_line, sentence
+from dagrpo.utils.console import VisibleConsole
 
 STYLES = {
     State.RUNNING: "bold cyan",

@@ -8,15 +8,15 @@ from pathlib import Path
 from rich.console import Group
 from rich.text import Text
 
-from dagrpo.errors import UserError
-from dagrpo.execution.damaged import is_noted
-from dagrpo.execution.record import TOPS
-from dagrpo.freshness.changes import Change, Changes, Kind
-from dagrpo.freshness.code import changed_lines
-from dagrpo.freshness.made import Made, all_made, experiments, maker_of, named, stage_and_seed
-from dagrpo.freshness.today import Today
-from dagrpo.nearest import nearest
-from dagrpo.visible import one_line
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.core.suggest import nearest
+from dagrpo.pipeline.changes.changes import Change, Changes, Kind
+from dagrpo.pipeline.changes.code import changed_lines
+from dagrpo.pipeline.changes.made import Made, all_made, experiments, maker_of, named, stage_and_seed
+from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.damaged import is_noted
+from dagrpo.pipeline.record import TOPS
 
 UNFINISHED = Path(".snakemake/incomplete")
 MOST_LINES_OF_A_FILE = 12  # of code, shown

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
-from dagrpo.execution.record import TOPS
-from dagrpo.listing import MANIFEST
+from dagrpo.pipeline.record import TOPS
+from dagrpo.utils.manifest import MANIFEST
 
 LONGEST = 300
 
@@ -33,9 +33,9 @@ def verify_experiment(experiment: str, *, as_json: bool) -> None:
     """Print what is not whole; exit code 1 where something is missing or was changed."""
     from rich.text import Text
 
-    from dagrpo.status.terminal import console
-    from dagrpo.verification.experiment import State, counts, verify
-    from dagrpo.visible import one_line
+    from dagrpo.cli.status.terminal import console
+    from dagrpo.cli.verify.experiment import State, counts, verify
+    from dagrpo.core.escape import one_line
 
     verified = verify(experiment)
     found = counts(verified)

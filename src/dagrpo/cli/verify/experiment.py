@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from dagrpo.errors import UserError
-from dagrpo.execution.record import PROVENANCE, TOPS
-from dagrpo.files import sha256_of
-from dagrpo.freshness.made import Made, all_made, experiments
-from dagrpo.listing import MANIFEST, fault_of, listed_files
-from dagrpo.nearest import nearest
-from dagrpo.tasks.pictures_beside import name_in_card
-from dagrpo.verification.raw_data import raw_data
+from dagrpo.cli.verify.raw_data import raw_data
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
+from dagrpo.data.pictures_beside import name_in_card
+from dagrpo.pipeline.changes.made import Made, all_made, experiments
+from dagrpo.pipeline.record import PROVENANCE, TOPS
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 
 
 class State(StrEnum):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, sha256_of
-from dagrpo.freshness.made import Made
-from dagrpo.provenance.records import are_digests
-from dagrpo.tasks.pictures_beside import file_and_column, read_pictures_beside
+from dagrpo.core.errors import UserError
+from dagrpo.data.pictures_beside import file_and_column, read_pictures_beside
+from dagrpo.pipeline.changes.made import Made
+from dagrpo.utils.files import read_object, sha256_of
+from dagrpo.utils.provenance import are_digests
 
 CARD = "card.json"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 EPILOG = "Example: `dagrpo warm`, once the experiment's model is there"
 PARAMS = Path("params.yaml")
@@ -17,10 +17,10 @@ def warm() -> None:
     """Compile the kernels that the server of params.yaml's experiment needs, once for a card; later starts find them."""
     import torch
 
-    from dagrpo.errors import UserError
-    from dagrpo.execution.devices import own_devices
-    from dagrpo.freshness.own_code import require_own_code
-    from dagrpo.params.schema import read_params
+    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.config.schema import read_params
+    from dagrpo.core.errors import UserError
+    from dagrpo.utils.devices import own_devices
 
     require_own_code()
     params = read_params(PARAMS)
@@ -34,7 +34,7 @@ def warm() -> None:
 
 def model_of(params: "Params") -> Path:
     """Return the folder of the experiment's model. UserError: its stage has not run."""
-    from dagrpo.errors import UserError
+    from dagrpo.core.errors import UserError
 
     folder = MODELS / params.experiment.name / params.model.name
     if not (folder / "config.json").is_file():
@@ -48,8 +48,8 @@ def sample_once(model: Path, params: "Params", log: Path) -> None:
     With training.lora the server of the stage train also computes an adapter, whose kernels are compiled when that stage starts. Raises
     what `open_engine` does.
     """
-    from dagrpo.records import SamplingRequest
-    from dagrpo.rollout.engine.open import open_engine
+    from dagrpo.core.types import SamplingRequest
+    from dagrpo.engine.open import open_engine
 
     rollout, vision_stays = params.rollout, params.training.vision == "frozen"
     request = SamplingRequest(input_ids=(1, 2, 3, 4), seed=0, temperature=1.0, top_p=0.9, top_k=20, max_new_tokens=4)
