@@ -7,8 +7,8 @@ For notebooks: `dagrpo.load_scores`, `dagrpo.load_rollouts` and `dagrpo.load_met
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dagrpo.notebook_policy import load_policy
-    from dagrpo.notebooks import load_metrics, load_rollouts, load_scores
+    from dagrpo.api.policy import load_policy
+    from dagrpo.api.results import load_metrics, load_rollouts, load_scores
 
 __all__ = ["load_metrics", "load_policy", "load_rollouts", "load_scores"]
 
@@ -18,4 +18,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("dagrpo.notebook_policy" if name == "load_policy" else "dagrpo.notebooks"), name)
+    return getattr(import_module("dagrpo.api.policy" if name == "load_policy" else "dagrpo.api.results"), name)

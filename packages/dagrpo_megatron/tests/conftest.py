@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.model import Fresh
 
 SHAPE = Fresh(
     hidden_size=16,

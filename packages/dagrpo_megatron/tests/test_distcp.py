@@ -9,7 +9,7 @@ import torch
 from torch.serialization import set_crc32_options
 
 from dagrpo.checkpoints.planned import write_all
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo_megatron.distcp_reader import DistcpReader
 from dagrpo_megatron.distcp_writer import DistcpPlan
 from dagrpo_megatron.layout import Piece, Sizes

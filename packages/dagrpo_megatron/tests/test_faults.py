@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.source import open_source
-from dagrpo.listing import MANIFEST
+from dagrpo.utils.manifest import MANIFEST
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
 from dagrpo_megatron.tensors import MegatronTensors, weights_folder

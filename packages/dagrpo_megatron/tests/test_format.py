@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, write_as
 from dagrpo.checkpoints.folder import CONFIG
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.checkpoints.source import open_source
-from dagrpo.files import read_json, write_json
-from dagrpo.listing import MANIFEST
-from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.cli.application import app
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.manifest import MANIFEST
 from dagrpo_megatron import recipes
 from dagrpo_megatron.format import FORMAT
 

@@ -16,7 +16,7 @@ from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_source, open_tensors
-from dagrpo.listing import MANIFEST
+from dagrpo.utils.manifest import MANIFEST
 from dagrpo_megatron.families import FAMILIES as TABLES
 
 LARGE = 1 << 30

@@ -1,4 +1,4 @@
-"""Digests of served adapters, by stand-ins for SGLang's objects; tests/rollout/engine compares those of a real server."""
+"""Digests of served adapters, by stand-ins for SGLang's objects; tests/engine compares those of a real server."""
 
 import sys
 from types import ModuleType, SimpleNamespace

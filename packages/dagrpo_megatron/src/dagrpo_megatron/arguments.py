@@ -4,7 +4,7 @@ With a wrong rotary base or epsilon a checkpoint would load without a warning. O
 parallelism, batch sizes and the optimizer are the user's.
 """
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo_megatron.config import ModelConfig, Shape
 
 FILE = "megatron_arguments.txt"

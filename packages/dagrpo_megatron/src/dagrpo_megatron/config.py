@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.checkpoints.folder import CONFIG, require_config
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_object
 from dagrpo_megatron.families import family_of
 from dagrpo_megatron.rules import Dimension, Family
 

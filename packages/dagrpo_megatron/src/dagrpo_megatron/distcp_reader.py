@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.weight_map import require_own
-from dagrpo.errors import UserError
-from dagrpo.file_names import is_plain
-from dagrpo.visible import shown
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import shown
+from dagrpo.utils.file_names import is_plain
 from dagrpo_megatron.distcp_writer import METADATA
 from dagrpo_megatron.layout import Sizes
 from dagrpo_megatron.pickles import StoredTensor, TensorHeader, read_header, read_metadata

@@ -32,8 +32,8 @@ from torch.serialization import get_crc32_options, set_crc32_options, skip_data
 
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import raw_bytes
-from dagrpo.errors import UserError
-from dagrpo.files import json_text
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import json_text
 from dagrpo_megatron.layout import Piece, Sizes
 
 METADATA = ".metadata"

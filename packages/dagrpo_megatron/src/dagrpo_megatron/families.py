@@ -3,7 +3,7 @@
 A tensor that no rule names is an error, so a table is either right or refuses.
 """
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo_megatron.rules import Family, experts, gate_and_up, layer, query_key_value, whole
 
 ENDS = (

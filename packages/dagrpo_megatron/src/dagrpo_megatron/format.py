@@ -11,8 +11,8 @@ from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.errors import UserError
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
 from dagrpo_megatron import arguments, recipe_script
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint import filesystem, metadata, planner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from dagrpo.checkpoints.tensors import TensorSpec
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 Kind = TypeVar("Kind")
 

@@ -7,7 +7,7 @@ epsilon) are read from config.json instead. `recipe_script` writes a recipe as a
 import difflib
 from dataclasses import dataclass
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo_megatron.config import ModelConfig
 from dagrpo_megatron.published_models import (
     LLAMA31_8B,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo_megatron.distcp_reader import DistcpReader
 from dagrpo_megatron.layout import LAYERS, Layout, Piece, Sizes
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo_megatron.config import Shape
 from dagrpo_megatron.distcp_writer import DistcpPlan
 from dagrpo_megatron.layout import LAYERS, Layout, Piece
