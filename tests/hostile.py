@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 NOT_IN_THE_FOLDER: tuple[object, ...] = (
     *(None, 3, True, [], {}, "", ".", ".."),

@@ -4,9 +4,9 @@ import io
 
 from PIL import Image
 
+from dagrpo.core.types import PictureTokens
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.models.tokenizer import PICTURE, PICTURE_END, PICTURE_START, VIDEO, character_tokenizer
-from dagrpo.records import PictureTokens
 
 TOKENIZER = character_tokenizer(256, pictures=True)
 TOKENS = PictureTokens(

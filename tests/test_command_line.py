@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
-from dagrpo.errors import UserError
-from dagrpo.project_folder import TAKE_A_PATH, WORK_ANYWHERE, ProjectCommand
+from dagrpo.cli.application import app
+from dagrpo.config.project import TAKE_A_PATH, WORK_ANYWHERE, ProjectCommand
+from dagrpo.core.errors import UserError
 
 DAGRPO = Path(sys.executable).with_name("dagrpo")
 

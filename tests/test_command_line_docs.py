@@ -8,8 +8,8 @@ import typer
 from tests.docs.commands import Command, commands_of, require_valid
 
 import dagrpo
-from dagrpo.__main__ import app
-from dagrpo.execution.identity import ROOT
+from dagrpo.cli.application import app
+from dagrpo.pipeline.identity import ROOT
 
 DOCS = (ROOT / "docs/command_line.md").read_text()
 COMMANDS: dict[str, click.Command] = {

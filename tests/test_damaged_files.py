@@ -20,28 +20,31 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
 from dagrpo.checkpoints.folder import require_chat_template, set_config_dtype
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.execution import ending, record, reuse
-from dagrpo.execution.failures import sentence_of
-from dagrpo.files import sha256_of, write_json, write_parquet, write_text
-from dagrpo.listing import entry_of, listed_files
+from dagrpo.cli.application import app
+from dagrpo.cli.status import progress
+from dagrpo.config.schema import Params
+from dagrpo.core.escape import visible
+from dagrpo.core.runtime import Engine
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.model import Fresh
-from dagrpo.params.runtime import Engine
-from dagrpo.params.schema import Params
+from dagrpo.pipeline import cache, failure_report, jobs, locks, record
+from dagrpo.pipeline.dvc import file as dvc_file
+from dagrpo.pipeline.dvc import links as dvc_links
+from dagrpo.pipeline.dvc import lock, recording
+from dagrpo.pipeline.snakemake import finish, reconcile
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.context import context_tokens
-from dagrpo.sealed import read_sealed, write_sealed
-from dagrpo.search.index import Index
-from dagrpo.stages import all_stages
-from dagrpo.status import progress
+from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import store, ui
-from dagrpo.trainer.digest_table import StepDigests
-from dagrpo.trainer.record import Record
-from dagrpo.visible import visible
-from dagrpo.workflow import agreement, dvc_file, dvc_links, dvc_lock, finish, jobs, locks, recording
+from dagrpo.trainer.history import Record
+from dagrpo.trainer.sync.digest_table import StepDigests
+from dagrpo.utils.checksummed_json import read_sealed, write_sealed
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.files import sha256_of, write_json, write_parquet, write_text
+from dagrpo.utils.manifest import entry_of, listed_files
 from snakemake_logger_plugin_dagrpo.failures import failure_of
 from snakemake_logger_plugin_dagrpo.run import Job
 
@@ -159,7 +162,7 @@ def _command(*arguments: str) -> Callable[[], object]:
 PARAMS = Params()
 TRAIN, SCORE = (all_stages()[name] for name in ("train", "score"))
 JOB = "the job file"  # named by its content
-TRAINS_FAILURE = str(ending.path_of("train", Path("train.log")))
+TRAINS_FAILURE = str(failure_report.path_of("train", Path("train.log")))
 # What reads files, by a name; and which files of the project it reads.
 READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "use": (
@@ -204,7 +207,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
     "DVC's links": (dvc_links._found, (f".state/{dvc_links.FOUND.name}",)),
-    "DVC's lock": (dvc_lock.require_readable_lock, ("dvc.lock",)),
+    "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), Engine()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
     "type of weights": (lambda: set_config_dtype(Path(DOWNLOAD), torch.float32), (f"{DOWNLOAD}/config.json",)),
@@ -222,18 +225,18 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (".state/tiny/metrics/step_00001.json", ".state/tiny/rollouts/step_00001.parquet"),
     ),
     "state": (lambda: read_sealed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
-    "earlier failure": (lambda: ending.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
+    "earlier failure": (lambda: failure_report.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
     "failure on the screen": (
         lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),
         (TRAINS_FAILURE,),
     ),
     "who runs an experiment": (lambda: locks._owner("tiny"), (".state/running/tiny.json",)),
     "Snakemake's locks": (lambda: locks._locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
-    "Snakemake's records": (lambda: agreement._is_known(Path(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
+    "Snakemake's records": (lambda: reconcile._is_known(Path(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
     "what another has made": (
-        lambda: reuse.made_elsewhere(
+        lambda: cache.made_elsewhere(
             {"experiment": "own", "key": "k", "environment": {}}, Path("data/own/gsm8k/provenance.json")
         ),
         (PROVENANCE, CARD),

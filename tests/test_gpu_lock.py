@@ -2,9 +2,9 @@
 
 import re
 
-from dagrpo.doctor.gpus import LEAST_DRIVER
-from dagrpo.execution.identity import ROOT
-from dagrpo.rollout.engine.toolkit import CUDA
+from dagrpo.cli.doctor.gpus import LEAST_DRIVER
+from dagrpo.engine.sglang.toolkit import CUDA
+from dagrpo.pipeline.identity import ROOT
 
 LOCK = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements/gpu.lock").read_text(), re.MULTILINE))
 COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 SECRETS = {  # what is marked in the values of these
     "HF_TOKEN": "hf_m4rkedToken",
@@ -35,8 +35,8 @@ def _taken_port() -> Iterator[int]:
 def _failing_clone(folder: Path) -> Path:
     """A clone whose stage prepare quotes every secret in its log and in its error."""
     clones.clone(folder)
-    prepare = folder / "src/dagrpo/stages/prepare.py"
-    start = prepare.read_text().index("    from dagrpo.console import summary")
+    prepare = folder / "src/dagrpo/pipeline/stages/prepare.py"
+    start = prepare.read_text().index("    from dagrpo.utils.console import summary")
     prepare.write_text(prepare.read_text()[:start] + FAILS.lstrip("\n") + prepare.read_text()[start:])
     return folder
 

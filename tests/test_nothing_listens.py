@@ -1,7 +1,7 @@
 """Whatever a run starts is reached from no other machine: two processes that train, their SGLang server, the gateway.
 
-`python -m dagrpo.launch 2 tests/test_nothing_listens.py INITIAL SPLIT OUT` is that run. The servers that a user starts have
-tests of their own: `dagrpo ui` in tests/tracking, `dagrpo search` in tests/search.
+`python -m dagrpo.pipeline.launch 2 tests/test_nothing_listens.py INITIAL SPLIT OUT` is that run. The servers that a user starts have
+tests of their own: `dagrpo ui` in tests/tracking, `dagrpo search` in tests/tools/retrieval.
 """
 
 import os
@@ -15,10 +15,10 @@ import pytest
 from tests.listening import beyond_loopback, open_sockets
 from tests.trainer import runs
 
-from dagrpo.distributed import process_group
-from dagrpo.files import read_parquet
-from dagrpo.params.rollout import Rollout
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.loop import train
+from dagrpo.utils.distributed import process_group
+from dagrpo.utils.files import read_parquet
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -33,7 +33,7 @@ urlopen(Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, heade
 
 @pytest.mark.server
 def test_nothing_that_a_run_starts_is_reached_from_another_machine(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dagrpo.launch", "2", __file__, *runs.make_inputs(tmp_path), tmp_path]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", __file__, *runs.make_inputs(tmp_path), tmp_path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     seen, outer = set[str](), set[str]()
     with subprocess.Popen([*map(str, command)], cwd=ROOT, env=environment) as launcher:

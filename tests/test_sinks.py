@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from dagrpo import __main__, console
-from dagrpo.errors import UserError
-from dagrpo.execution.failures import sentence_of, words_of
-from dagrpo.files import read_json
-from dagrpo.redaction import RedactingFormatter
-from dagrpo.show import terminal as show_terminal
-from dagrpo.status import terminal as status_terminal
-from dagrpo.visible import HIDDEN
+from dagrpo.cli import application
+from dagrpo.cli.show import terminal as show_terminal
+from dagrpo.cli.status import terminal as status_terminal
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import HIDDEN
+from dagrpo.core.redaction import RedactingFormatter
+from dagrpo.utils import console
+from dagrpo.utils.failures import sentence_of, words_of
+from dagrpo.utils.files import read_json
 
 HOSTILE = "a\x1b[2J\x1b]8;;https://evil.example\x1b\\b\x9b31m\u202ec\u2066\u200b\ud800"
 ESCAPED = r"\u001b[2J\u001b]8;;https://evil.example\u001b\b\u009b31m\u202ec\u2066\u200b\ud800"
@@ -97,9 +98,9 @@ def test_a_mistake_is_printed_escaped(capsys: pytest.CaptureFixture[str], monkey
     def refuse() -> None:
         raise UserError(f"there is no {HOSTILE}")
 
-    monkeypatch.setattr(__main__, "app", refuse)
+    monkeypatch.setattr(application, "app", refuse)
     with pytest.raises(SystemExit):
-        __main__.main()
+        application.main()
     _assert_harmless(capsys.readouterr().err)
 
 
@@ -122,7 +123,7 @@ def test_a_line_of_a_log_is_escaped_with_its_traceback() -> None:
 
 
 def test_the_traceback_of_a_bug_is_printed_escaped() -> None:
-    hide = "from dagrpo.redaction import hide_secrets_in_tracebacks as hide; hide()"
+    hide = "from dagrpo.core.redaction import hide_secrets_in_tracebacks as hide; hide()"
     program = f"{hide}; raise RuntimeError(chr(27) + '[2J' + chr(0x202e))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     _assert_harmless(done.stderr)

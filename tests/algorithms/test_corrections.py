@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.batches import ratios
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS, TokenWeights, weights_of
 from dagrpo.algorithms.off_policy_mask import kept_by_policy
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.params.algorithm import Algorithm
 
 WEIGHING = [name for name in CORRECTIONS.own_names() if CORRECTIONS.get(name).weighs]
 WEIGHTS = st.lists(

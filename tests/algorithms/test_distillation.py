@@ -9,9 +9,9 @@ from tests.algorithms.batches import ratios
 
 from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.algorithms.tokens import TokenLoss
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
-from dagrpo.params.schema import parse
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
 
 WITH_SOLUTION = {"source": "initial", "prompt": "with_solution"}
 DISTILS: dict[str, Any] = {"loss": {"name": "on_policy_distillation"}, "teacher": WITH_SOLUTION}

@@ -15,9 +15,9 @@ from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse
-from dagrpo.plugins import Plugins
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.plugins import Plugins
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/algorithms.md").read_text()
 

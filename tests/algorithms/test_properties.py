@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dagrpo.algorithms.aggregation import Aggregation, Lengths
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.plugged import Choice
+from dagrpo.core.plugged import Choice
+from dagrpo.trainer.batches.micro_batches import Cutter
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.micro_batches import Cutter
+from dagrpo.trainer.model.policy import TokenLogprobs
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import TokenLogprobs
 from dagrpo.trainer.update import _filler
 
 CASES = [

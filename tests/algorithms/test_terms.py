@@ -12,8 +12,8 @@ from dagrpo.algorithms.terms import TERMS, Coefficient
 from dagrpo.algorithms.terms.adaptive_entropy import Config as AdaptiveEntropy
 from dagrpo.algorithms.terms.adaptive_entropy import adapted
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.errors import UserError
-from dagrpo.params.schema import parse
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
 
 # Two right tokens, then a wrong one; the engine found them all e times less likely than the policy that sampled. A teacher
 # finds the first half a nat likelier, and the last two nats less likely.

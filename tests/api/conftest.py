@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.report.synthetic import make_experiment
 
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.model import Fresh
 
 NAME = "arithmetic_tiny"
 SHAPE = Fresh(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.notebooks.conftest import NAME
+from tests.api.conftest import NAME
 
 import dagrpo
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.errors import UserError
-from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.core.errors import UserError
 
 
 @pytest.mark.parametrize(("which", "dtype"), [("trained", torch.bfloat16), ("base", torch.float32)])

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.notebooks.conftest import NAME
+from tests.api.conftest import NAME
 
 import dagrpo
-from dagrpo.errors import UserError
-from dagrpo.execution.identity import ROOT, code_of
-from dagrpo.files import read_parquet, write_parquet
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.identity import ROOT, code_of
+from dagrpo.utils.files import read_parquet, write_parquet
 
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
 
@@ -54,14 +54,14 @@ def test_what_is_not_there_is_told_in_a_sentence(project: Path) -> None:
 
 
 def test_importing_dagrpo_imports_nothing_heavy_and_finds_no_other_name() -> None:
-    code = "import dagrpo, sys; print({'pyarrow', 'torch', 'dagrpo.notebooks'} & set(sys.modules)); dagrpo.load"
+    code = "import dagrpo, sys; print({'pyarrow', 'torch', 'dagrpo.api.results'} & set(sys.modules)); dagrpo.load"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_environment(), timeout=120)
     assert done.stdout == "set()\n"
     assert "has no attribute 'load'" in done.stderr
 
 
 def test_what_notebooks_load_is_no_code_of_any_stage() -> None:
-    assert not [file for file in code_of("dagrpo.stages.export") if "notebook" in file]
+    assert not [file for file in code_of("dagrpo.pipeline.stages.export") if "notebook" in file]
 
 
 def test_the_notebook_runs(project: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.model import Fresh
 
 SHAPE = Fresh(
     hidden_size=16,

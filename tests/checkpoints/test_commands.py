@@ -8,11 +8,11 @@ import safetensors.torch
 import torch
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import read_manifest
-from dagrpo.listing import MANIFEST
+from dagrpo.cli.application import app
+from dagrpo.utils.manifest import MANIFEST
 
 
 def _run(*arguments: object, code: int = 0) -> str:

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from dagrpo.checkpoints import facts
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.store import load_model, save_model
-from dagrpo.listing import MANIFEST
-from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.utils.manifest import MANIFEST
 
 STEPS = [
     step for name in FORMATS.names() if name != "huggingface" for step in (f"convert to {name}", f"export from {name}")

@@ -9,7 +9,7 @@ from dagrpo.checkpoints import gathered
 from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
 from dagrpo.checkpoints.modules import own_state, state_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, first_difference
-from dagrpo.distributed import World, single_process
+from dagrpo.utils.distributed import World, single_process
 
 SIZES = {
     "vocab_size": 40,

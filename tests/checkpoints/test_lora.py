@@ -14,7 +14,7 @@ from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.lora import merged, with_adapter_beside
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_source, open_tensors
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 LARGE = 1 << 30
 NO_RANKS: list[Any] = [0, -1, None, "4", True, [], 1e300]

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.cli.application import app
 
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]

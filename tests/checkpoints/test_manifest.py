@@ -17,8 +17,8 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import read_manifest, tensor_digest, verify, write_manifest
 from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, first_difference
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import MANIFEST
 
 
 def test_the_digest_is_one_sha256_over_name_type_shape_and_bytes_in_name_order() -> None:

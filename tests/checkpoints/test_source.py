@@ -9,8 +9,8 @@ from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import format_of, open_source
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import MANIFEST
 
 LARGE = 1 << 30
 

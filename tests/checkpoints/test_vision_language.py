@@ -10,9 +10,9 @@ import torch
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.modules import build_model, state_of
 from dagrpo.checkpoints.source import open_source, open_tensors
-from dagrpo.files import sha256_of
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
-from dagrpo.params.model import Fresh, Model, Vision
+from dagrpo.utils.files import sha256_of
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.hostile import NOT_IN_THE_FOLDER, names, refusal
 
 from dagrpo.checkpoints.weight_map import INDEX, files_of_weights, read_weight_map
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 
 
 def _index(folder: Path, weight_map: object) -> Path:

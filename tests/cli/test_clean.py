@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from dagrpo.errors import UserError
-from dagrpo.workflow.clean import remove_tries
-from dagrpo.workflow.locks import lock_of
+from dagrpo.cli.clean import remove_tries
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.locks import lock_of
 
 TRY = "tiny~0123abcd"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.grade import EXTRACTORS, grade_lines, read_lines, show
+from dagrpo.cli.grade import EXTRACTORS, grade_lines, read_lines, show
 
 TEXTS = ("#### 34", "it is 34", "#### 34 (see step 2)", "no idea")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dagrpo.params.schema import parse
+from dagrpo.config.schema import parse
 
 
 def refused(values: dict[str, Any]) -> str:

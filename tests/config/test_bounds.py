@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Section
-from dagrpo.params.schema import Params, all_keys, parse
+from dagrpo.config.schema import Params, all_keys, parse
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
 
 _SCALARS = {
     "integer": (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),

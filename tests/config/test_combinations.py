@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.params.refusal import refused
+from tests.config.refusal import refused
 
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import parse
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
 
 SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
 

@@ -11,11 +11,11 @@ import pytest
 
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import Weighed
-from dagrpo.params import documents
-from dagrpo.params.base import Section
-from dagrpo.params.plugged import Choice, Chosen, Several, config_of
-from dagrpo.params.schema import Params, parse, read_params
-from dagrpo.plugins import Plugins
+from dagrpo.config import documents
+from dagrpo.config.schema import Params, parse, read_params
+from dagrpo.core.plugged import Choice, Chosen, Several, config_of
+from dagrpo.core.plugins import Plugins
+from dagrpo.core.section import Section
 from dagrpo.rewards.components import Weighted
 from dagrpo.rollout.agents import Limits
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.overlay import Change, changes
-from dagrpo.params.schema import Params, parse
-from dagrpo.params.yaml_text import read_yaml
+from dagrpo.config.overlay import Change, changes
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.utils.yaml_text import read_yaml
 
 
 def test_a_change_names_its_section() -> None:

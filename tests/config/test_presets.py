@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dagrpo.errors import UserError
-from dagrpo.params.presets import composed, known, name_no_task, preset_text
+from dagrpo.config.presets import composed, known, name_no_task, preset_text
+from dagrpo.core.errors import UserError
 
 PRESETS = Path(__file__).parents[2] / "presets"
 EXPERIMENTS = sorted(path.stem for path in (PRESETS / "experiments").glob("*.yaml"))

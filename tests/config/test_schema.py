@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.params.refusal import refused
+from tests.config.refusal import refused
 
-from dagrpo.params.mistakes import PATTERNS
-from dagrpo.params.overlay import merged, with_overrides
-from dagrpo.params.schema import Params, all_keys, parse, read_params
+from dagrpo.config.mistakes import PATTERNS
+from dagrpo.config.overlay import merged, with_overrides
+from dagrpo.config.schema import Params, all_keys, parse, read_params
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:

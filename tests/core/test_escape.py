@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.visible import HIDDEN, one_line, visible
+from dagrpo.core.escape import HIDDEN, one_line, visible
 
 
 def test_text_that_hides_or_reorders_is_made_visible() -> None:

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.placeholders import before_pictures, collapsed, picture_lengths, with_lengths
-from dagrpo.records import PictureTokens
+from dagrpo.core.image_tokens import before_pictures, collapsed, picture_lengths, with_lengths
+from dagrpo.core.types import PictureTokens
 
 TOKENS = PictureTokens(image=7, video=8, start=5, end=6)
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from dagrpo.params.rollout import Rollout
+from dagrpo.rollout.config import Rollout
 
 
 def test_a_name_that_is_a_number_is_refused_in_a_sentence() -> None:

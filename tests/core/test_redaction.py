@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.redaction import RedactingFormatter, RedactingStream, redacted, without_passwords
-from dagrpo.visible import shown
+from dagrpo.core.escape import shown
+from dagrpo.core.redaction import RedactingFormatter, RedactingStream, redacted, without_passwords
 
 SECRET = "m4rked-s3cret"
 PARTS = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1)
@@ -97,7 +97,7 @@ def test_a_log_has_no_secret_of_a_message_an_argument_or_a_traceback(monkeypatch
 
 PROGRAM = """
 import os, sys, threading
-from dagrpo.redaction import hide_secrets_in_tracebacks
+from dagrpo.core.redaction import hide_secrets_in_tracebacks
 hide_secrets_in_tracebacks()
 def fail():
     try:
@@ -129,7 +129,7 @@ def test_a_value_that_a_sentence_quotes_is_cut_after_its_password_is_hidden(leng
 
 PRINTS = """
 import logging, os, sys, warnings
-from dagrpo.redaction import hide_secrets_in_streams
+from dagrpo.core.redaction import hide_secrets_in_streams
 hide_secrets_in_streams()
 secret = os.environ["LAB_TOKEN"]
 logging.basicConfig()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dagrpo.execution import identity
-from dagrpo.execution.identity import code_digest
-from dagrpo.named_code import NamedCode
-from dagrpo.params.schema import parse
-from dagrpo.stages import all_stages
-from dagrpo.workflow.jobs import code_files
+from dagrpo.config.schema import parse
+from dagrpo.core.user_code import NamedCode
+from dagrpo.pipeline import identity
+from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.jobs import code_files
+from dagrpo.pipeline.stages import all_stages
 
 PROGRAM = {
     "rollout": {"agent": {"name": "program", "command": [sys.executable, "agent.py", "--words", "words.txt", "8"]}}

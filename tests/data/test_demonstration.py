@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.demonstration import called, demonstration_of, demonstration_text, result, said
+from dagrpo.core.errors import UserError
+from dagrpo.data.demonstration import called, demonstration_of, demonstration_text, result, said
 
 TEXT = st.text(st.characters(codec="utf-8"))
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.files import read_parquet
+from dagrpo.data import datasets as data_sets
+from dagrpo.data.config import Data
+from dagrpo.data.prepare import prepare
+from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.schema import SCHEMA, from_table
+from dagrpo.data.source import Source
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.data import Data
-from dagrpo.tasks import data_sets
-from dagrpo.tasks.prepare import prepare
-from dagrpo.tasks.registry import TASKS, get_task
-from dagrpo.tasks.schema import SCHEMA, from_table
-from dagrpo.tasks.source import Source
+from dagrpo.utils.files import read_parquet
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/tasks.md").read_text()
-MODULE = "dagrpo.tasks.data_sets.capitals"
+MODULE = "dagrpo.data.datasets.capitals"
 
 
 def _block(language: str) -> str:

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dagrpo.tasks import hub
-from dagrpo.tasks.data_sets import aime, bigmath, countdown, dapo, geo3k, gsm8k, math, openmath
-from dagrpo.tasks.source import Source
+from dagrpo.data import hub
+from dagrpo.data.datasets import aime, bigmath, countdown, dapo, geo3k, gsm8k, math, openmath
+from dagrpo.data.source import Source
 
 if TYPE_CHECKING:
-    from tests.tasks.conftest import ServeHub
+    from tests.data.conftest import ServeHub
 
 SOURCES = (
     aime.AIME_2024,
@@ -47,8 +47,8 @@ configs:
 """
 LOAD = """
 import json, sys
-from dagrpo.params.data import Data
-from dagrpo.tasks.registry import get_task
+from dagrpo.data.config import Data
+from dagrpo.data.registry import get_task
 try:
     problems = get_task(sys.argv[1]).load(Data(max_train=3, max_test=2, held_out=1))
 except ValueError as error:

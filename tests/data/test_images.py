@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.images import rgb_file
+from dagrpo.core.errors import UserError
+from dagrpo.data.images import rgb_file
 
 ORIENTATION = 0x0112
 

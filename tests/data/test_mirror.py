@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.mirror import mirror_place
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, Problems, chat
+from dagrpo.data.config import Data
+from dagrpo.data.mirror import mirror_place
+from dagrpo.data.row import Row
+from dagrpo.data.source import Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, Problems, chat
 
 SOURCE = Source(
     repository="someone/sums",

@@ -4,15 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.tasks.gates.problems import character_model
+from tests.data.filters.problems import character_model
 
-from dagrpo.files import read_json, read_parquet
-from dagrpo.params.data import Arithmetic, Data
-from dagrpo.search import Passage
-from dagrpo.tasks.data_sets import arithmetic
-from dagrpo.tasks.passages import SCHEMA, passages_table
-from dagrpo.tasks.prepare import prepare
-from dagrpo.tasks.task import Problems
+from dagrpo.data.config import Arithmetic, Data
+from dagrpo.data.datasets import arithmetic
+from dagrpo.data.passages import SCHEMA, passages_table
+from dagrpo.data.prepare import prepare
+from dagrpo.data.task import Problems
+from dagrpo.tools.retrieval import Passage
+from dagrpo.utils.files import read_json, read_parquet
 
 FEW = Data(arithmetic=Arithmetic(train=8, test=2))
 PASSAGES = (Passage(title="Lima", text="Capital of Peru."), Passage(title="Łódź", text="A city of Poland."))

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.pictures import picture
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.pictures_beside import file_and_column, name_in_card, read_pictures_beside
+from dagrpo.core.errors import UserError
+from dagrpo.data.pictures_beside import file_and_column, name_in_card, read_pictures_beside
 
 RED, BLUE = picture(colour="red"), picture(colour="blue")
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.tasks.gates.problems import character_model, example, examples, problems, qwen3_model
-from tests.tasks.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
+from tests.data.filters.problems import character_model, example, examples, problems, qwen3_model
+from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
-from dagrpo.files import read_parquet, sha256_of, write_parquet
+from dagrpo.data.config import Arithmetic, Data, Shapes
+from dagrpo.data.filters import sieve as gates
+from dagrpo.data.prepare import prepare, sift
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
-from dagrpo.params.data import Arithmetic, Data, Shapes
-from dagrpo.params.model import Fresh, Model, Vision
-from dagrpo.tasks.gates import sieve as gates
-from dagrpo.tasks.prepare import prepare, sift
+from dagrpo.utils.files import read_parquet, sha256_of, write_parquet
 
 SMALL = Data(arithmetic=Arithmetic(train=40, test=10))
 LONG = "a run of words so long and so odd that no two problems share it"  # 14 words

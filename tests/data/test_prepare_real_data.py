@@ -5,14 +5,14 @@ from pathlib import Path
 import datasets
 import pandas as pd
 import pytest
-from tests.tasks.gates.problems import character_model, qwen3_model
-from tests.tasks.preparing import read_dropped, read_split
+from tests.data.filters.problems import character_model, qwen3_model
+from tests.data.preparing import read_dropped, read_split
 
-from dagrpo.files import read_parquet, sha256_of
-from dagrpo.params.data import Data
-from dagrpo.tasks.card import Card
-from dagrpo.tasks.prepare import prepare
-from dagrpo.tasks.schema import SCHEMA
+from dagrpo.data.card import Card
+from dagrpo.data.config import Data
+from dagrpo.data.prepare import prepare
+from dagrpo.data.schema import SCHEMA
+from dagrpo.utils.files import read_parquet, sha256_of
 
 
 @pytest.fixture(scope="session")

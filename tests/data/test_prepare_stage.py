@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.execution.running import run_stage
-from tests.tasks.gates.problems import character_model
-from tests.tasks.preparing import FILES, dapo_mirror
+from tests.data.filters.problems import character_model
+from tests.data.preparing import FILES, dapo_mirror
+from tests.pipeline.running import run_stage
 
-from dagrpo.execution.failures import MISTAKE
-from dagrpo.files import read_json, sha256_of
+from dagrpo.utils.failures import MISTAKE
+from dagrpo.utils.files import read_json, sha256_of
 
 GOOD = '{"question": "1 + 1", "answer": "#### 2"}\n'
 

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.repeated import repeated
 
-from dagrpo.errors import UserError
-from dagrpo.tasks import reading
-from dagrpo.tasks.reading import Reader
-from dagrpo.tasks.source import Source
+from dagrpo.core.errors import UserError
+from dagrpo.data import reading
+from dagrpo.data.reading import Reader
+from dagrpo.data.source import Source
 
 COLUMNS = {"prompt": ("prompt.0.content",), "truth": ("reward.truth", "truth"), "id": ("id",)}
 LOAD = """
 import sys
 from pathlib import Path
-from dagrpo.params.data import Data
-from dagrpo.tasks.registry import get_task
+from dagrpo.data.config import Data
+from dagrpo.data.registry import get_task
 problems = get_task("dapo").load(Data(mirror=sys.argv[1]))
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(problems.read["train"], len(problems.splits["train"]), status["VmHWM"].split()[0])  # ru_maxrss has the parent's

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dagrpo.errors import UserError
-from dagrpo.tasks.row import LARGEST_PICTURE, Row, fault_in, value_at
+from dagrpo.core.errors import UserError
+from dagrpo.data.row import LARGEST_PICTURE, Row, fault_in, value_at
 
 NESTED = {
     "prompt": [{"role": "user", "content": "Find x."}],

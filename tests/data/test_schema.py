@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.records import Example
-from dagrpo.tasks.schema import SCHEMA, from_table, to_table
+from dagrpo.core.types import Example
+from dagrpo.data.schema import SCHEMA, from_table, to_table
+from dagrpo.utils.files import read_parquet, write_parquet
 
 FILE = Path("data/gsm8k/test.parquet")
 EXAMPLE = Example(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.files import sha256_of
-from dagrpo.params.data import Data
-from dagrpo.tasks import sourced
-from dagrpo.tasks.row import Row
-from dagrpo.tasks.source import Place, RawFile, Source
-from dagrpo.tasks.sourced import sourced_task
-from dagrpo.tasks.task import Problem, Task, chat
+from dagrpo.data import sourced
+from dagrpo.data.config import Data
+from dagrpo.data.row import Row
+from dagrpo.data.source import Place, RawFile, Source
+from dagrpo.data.sourced import sourced_task
+from dagrpo.data.task import Problem, Task, chat
+from dagrpo.utils.files import sha256_of
 
 
 def _to_problem(row: Row) -> Problem:

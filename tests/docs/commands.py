@@ -17,12 +17,12 @@ import typer
 import yaml
 from tests.docs.pages import PAGES, ROOT, lines_of_code, name_of
 
-from dagrpo.__main__ import app
-from dagrpo.params.overlay import with_overrides
-from dagrpo.params.presets import composed
-from dagrpo.params.schema import parse
-from dagrpo.tasks.registry import get_task
-from dagrpo.workflow.forms import require_fitting_tasks
+from dagrpo.cli.application import app
+from dagrpo.config.overlay import with_overrides
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import parse
+from dagrpo.data.registry import get_task
+from dagrpo.pipeline.validation import require_fitting_tasks
 
 PLACEHOLDER = re.compile(r"[A-Z_]+|NAME=VALUE|.*\.\.\.")
 

@@ -1,6 +1,6 @@
 """What becomes of each command that a page shows in a block: it is run, in the order below, or a reason says why not."""
 
-# In a copy of the finished tiny experiment (tests/workflow/test_shown_commands.py).
+# In a copy of the finished tiny experiment (tests/pipeline/snakemake/test_shown_commands.py).
 RUN = (
     "snakemake --cores all prepared",
     "snakemake --cores all target",
@@ -42,11 +42,11 @@ RUN = (
 
 _LONG = "minutes of training: the figures beside it are of such a run"
 _PLACE = "its words stand for yours"
-_BY_DAG = "tests/workflow/test_dag.py runs such a one"
+_BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
 NOT_RUN = {
-    "make gpu": "removes .venv and installs 11 GB; tests/doctor has its list of needs",
+    "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
     "make run": "sets up .venv and trains for six minutes: `snakemake --cores all target` is its last line",
     "make test": "is what runs this",
     "snakemake --cores all target --config training__steps=3": _BY_DAG,
@@ -67,9 +67,9 @@ NOT_RUN = {
     "dagrpo use shapes_tiny_control": _USED,
     "dagrpo use shapes_tiny_swapped": _USED,
     "dagrpo use qwen2_5_vl_3b_geo3k": _USED,
-    "dagrpo replay results/arithmetic_tiny/runs/seed_0 --steps 1-10": "tests/replay has ranges; two steps of an experiment are run",
+    "dagrpo replay results/arithmetic_tiny/runs/seed_0 --steps 1-10": "tests/cli/replay has ranges; two steps of an experiment are run",
     "dagrpo train --rollouts-only --to half_a_step": "is run with another folder",
-    "dagrpo train --rollouts-only --state second_half/state/step_00001 --to third": "tests/half_steps goes on from a state",
+    "dagrpo train --rollouts-only --state second_half/state/step_00001 --to third": "tests/cli/half_steps goes on from a state",
     "dagrpo convert SRC DST --to hf|dcp|megatron [--option NAME=VALUE]": _PLACE,
     "dagrpo inspect FOLDER": _PLACE,
     "dagrpo diff A B": _PLACE,
@@ -80,6 +80,6 @@ NOT_RUN = {
     "dagrpo convert trained exported --to hf --base Qwen2.5-32B": "65 GB of weights, as above",
     "dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online": "asks the hub, as below",
     "dagrpo doctor --online": "asks the hub, which need not be there",
-    "dagrpo search passages.parquet --port 8000": "serves until it is stopped: tests/search/test_server.py does that",
+    "dagrpo search passages.parquet --port 8000": "serves until it is stopped: tests/tools/retrieval/test_server.py does that",
     "python -m dagrpo_sandbox.server --port 8080": "serves until it is stopped: packages/dagrpo_sandbox/tests does that",
 }  # fmt: skip

@@ -13,12 +13,12 @@ from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS
-from dagrpo.plugins import Plugins
+from dagrpo.core.plugins import Plugins
+from dagrpo.data.registry import TASKS
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
-from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import TOOLS
-from dagrpo.tasks.registry import TASKS
+from dagrpo.tools import TOOLS
+from dagrpo.tools.simulated_users import INTERACTIONS
 
 PAGE = (ROOT / "docs/site/api.md").read_text()
 PUBLIC = re.findall(r"^```\{public\} (\S+)$", PAGE, re.MULTILINE)

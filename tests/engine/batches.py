@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.types import Completion, SamplingRequest
 
 
 def batch(

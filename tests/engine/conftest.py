@@ -3,12 +3,26 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.rollout.engine.pools import pool_over
-from tests.rollout.engine.scripted import Echo, Script, ScriptedServer
+from tests.engine.pools import pool_over
+from tests.engine.scripted import Echo, Script, ScriptedServer
+from tests.engine.serving import engine, living_in, one_thread, pool, server, tiny_model, wait_until
 
-from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import Endpoint
 
+__all__ = [
+    "MakePool",
+    "Serve",
+    "engine",
+    "living_in",
+    "one_thread",
+    "pool",
+    "pool_of",
+    "serve",
+    "server",
+    "tiny_model",
+    "wait_until",
+]
 Serve = Callable[..., ScriptedServer]
 MakePool = Callable[..., ServerPool]
 
@@ -23,9 +37,9 @@ def serve() -> Iterator[Serve]:
         return servers[-1]
 
     yield start
-    for server in servers:
-        server.http.shutdown()
-        server.http.server_close()
+    for scripted in servers:
+        scripted.http.shutdown()
+        scripted.http.server_close()
 
 
 @pytest.fixture

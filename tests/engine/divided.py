@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import Tensor
 
-from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.engine.sglang.digests import digest_on_cpu
 
 WIDTH, HEAD, HEADS, KEY_VALUE_HEADS, INNER, VOCABULARY = 24, 4, 12, 6, 48, 200
 LAYER = "model.layers.0"

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.version import WeightVersion
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.version import WeightVersion
 
 STARTED_WITH = WeightVersion(name="default", sent="default")  # what a server calls weights that nobody named
 

@@ -13,16 +13,16 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
-from tests.rollout.engine.pools import pool_over
+from tests.engine.pools import pool_over
 from transformers import AutoModelForImageTextToText
 
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import Completion, PromptPictures, SamplingRequest
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.model import Fresh, Model, Vision
-from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, PromptPictures, SamplingRequest
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
 
 ENGINE = Engine(max_total_tokens=16_384, max_running_requests=64, request_timeout=120)
 CLOSE = 5e-5  # between two programs that round differently; a wrong position or a wrong picture is beyond 0.01

@@ -7,14 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tests.rollout.engine.pools import pool_over
+from tests.engine.pools import pool_over
 from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.server import SGLangServer
 
 VOCABULARY = 100
 STOP = 1

@@ -5,13 +5,13 @@ import threading
 from typing import Any
 
 import pytest
-from tests.rollout.engine.conftest import MakePool, Serve
-from tests.rollout.engine.scripted import Echo, Hangup, ScriptedServer, reply
-from tests.rollout.engine.test_pool import at, request
+from tests.engine.conftest import MakePool, Serve
+from tests.engine.scripted import Echo, Hangup, ScriptedServer, reply
+from tests.engine.test_pool import at, request
 
-from dagrpo.records import Completion
-from dagrpo.rollout.engine.errors import RequestsAborted, ServerError
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.core.types import Completion
+from dagrpo.engine.errors import RequestsAborted, ServerError
+from dagrpo.engine.pool import ServerPool
 
 LONG = 50  # the token whose completion takes until it is aborted
 

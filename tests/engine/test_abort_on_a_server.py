@@ -8,13 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.rollout.engine.batches import batch
+from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.sglang.server import SGLangServer
 
 SAMPLES = 8
 LONGEST = 220  # tokens, near the most that the model takes

@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.rollout.engine.batches import batch, trainer_logprobs
+from tests.engine.batches import batch, trainer_logprobs
 from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.version import WeightVersion
 
 STOP = 1  # of the tiny model
 

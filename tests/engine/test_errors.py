@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.rollout.engine.errors import last_line_of, reason_in
+from dagrpo.engine.errors import last_line_of, reason_in
 
 DEATH = """\
 [2026-11-21 09:00:00] Load weight begin. avail mem=21.52 GB

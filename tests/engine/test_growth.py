@@ -10,11 +10,11 @@ from unittest import mock
 
 import httpcore
 import pytest
-from tests.rollout.engine.pools import STARTED_WITH
-from tests.rollout.engine.scripted import reply
+from tests.engine.pools import STARTED_WITH
+from tests.engine.scripted import reply
 
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
 
 REQUEST = SamplingRequest(input_ids=(7,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
 SIZES = (64, 128, 256)

@@ -1,6 +1,6 @@
 """The messages of a problem with its pictures, each where the text says."""
 
-from dagrpo.rollout.chat_formats.pictures import with_pictures
+from dagrpo.chat.formats.pictures import with_pictures
 
 
 def test_messages_are_cut_where_they_say_that_a_picture_is() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.calls.tools import TOOLS
-from tests.rollout.chat.tokenizers import decoded, encoded
+from tests.chat.renderers.tokenizers import decoded, encoded
+from tests.chat.tool_calls.tools import TOOLS
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
+from dagrpo.chat.renderers import CHATS, ChatFormat
+from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.rollout.chat import CHATS, ChatFormat
 
 RESULT = {"role": "tool", "name": "calc", "tool_call_id": "call00000", "content": "42"}
 USER = {"role": "user", "content": "And 3 * 4?"}

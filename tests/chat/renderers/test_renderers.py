@@ -5,15 +5,15 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
-from tests.rollout.calls.tools import TOOLS
-from tests.rollout.chat.tokenizers import decoded, encoded, qwen3
+from tests.chat.renderers.tokenizers import decoded, encoded, qwen3
+from tests.chat.tool_calls.tools import TOOLS
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
+from dagrpo.chat.formats.family_format import family_names
+from dagrpo.chat.renderers import CHATS, ChatFormat
+from dagrpo.chat.renderers.renderers import Family
+from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.rollout.chat import CHATS, ChatFormat
-from dagrpo.rollout.chat.renderers import Family
-from dagrpo.rollout.chat_formats.family_format import family_names
 
 QUESTION = {"role": "user", "content": "What is 2 * 3?"}
 RESULT = {"role": "tool", "name": "calc", "tool_call_id": "call00000", "content": "6"}

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rollout.calls.tools import TOOLS
-from tests.rollout.chat.tokenizers import cut_at_random, decoded, encoded, qwen3, smollm2
+from tests.chat.renderers.tokenizers import cut_at_random, decoded, encoded, qwen3, smollm2
+from tests.chat.tool_calls.tools import TOOLS
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
+from dagrpo.chat.renderers import CHATS, ChatFormat, Message
+from dagrpo.chat.rendering import completion_text, render
+from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.rendering import completion_text, render
-from dagrpo.rollout.chat import CHATS, ChatFormat, Message
 
 QUESTION: Message = {"role": "user", "content": "What is 2 * 3?"}
 RESULT: Message = {"role": "tool", "name": "calc", "content": "6"}

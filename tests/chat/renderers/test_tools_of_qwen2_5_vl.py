@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 from tests import pictures
+from tests.chat.renderers.tokenizers import decoded, encoded
+from tests.chat.tool_calls.tools import TOOLS
 from tests.pictures import picture
-from tests.rollout.calls.tools import TOOLS
-from tests.rollout.chat.tokenizers import decoded, encoded
 from tests.rollout.problems import example
 
-from dagrpo.chat_templates import render_template
+from dagrpo.chat.renderers import CHATS, Message
+from dagrpo.chat.templates import render_template
+from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.rollout import Conversation
-from dagrpo.placeholders import picture_lengths
-from dagrpo.rollout.chat import CHATS, Message
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
 
 PICTURE = {"type": "image"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dagrpo.rollout.calls.checks import fault_of
+from dagrpo.chat.tool_calls.checks import fault_of
 
 TOO_MUCH = "The arguments cannot be checked (TooMuchWork)."
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rollout.calls.tools import TOOLS, WRAPPED
+from tests.chat.tool_calls.tools import TOOLS, WRAPPED
 
-from dagrpo.rollout.calls import MOST_CALLS, Attempt, attempts_in
-from dagrpo.rollout.calls.families import CALLS
+from dagrpo.chat.tool_calls import MOST_CALLS, Attempt, attempts_in
+from dagrpo.chat.tool_calls.families import CALLS
 
 GOOD = '{"q": "cats", "x": 3}'
 FAMILIES = CALLS.own_names()

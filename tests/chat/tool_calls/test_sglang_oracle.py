@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.rollout.calls.tools import TOOLS
+from tests.chat.tool_calls.tools import TOOLS
 
-from dagrpo.rollout.calls import attempts_in
-from dagrpo.rollout.calls.families import CALLS
+from dagrpo.chat.tool_calls import attempts_in
+from dagrpo.chat.tool_calls.families import CALLS
 
 ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"q": "cats"},

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export, write_as
 from dagrpo.checkpoints.folder import auxiliary_files
 from dagrpo.checkpoints.formats.dcp import DcpTensors
@@ -25,9 +26,8 @@ from dagrpo.checkpoints.manifest import Manifest, tensor_digest, verify, write_m
 from dagrpo.checkpoints.source import open_source
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
-from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import MANIFEST
 
 LARGE = 1 << 30
 SMALL_MOE = Qwen3MoeConfig(

@@ -15,7 +15,7 @@ from dagrpo.checkpoints.safetensors_file import plan_shards
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes
 from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS
-from dagrpo.listing import MANIFEST
+from dagrpo.utils.manifest import MANIFEST
 
 LIMIT = 4096
 

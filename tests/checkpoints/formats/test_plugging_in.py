@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from dagrpo import plugins
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.formats.dcp import Dcp
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import format_of
-from dagrpo.listing import MANIFEST
-from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.core import plugins
+from dagrpo.utils.manifest import MANIFEST
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,7 +63,7 @@ def test_no_module_of_dagrpo_imports_a_guest() -> None:
 
 
 def test_names_of_formats_are_known_without_importing_torch() -> None:
-    code = "import sys; from dagrpo.params.checkpoint import Checkpoint; Checkpoint(format='dcp'); print('torch' in sys.modules)"
+    code = "import sys; from dagrpo.checkpoints.config import Checkpoint; Checkpoint(format='dcp'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "False\n", done.stderr
 

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.freshness.made_up import make_project, note_for_snakemake
+from tests.pipeline.changes.made_up import make_project, note_for_snakemake
 from typer.testing import CliRunner, Result
 
-from dagrpo.__main__ import app
-from dagrpo.compare.comparison import compare
-from dagrpo.compare.differences import Difference, differences
-from dagrpo.compare.page import render
-from dagrpo.compare.terminal import shown
-from dagrpo.compare.wording import others, scope, verdict
-from dagrpo.errors import UserError
+from dagrpo.cli.application import app
+from dagrpo.cli.compare.comparison import compare
+from dagrpo.cli.compare.differences import Difference, differences
+from dagrpo.cli.compare.page import render
+from dagrpo.cli.compare.terminal import shown
+from dagrpo.cli.compare.wording import others, scope, verdict
+from dagrpo.cli.status.terminal import console
+from dagrpo.core.errors import UserError
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.scoring import score
-from dagrpo.execution.identity import ROOT
-from dagrpo.files import read_json, read_parquet, sha256_of, write_json, write_parquet
-from dagrpo.params.evaluation import Scoring
+from dagrpo.pipeline.identity import ROOT
+from dagrpo.pipeline.jobs import code_files
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.rollout.trajectory import GREEDY
-from dagrpo.stages import all_stages
-from dagrpo.status.terminal import console
-from dagrpo.workflow.jobs import code_files
+from dagrpo.utils.files import read_json, read_parquet, sha256_of, write_json, write_parquet
 
 
 def run(*arguments: str) -> Result:
@@ -206,14 +206,14 @@ def test_the_file_of_code_that_differs_is_named_where_snakemake_has_its_digest(
     project = make_project(tmp_path)
     for top in ("data", "models", "results"):
         shutil.copytree(Path(top, project.name), Path(top, "other"))
-    project.change_code("score", "src/dagrpo/stages/score.py", "0" * 64)
+    project.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
     assert [each.name for each in differences([project.name, "other"])] == ["stage score"]
     provenance = project.provenance("score")
     copied = Path(str(provenance).replace(project.name, "other"))
     files = {file: sha256_of(ROOT / file) for file in code_files(project.params, all_stages()["score"])}
     note_for_snakemake(copied, read_json(copied)["inputs"] | files)
     (found,) = differences([project.name, "other"])
-    assert (found.name, found.values[0]) == ("src/dagrpo/stages/score.py", "0" * 12)
+    assert (found.name, found.values[0]) == ("src/dagrpo/pipeline/stages/score.py", "0" * 12)
 
 
 def test_scores_of_a_run_can_be_rescored_and_compared(results: Path) -> None:

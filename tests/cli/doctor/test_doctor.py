@@ -13,10 +13,10 @@ from huggingface_hub import constants
 from typer.testing import CliRunner
 
 import dagrpo_sandbox
-from dagrpo.__main__ import app
-from dagrpo.doctor import machine, software
-from dagrpo.doctor.finding import Finding
-from dagrpo.execution.identity import ROOT
+from dagrpo.cli.application import app
+from dagrpo.cli.doctor import machine, software
+from dagrpo.cli.doctor.finding import Finding
+from dagrpo.pipeline.identity import ROOT
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
 

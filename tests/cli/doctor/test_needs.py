@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.doctor import gpus, hub, needs, nvidia_smi, programs
-from dagrpo.doctor.finding import apt
+from dagrpo.cli.doctor import gpus, hub, needs, nvidia_smi, programs
+from dagrpo.cli.doctor.finding import apt
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H100 = "0, NVIDIA H100 80GB HBM3, 81559, {}, 9.0"
 RTX_4090 = "0, NVIDIA GeForce RTX 4090, 24564, {}, 8.9"
 PROGRAMS = ("cc", "c++", "make", "git")
@@ -32,7 +32,7 @@ def asked(tmp_path: Path) -> Machine:
         for name, says in answers.items():
             (folder / name).write_text(f"#!/bin/sh\n{says}\n")
             (folder / name).chmod(0o755)
-        command = [sys.executable, "-I", "-S", "src/dagrpo/doctor/needs.py", *arguments]
+        command = [sys.executable, "-I", "-S", "src/dagrpo/cli/doctor/needs.py", *arguments]
         bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
         return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
 
@@ -251,7 +251,7 @@ def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked:
     assert f"gsm8k/train, gsm8k/test (.jsonl or .parquet) not in {mirror[-1]}, which --mirror names" in done.stderr
     planned = ["make", "-n", "gpu-check", "GPU_CHECK=--mirror /copies"]
     commands = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "doctor/needs.py --check --mirror /copies" in commands
+    assert "cli/doctor/needs.py --check --mirror /copies" in commands
 
 
 @pytest.mark.parametrize(
@@ -302,4 +302,4 @@ def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path)
     for target in ("gpu", "gpu-check"):
         planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         after = "rm -rf .venv" if target == "gpu" else "-m benchmarks.gpu"
-        assert planned.index("doctor/needs.py") < planned.index(after)
+        assert planned.index("cli/doctor/needs.py") < planned.index(after)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.doctor import new_environment as made
+from dagrpo.cli.doctor import new_environment as made
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENDING = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 NAME = f"uv-{made.UV}-py3-none-{ENDING}.whl"
 
@@ -21,7 +21,7 @@ NAME = f"uv-{made.UV}-py3-none-{ENDING}.whl"
 @pytest.fixture
 def unfit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without venv, with a folder of wheels and an index that does not answer."""
-    monkeypatch.setattr("dagrpo.doctor.programs.makes_environments", lambda: False)
+    monkeypatch.setattr("dagrpo.cli.doctor.programs.makes_environments", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -95,7 +95,7 @@ def test_an_index_that_does_not_answer_is_told(unfit: Path) -> None:
 def test_a_python_without_headers_alone_is_taken_where_uv_gets_none(
     unfit: Path, put: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagrpo.doctor.programs.makes_environments", lambda: True)
+    monkeypatch.setattr("dagrpo.cli.doctor.programs.makes_environments", lambda: True)
     monkeypatch.setattr("sysconfig.get_path", lambda name, **more: str(unfit))
     monkeypatch.setattr(made, "_of_this_python", lambda folder: 0)
     put("#!/bin/sh\nexit 2\n")
@@ -170,4 +170,4 @@ def test_a_program_that_cannot_be_run_is_told(unfit: Path, put: Callable[[str], 
 def test_the_folder_of_wheels_of_pip_s_configuration_is_looked_into() -> None:
     command = ["make", "-n", "-B", "setup", "PIP_FIND_LINKS=/wheels", "UV_FIND_LINKS="]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert 'UV_FIND_LINKS="/wheels" python3 src/dagrpo/doctor/new_environment.py .venv' in planned
+    assert 'UV_FIND_LINKS="/wheels" python3 src/dagrpo/cli/doctor/new_environment.py .venv' in planned

@@ -13,21 +13,21 @@ from tests.trainer import runs
 from tests.trainer.conftest import inputs
 from typer.testing import CliRunner
 
-from dagrpo import __main__ as application
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.half_steps import place
-from dagrpo.half_steps.command import of_rollouts
-from dagrpo.half_steps.rollouts import RolloutHalf
-from dagrpo.half_steps.updates import update_from
-from dagrpo.params.schema import Params
-from dagrpo.params.training import DynamicSampling
-from dagrpo.trainer.digest_table import FILE, read_digests
-from dagrpo.trainer.gates import layout
-from dagrpo.trainer.policy import Policy
+from dagrpo.cli import application as application
+from dagrpo.cli.half_steps import place
+from dagrpo.cli.half_steps.command import of_rollouts
+from dagrpo.cli.half_steps.rollouts import RolloutHalf
+from dagrpo.cli.half_steps.updates import update_from
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.checks import layout
+from dagrpo.trainer.config import DynamicSampling
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import SavedState, named
+from dagrpo.trainer.sync.digest_table import FILE, read_digests
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet, write_parquet
 
 Inputs = tuple[Path, Path]
 __all__ = ["inputs"]

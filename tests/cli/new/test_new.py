@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dagrpo.__main__ import app
-from dagrpo.errors import UserError
-from dagrpo.execution.identity import ROOT
-from dagrpo.new.kinds import PLACES, Kind
+from dagrpo.cli.application import app
+from dagrpo.cli.new.kinds import PLACES, Kind
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.identity import ROOT
 
 pytestmark = pytest.mark.slow
 SECONDS = 300
@@ -93,7 +93,7 @@ def test_what_is_there_is_never_written_over(tmp_path: Path, monkeypatch: pytest
 
 
 def test_places_are_those_of_the_registries() -> None:
-    from dagrpo.new.written import KNOWN
+    from dagrpo.cli.new.written import KNOWN
 
     assert {kind: place.package for kind, place in PLACES.items()} == {
         kind: each.package for kind, each in KNOWN.items()

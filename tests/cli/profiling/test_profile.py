@@ -15,17 +15,17 @@ from tests.trainer.conftest import inputs
 from torch._C._autograd import DeviceType
 from typer.testing import CliRunner
 
-from dagrpo import __main__ as application
-from dagrpo.errors import UserError
-from dagrpo.profiling import measured
-from dagrpo.profiling.command import operators_table, parts_table
-from dagrpo.profiling.measured import StepProfile, measure
+from dagrpo.cli import application as application
+from dagrpo.cli.profiling import measured
+from dagrpo.cli.profiling.command import operators_table, parts_table
+from dagrpo.cli.profiling.measured import StepProfile, measure
+from dagrpo.core.errors import UserError
 
 __all__ = ["inputs"]
 PROFILED = """
 import torch
 from torch.profiler import ProfilerActivity, profile
-from dagrpo.profiling.measured import silence_kineto
+from dagrpo.cli.profiling.measured import silence_kineto
 silence_kineto()
 with profile(activities=[ProfilerActivity.CPU]):
     torch.ones(3)
@@ -132,7 +132,7 @@ def test_a_mistake_is_refused_in_a_sentence(
     (tmp_path / "presets").symlink_to(Path("presets").absolute())
     (tmp_path / "Snakefile").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dagrpo.freshness.own_code.require_own_code", lambda: None)
+    monkeypatch.setattr("dagrpo.cli.own_code.require_own_code", lambda: None)
     if arguments[0] == "--to":
         arguments = ["arithmetic_tiny", *arguments]
     failed = CliRunner().invoke(application.app, ["profile", *arguments])

@@ -11,25 +11,25 @@ import torch
 from tests.trainer import runs
 from typer.testing import CliRunner
 
-from dagrpo import __main__ as application
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_json, read_parquet, sha256_of, write_json, write_parquet
-from dagrpo.listing import MANIFEST
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.replay.batch import read_step
-from dagrpo.replay.command import require_recorded, steps_of
-from dagrpo.replay.recomputation import StepCheck, replay
-from dagrpo.replay.recorded import RecordedRun, read_run, unfinished
-from dagrpo.replay.terminal import basis, first_difference
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.cli import application as application
+from dagrpo.cli.replay.batch import read_step
+from dagrpo.cli.replay.command import require_recorded, steps_of
+from dagrpo.cli.replay.recomputation import StepCheck, replay
+from dagrpo.cli.replay.recorded import RecordedRun, read_run, unfinished
+from dagrpo.cli.replay.terminal import basis, first_difference
+from dagrpo.core.errors import UserError
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import update
-from dagrpo.trainer.digest_table import read_digests
-from dagrpo.trainer.gates import layout
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.checks import layout
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.sync.digest_table import read_digests
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_json, read_parquet, sha256_of, write_json, write_parquet
+from dagrpo.utils.manifest import MANIFEST
 
 Inputs = tuple[Path, Path]
 WITH_TERMS = Algorithm.model_validate(

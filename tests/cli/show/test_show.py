@@ -14,16 +14,16 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner, Result
 
-from dagrpo.__main__ import app
 from dagrpo.checkpoints.token_text import Decode
-from dagrpo.errors import UserError
+from dagrpo.cli.application import app
+from dagrpo.cli.show import attempts, terminal
+from dagrpo.cli.show.command import NO_TOKENIZER
+from dagrpo.cli.show.place import run_folder, single_file
+from dagrpo.core.errors import UserError
+from dagrpo.data.schema import to_table
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.scoring import score
-from dagrpo.files import write_parquet
-from dagrpo.params.evaluation import Scoring
-from dagrpo.show import attempts, terminal
-from dagrpo.show.command import NO_TOKENIZER
-from dagrpo.show.place import run_folder, single_file
-from dagrpo.tasks.schema import to_table
+from dagrpo.utils.files import write_parquet
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4))
 REWARDS = (1.0, 0.9, -0.5, 0.1, 0.0)

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.freshness.made_up import Project
+from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
-from dagrpo.execution.ending import Failure, path_of
-from dagrpo.execution.record import STATES
-from dagrpo.files import write_json
-from dagrpo.sealed import write_sealed
-from dagrpo.sole import Holder
-from dagrpo.status.terminal import duration
-from dagrpo.tracking.environment import Process
-from dagrpo.workflow.locks import RUNNING
+from dagrpo.cli.application import app
+from dagrpo.cli.status.terminal import duration
+from dagrpo.pipeline.failure_report import Failure, path_of
+from dagrpo.pipeline.locks import RUNNING
+from dagrpo.pipeline.record import STATES
+from dagrpo.utils.checksummed_json import write_sealed
+from dagrpo.utils.files import write_json
+from dagrpo.utils.locks import Holder
+from dagrpo.utils.run_environment import Process
 
 
 def text() -> str:

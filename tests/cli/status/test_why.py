@@ -6,14 +6,14 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
-from tests.freshness.made_up import Project
+from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
-from dagrpo.errors import UserError
-from dagrpo.execution.identity import ROOT
-from dagrpo.freshness import code
-from dagrpo.status.why import explain
+from dagrpo.cli.application import app
+from dagrpo.cli.status.why import explain
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.changes import code
+from dagrpo.pipeline.identity import ROOT
 
 
 def text(path: Path) -> str:
@@ -51,7 +51,7 @@ def test_the_stages_before_are_told_in_the_order_of_the_pipeline(made_up: Projec
 
 
 def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = "src/dagrpo/stages/score.py"
+    file = "src/dagrpo/pipeline/stages/score.py"
     now = (ROOT / file).read_text()
     then = now.replace(now.splitlines()[0], '"""Something else."""', 1)
     digest = hashlib.sha256(then.encode()).hexdigest()

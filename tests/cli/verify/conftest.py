@@ -1,5 +1,5 @@
-"""The made-up project of tests/freshness."""
+"""The made-up project of tests/pipeline/changes."""
 
-from tests.freshness.conftest import made_up
+from tests.pipeline.changes.conftest import made_up
 
 __all__ = ["made_up"]

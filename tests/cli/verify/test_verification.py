@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from tests.freshness.made_up import Project
 from tests.pictures import picture
+from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
-from dagrpo.__main__ import app
-from dagrpo.errors import UserError
-from dagrpo.files import read_json, sha256_of, write_json
-from dagrpo.tasks.pictures_beside import read_pictures_beside
-from dagrpo.verification.experiment import State, Verified, verify
+from dagrpo.cli.application import app
+from dagrpo.cli.verify.experiment import State, Verified, verify
+from dagrpo.core.errors import UserError
+from dagrpo.data.pictures_beside import read_pictures_beside
+from dagrpo.utils.files import read_json, sha256_of, write_json
 
 
 def run(*arguments: str) -> Result:

@@ -9,16 +9,16 @@ from unittest import mock
 import pytest
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import VISIBLE, visible_devices
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.runtime import Engine
-from dagrpo.params.schema import Params
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine import open as opening
-from dagrpo.rollout.engine.own_servers import gpus_of
-from dagrpo.warm.command import model_of
+from dagrpo.cli.application import app
+from dagrpo.cli.warm.command import model_of
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine import open as opening
+from dagrpo.engine.sglang.own_servers import gpus_of
+from dagrpo.utils.devices import VISIBLE, visible_devices
 
 
 @pytest.fixture

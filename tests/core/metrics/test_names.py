@@ -14,27 +14,27 @@ from tests.trainer import picture_runs, runs
 from tests.trainer.free_engine import FreeEngine
 from tests.trainer.runs import held_out_splits
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
-from dagrpo.distributed import single_process
+from dagrpo.core.metrics import METRICS, definition_of, meaning_of
+from dagrpo.core.metrics.timing import PARTS
+from dagrpo.core.runtime import SftRuntime
 from dagrpo.evaluation.scoring import metrics_to_log
-from dagrpo.metrics import METRICS, definition_of, meaning_of
-from dagrpo.metrics.timing import PARTS
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.reward import Reward
-from dagrpo.params.runtime import SftRuntime
-from dagrpo.params.sft import Sft
-from dagrpo.params.training import Training
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
+from dagrpo.rewards.config import Reward
 from dagrpo.rollout.prompts import training_problems
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import loop
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune
+from dagrpo.trainer.sft_config import Sft
 from dagrpo.trainer.throughput import Throughput
+from dagrpo.utils.distributed import single_process
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs/metrics.md").read_text()
 ROW = re.compile(r"^\| `(\w+/.+?)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 EVERYTHING = {
     "advantage": {"name": "remax"},

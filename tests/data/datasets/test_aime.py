@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.data_sets.aime import to_problem
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.row import Row
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.aime import to_problem
+from dagrpo.data.registry import get_task
+from dagrpo.data.row import Row
 
 
 def _row(answer: str) -> Row:

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from dagrpo.params.data import Arithmetic, Data, Level
-from dagrpo.records import Example
+from dagrpo.core.types import Example
+from dagrpo.data.config import Arithmetic, Data, Level
+from dagrpo.data.datasets.arithmetic import KINDS, load
+from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.gsm8k import extract
-from dagrpo.tasks.data_sets.arithmetic import KINDS, load
-from dagrpo.tasks.task import Problems
 
 
 def _load(train: int, test: int, *levels: Level, seed: int = 0) -> Problems:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.data import ArithmeticTool, Data
-from dagrpo.records import Example
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example
+from dagrpo.data.config import ArithmeticTool, Data
+from dagrpo.data.registry import get_task
+from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.gsm8k import extract
-from dagrpo.rollout.tools.calculator import calculate
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.task import Problems
+from dagrpo.tools.calculator import calculate
 
 FORMS = {"product_3_digit": r"\d{3}\*\d{3}=", "sum_5_digit": r"\d{5}\+\d{5}="}
 

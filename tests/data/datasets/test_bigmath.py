@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.task import Problems
+from dagrpo.data.config import Data
+from dagrpo.data.registry import get_task
+from dagrpo.data.task import Problems
 
 
 def _load(folder: Path, rates: list[float | None]) -> Problems:

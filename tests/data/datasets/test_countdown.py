@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagrpo.params.data import Data
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.countdown import to_problem
+from dagrpo.data.registry import get_task
+from dagrpo.data.row import Row
 from dagrpo.rewards.verifiers.countdown import check, equal
-from dagrpo.tasks.data_sets.countdown import to_problem
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.row import Row
 
 
 def _row(numbers: object, target: object) -> Row:

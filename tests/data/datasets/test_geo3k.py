@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.data_sets.geo3k import INSTRUCTION, WITH_TOOL
-from dagrpo.tasks.images import rgb_file
-from dagrpo.tasks.registry import get_task
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.geo3k import INSTRUCTION, WITH_TOOL
+from dagrpo.data.images import rgb_file
+from dagrpo.data.registry import get_task
 
 LINES = '{{"problem": "{}", "answer": "15", "image": "train/0.png"}}\n'
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.params.data import Data
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
+from dagrpo.data.registry import get_task
+from dagrpo.data.row import Row
 from dagrpo.rewards.verifiers.gsm8k import equal, extract
-from dagrpo.tasks.data_sets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.row import Row
 
 FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")
 

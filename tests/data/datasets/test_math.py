@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.data_sets.math import INSTRUCTION, math_problem
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.row import Row
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.math import INSTRUCTION, math_problem
+from dagrpo.data.registry import get_task
+from dagrpo.data.row import Row
 
 
 def _row(solution: str) -> Row:

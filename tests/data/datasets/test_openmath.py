@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.reading import COPIES_BATCH_ROWS
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.task import Problems
+from dagrpo.data.config import Data
+from dagrpo.data.reading import COPIES_BATCH_ROWS
+from dagrpo.data.registry import get_task
+from dagrpo.data.task import Problems
 
 
 def _load(folder: Path, params: Data, **columns: list[str]) -> Problems:

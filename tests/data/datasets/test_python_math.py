@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
-from dagrpo.params.data import Data, PythonMath
-from dagrpo.records import Example
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, PythonMath
+from dagrpo.data.datasets.python_math import KINDS, load
+from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.gsm8k import extract
-from dagrpo.tasks.data_sets.python_math import KINDS, load
-from dagrpo.tasks.task import Problems
 
 
 def _load(**wanted: float) -> Problems:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dagrpo.params.data import Data, Shapes
-from dagrpo.records import Example
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, Shapes
+from dagrpo.data.datasets.shapes import COLOURS, DIGITS, DOT, SIDE, load
+from dagrpo.data.images import rgb_file
+from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.math import VERIFIER
-from dagrpo.tasks.data_sets.shapes import COLOURS, DIGITS, DOT, SIDE, load
-from dagrpo.tasks.images import rgb_file
-from dagrpo.tasks.task import Problems
 
 WHITE = (255, 255, 255)
 

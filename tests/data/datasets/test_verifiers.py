@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.data import Data
-from dagrpo.params.schema import Params
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.data.config import Data
+from dagrpo.data.registry import get_task
+from dagrpo.data.task import Problems
+from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import verifiers
-from dagrpo.tasks.registry import get_task
-from dagrpo.tasks.task import Problems
-from dagrpo.workflow.forms import require_fitting_tasks
 
 
 def task(number: int, prompt: Any = None) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from dagrpo.params.data import Data, Worlds
-from dagrpo.records import Example
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data, Worlds
+from dagrpo.data.datasets.worlds import load
+from dagrpo.data.task import Problems
+from dagrpo.data.world import names
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.search.index import Index
-from dagrpo.search.opened import written
-from dagrpo.tasks.data_sets.worlds import load
-from dagrpo.tasks.task import Problems
-from dagrpo.tasks.world import names
+from dagrpo.tools.retrieval.index import Index
+from dagrpo.tools.retrieval.opened import written
 
 NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
 

@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dagrpo.core.types import Example
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.task import Problems
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.records import Example
-from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.task import Problems
 
 
 def example(

@@ -1,10 +1,10 @@
 """Ground truths that no verifier can read, and questions that have more than one."""
 
 import pytest
-from tests.tasks.gates.problems import example, examples, gone, left, sieve
+from tests.data.filters.problems import example, examples, gone, left, sieve
 
-from dagrpo.tasks.gates.answers import drop_conflicting, drop_unreadable
-from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.data.filters.answers import drop_conflicting, drop_unreadable
+from dagrpo.data.filters.sieve import Sieve
 
 
 def test_an_unreadable_ground_truth_is_refused_with_task_row_field_and_remedy() -> None:

@@ -1,9 +1,9 @@
 """Train problems that share words with test problems: planted ones are found, phrases of the trade are not."""
 
-from tests.tasks.gates.problems import example, examples, gone, left, sieve
+from tests.data.filters.problems import example, examples, gone, left, sieve
 
-from dagrpo.tasks.gates.contamination import COMMON, Contamination, Shared, check_contamination
-from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.data.filters.contamination import COMMON, Contamination, Shared, check_contamination
+from dagrpo.data.filters.sieve import Sieve
 
 TWELVE = "one two three four five six seven eight nine ten eleven twelve"
 THIRTEEN = f"{TWELVE} thirteen"

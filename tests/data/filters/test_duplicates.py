@@ -1,9 +1,9 @@
 """Repeats go, all but the first; test stays whole."""
 
-from tests.tasks.gates.problems import example, examples, gone, left, sieve
+from tests.data.filters.problems import example, examples, gone, left, sieve
 
-from dagrpo.tasks.gates.duplicates import drop_repeated
-from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.data.filters.duplicates import drop_repeated
+from dagrpo.data.filters.sieve import Sieve
 
 
 def test_exact_repeats_and_repeats_in_other_typing_are_counted_apart() -> None:

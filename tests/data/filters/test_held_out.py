@@ -6,10 +6,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.gates.problems import examples, left, sieve
+from tests.data.filters.problems import examples, left, sieve
 
-from dagrpo.tasks.gates.held_out import hold_out
-from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.data.filters.held_out import hold_out
+from dagrpo.data.filters.sieve import Sieve
 
 QUESTIONS = [f"what is {number}" for number in range(40)]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.tasks.gates.problems import example, gone, left, sieve
+from tests.data.filters.problems import example, gone, left, sieve
 
-from dagrpo.files import sha256_of, write_parquet
-from dagrpo.tasks.gates.pass_rates import add_pass_rates, drop_by_pass_rate
-from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.data.filters.pass_rates import add_pass_rates, drop_by_pass_rate
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.utils.files import sha256_of, write_parquet
 
 
 def _file(path: Path, rates: Sequence[tuple[str, float | None]]) -> Path:

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
+from tests.data.filters.problems import character_model, example, examples, gone, left, qwen3_model, sieve
 from tests.pictures import picture
-from tests.tasks.gates.problems import character_model, example, examples, gone, left, qwen3_model, sieve
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.data.filters.prompt_length import Lengths, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.data.filters.sieve import Sieve
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.model import Fresh, Model, Vision
-from dagrpo.params.rollout import Conversation
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.tasks.gates.prompt_length import Lengths, count_prompt_tokens, drop_long_prompts, prompt_tokens
-from dagrpo.tasks.gates.sieve import Sieve
 
 
 def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:

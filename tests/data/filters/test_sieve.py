@@ -1,8 +1,8 @@
 """The sieve loses nothing, and says what it dropped."""
 
-from tests.tasks.gates.problems import example, gone, left, sieve
+from tests.data.filters.problems import example, gone, left, sieve
 
-from dagrpo.tasks.gates.sieve import SCHEMA, Sieve, dropped_table
+from dagrpo.data.filters.sieve import SCHEMA, Sieve, dropped_table
 
 
 def test_what_has_a_fault_goes_with_its_reason_and_the_rest_stays_in_order() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.gates.problems import example
+from tests.data.filters.problems import example
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.gates.text import exact_identity, identity, normalised, runs, words
-from dagrpo.tasks.registry import get_task
+from dagrpo.data.config import Data
+from dagrpo.data.filters.text import exact_identity, identity, normalised, runs, words
+from dagrpo.data.registry import get_task
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.gates.problems import character_model, example, qwen3_model
+from tests.data.filters.problems import character_model, example, qwen3_model
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from dagrpo.chat.rendering import render
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.data.filters.tokenizer import CHUNK, TokenCounter, rendered
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.rendering import render
-from dagrpo.rollout.tools import function_schemas
-from dagrpo.tasks.gates.tokenizer import CHUNK, TokenCounter, rendered
+from dagrpo.tools import function_schemas
 
 TEXTS = [
     "What is 2 + 2?",
@@ -96,7 +96,7 @@ def test_another_kind_of_model_is_left_to_autotokenizer(tmp_path: Path) -> None:
 def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     folder = character_model(tmp_path / "tiny")
     program = (
-        "import sys; from pathlib import Path; import dagrpo.tasks.prepare; "
+        "import sys; from pathlib import Path; import dagrpo.data.prepare; "
         "from dagrpo.checkpoints.tokenizers import load_tokenizer; load_tokenizer(Path(sys.argv[1])); "
         "sys.exit('torch' in sys.modules)"
     )

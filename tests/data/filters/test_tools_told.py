@@ -4,16 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.tasks.gates.problems import character_model, example
-from tests.tasks.preparing import gsm8k_mirror, limited
+from tests.data.filters.problems import character_model, example
+from tests.data.preparing import gsm8k_mirror, limited
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
-from dagrpo.files import write_json
+from dagrpo.core.errors import UserError
+from dagrpo.data.card import Card
+from dagrpo.data.filters.tools_told import require_tools_told
+from dagrpo.data.prepare import prepare
 from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
-from dagrpo.tasks.card import Card
-from dagrpo.tasks.gates.tools_told import require_tools_told
-from dagrpo.tasks.prepare import prepare
+from dagrpo.utils.files import write_json
 
 UNTOLD = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
 

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.rollout.engine.conftest import Serve
-from tests.rollout.engine.pools import STARTED_WITH
-from tests.rollout.engine.scripted import reply, scores
+from tests.engine.conftest import Serve
+from tests.engine.pools import STARTED_WITH
+from tests.engine.scripted import reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.errors import UserError
-from dagrpo.records import SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.adapters import AdapterFolders, AdapterForm
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.version import new_version
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import SamplingRequest, ScoringRequest
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.adapters import AdapterFolders, AdapterForm
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.version import new_version
 
 FORM = AdapterForm(rank=2, alpha=6, target_modules=("o_proj",))
 NAME = "base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"

@@ -10,15 +10,15 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.engine.scripted import reply
 from tests.hostile import anything
 from tests.loopback import Handler, answering, hang, listening
-from tests.rollout.engine.scripted import reply
 
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.answers import completions_of, digests_of, largest_answer, message_of, scores_of
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.sglang.answers import completions_of, digests_of, largest_answer, message_of, scores_of
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.version import WeightVersion
 
 VERSION = WeightVersion(name="default", sent="default")
 REQUEST = SamplingRequest(input_ids=(1,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=2)

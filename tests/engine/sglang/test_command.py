@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dagrpo.execution.threads import READ_BY_LIBRARIES
-from dagrpo.params.rollout import HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.command import (
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.sglang.command import (
     PICTURE_FLAGS,
     divided_environment,
     picture_environment,
@@ -16,6 +14,8 @@ from dagrpo.rollout.engine.command import (
     server_environment,
     write_settings,
 )
+from dagrpo.rollout.config import HeadDtype
+from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 ENGINE = Engine(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine import compiling
-from dagrpo.rollout.engine import server as server_module
-from dagrpo.rollout.engine.compiling import StartLimit
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.sglang import compiling
+from dagrpo.engine.sglang import server as server_module
+from dagrpo.engine.sglang.compiling import StartLimit
+from dagrpo.engine.sglang.server import SGLangServer
 
 # ninja for some seconds, then answers; or never answers.
 STAND_IN = """
@@ -47,7 +47,7 @@ def _start(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, pr
 def test_the_limit_does_not_run_while_a_server_compiles_and_the_console_names_the_module(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dagrpo.console.SECONDS_BETWEEN_LINES", 1)
+    monkeypatch.setattr("dagrpo.utils.console.SECONDS_BETWEEN_LINES", 1)
     staging = tmp_path / "activation/build-0a1b/.staging-2c3d"
     staging.mkdir(parents=True)
     _start(monkeypatch, tiny_model, tmp_path, "ninja", str(staging))

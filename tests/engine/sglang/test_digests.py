@@ -5,11 +5,11 @@ import sys
 
 import pytest
 import torch
-from tests.rollout.engine import divided
+from tests.engine import divided
 
 from dagrpo.checkpoints.tensor_hash import tensor_hash
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, not_held
+from dagrpo.engine.sglang.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, not_held
 
 QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 
@@ -141,7 +141,7 @@ def test_equal_values_in_other_places_have_another_digest() -> None:
 _ORACLE = """
 import sys, torch, triton
 from sglang.kernels.ops.memory import gpu_tensor_hash as sglang
-from dagrpo.rollout.engine.digests import digest_on_gpu
+from dagrpo.engine.sglang.digests import digest_on_gpu
 
 def theirs(tensor):
     # gpu_tensor_hash itself asks for a GPU; its kernels run in Triton's interpreter.

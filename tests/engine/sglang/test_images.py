@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tests.rollout.engine.conftest import MakePool, Serve
-from tests.rollout.engine.scripted import Echo, reply, scores
+from tests.engine.conftest import MakePool, Serve
+from tests.engine.scripted import Echo, reply, scores
 
-from dagrpo.files import write_json
-from dagrpo.records import PictureTokens, PromptPictures, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.pictures import sent_pictures
-from dagrpo.rollout.engine.servable import require_servable
+from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest, ScoringRequest
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.sglang.images import sent_pictures
+from dagrpo.engine.sglang.servable import require_servable
+from dagrpo.utils.files import write_json
 
 START, IMAGE, END, VIDEO = 90, 91, 92, 93
 TOKENS = PictureTokens(image=IMAGE, video=VIDEO, start=START, end=END)

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.rollout.engine.batches import batch
+from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import VISIBLE
-from dagrpo.params.gates import Gates
-from dagrpo.params.runtime import Engine
-from dagrpo.params.schema import parse
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.own_servers import gpus_of, log_of
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.stages import difficulty, sample, train
-from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.own_servers import gpus_of, log_of
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.pipeline.stages import difficulty, sample, train
+from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.utils.devices import VISIBLE
 
 TWO = Engine(replicas=2, max_total_tokens=4096, request_timeout=120)
 
@@ -89,7 +89,7 @@ def test_a_server_is_told_which_gpu_is_its_own(
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr("dagrpo.rollout.engine.server.WatchedProcess", Started)
+    monkeypatch.setattr("dagrpo.engine.sglang.server.WatchedProcess", Started)
     monkeypatch.setenv(VISIBLE, "")
     for gpus in (None, "GPU-77,GPU-78"):
         server = SGLangServer(tiny_model, Engine(), tmp_path / "log", only_gpus=gpus)

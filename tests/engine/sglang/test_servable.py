@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from tests.hostile import NOT_IN_THE_FOLDER
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_json
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.servable import require_servable
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.servable import require_servable
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.utils.files import write_json
 
 
 @pytest.mark.parametrize(

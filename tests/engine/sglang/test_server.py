@@ -13,16 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.engine.batches import batch
+from tests.engine.pools import pool_over
 from tests.listening import beyond_loopback, open_sockets
-from tests.rollout.engine.batches import batch
-from tests.rollout.engine.pools import pool_over
 
-from dagrpo.files import read_json, write_json
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer, free_port
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.server import SGLangServer, free_port
+from dagrpo.utils.files import read_json, write_json
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -84,8 +84,8 @@ def test_a_parent_killed_while_its_server_runs_leaves_no_process(
     tiny_model: Path, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from dagrpo.params.runtime import Engine\n"
-        "from dagrpo.records import SamplingRequest; from dagrpo.rollout.engine.server import SGLangServer\n"
+        "import sys; from pathlib import Path; from dagrpo.core.runtime import Engine\n"
+        "from dagrpo.core.types import SamplingRequest; from dagrpo.engine.sglang.server import SGLangServer\n"
         "with SGLangServer(Path(sys.argv[1]), Engine(), Path(sys.argv[2])) as server:\n"
         "    print(server.process.pid, flush=True); import time; time.sleep(1000)\n"
     )
@@ -122,7 +122,7 @@ def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
 def test_a_server_that_is_not_ready_in_time_is_killed(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
-    monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
+    monkeypatch.setattr("dagrpo.engine.sglang.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
     server = SGLangServer(tiny_model, Engine(start_timeout=1), tmp_path / "server.log")
     with pytest.raises(ServerError, match=r"after 1 s; it was still importing its packages: .*start_timeout"), server:
         pass
@@ -186,8 +186,8 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
     def command(model: Path, engine: Engine, port: int, *rest: object, **about: object) -> list[str]:
         return [sys.executable, "-c", SCRIPTED_SERVER, str(port), server.api_key]
 
-    monkeypatch.setattr("dagrpo.rollout.engine.server.free_port", first_the_taken_one)
-    monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", command)
+    monkeypatch.setattr("dagrpo.engine.sglang.server.free_port", first_the_taken_one)
+    monkeypatch.setattr("dagrpo.engine.sglang.server.server_command", command)
     with server:
         assert len(asked) == 2
         assert server.address == f"http://127.0.0.1:{asked[1]}"

@@ -13,24 +13,24 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from tests.rollout.engine.batches import batch
-from tests.rollout.engine.conftest import Serve
-from tests.rollout.engine.pools import STARTED_WITH
-from tests.rollout.engine.scripted import Echo
+from tests.engine.batches import batch
+from tests.engine.conftest import Serve
+from tests.engine.pools import STARTED_WITH
+from tests.engine.scripted import Echo
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine import open as opening
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import device_of_sync
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.tensor_sync import Bucket, buckets
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine import open as opening
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import device_of_sync
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.tensor_sync import Bucket, buckets
+from dagrpo.engine.sglang.weights import WeightsFolder
 
 CPU = torch.device("cpu")
 STATE = {
@@ -154,7 +154,7 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
     assert expected != before
     pool.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
     largest = max(TensorSpec(dtype=t.dtype, shape=tuple(t.shape)).bytes for t in state.values())
-    monkeypatch.setattr("dagrpo.rollout.engine.pool.buckets", lambda tensors, device: buckets(tensors, device, largest))
+    monkeypatch.setattr("dagrpo.engine.pool.buckets", lambda tensors, device: buckets(tensors, device, largest))
     with BackgroundLoop() as loop, WeightsFolder(tiny_model, None) as folder:
         client = ServerClient(server.endpoint, 120)
         synced = ServerPool([client], loop, folder, STARTED_WITH, sync_device=CPU)

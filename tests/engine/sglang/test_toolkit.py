@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.engine.toolkit import compiler_environment, linked_toolkit, torch_caches
+from dagrpo.core.errors import UserError
+from dagrpo.engine.sglang.toolkit import compiler_environment, linked_toolkit, torch_caches
 
 
 @pytest.fixture

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.errors import UserError
-from dagrpo.held_folder import remove_abandoned
+from dagrpo.core.errors import UserError
+from dagrpo.engine.sglang import weights as module
+from dagrpo.engine.sglang.weights import HEADROOM, KIND, WeightsFolder
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.model import Fresh
-from dagrpo.rollout.engine import weights as module
-from dagrpo.rollout.engine.weights import HEADROOM, KIND, WeightsFolder
+from dagrpo.utils.tempdirs import remove_abandoned
 
 HOLDS = """
 import sys, torch
 from pathlib import Path
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.rollout.engine import weights
+from dagrpo.engine.sglang import weights
 weights.MEMORY = Path(sys.argv[2])
 with weights.WeightsFolder(Path(sys.argv[1]), None) as folder:
     print(folder.write(StateTensors({"w": torch.ones(2)})), flush=True)
