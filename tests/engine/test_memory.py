@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.rollout.engine.conftest import Serve
-from tests.rollout.engine.scripted import Echo
+from tests.engine.conftest import Serve
+from tests.engine.scripted import Echo
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Engine
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.version import WeightVersion
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.version import WeightVersion
 
 REQUEST = SamplingRequest(input_ids=(7, 8), seed=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1)
 WEIGHTS = StateTensors({"model.norm.weight": torch.ones(4)})

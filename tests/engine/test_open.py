@@ -14,20 +14,20 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.rollout.conftest import make_tiny_model
-from tests.rollout.engine.conftest import Serve
-from tests.rollout.engine.scripted import Echo
+from tests.engine.conftest import Serve
+from tests.engine.scripted import Echo
+from tests.engine.serving import make_tiny_model
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Engine
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine import open as opening
-from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import MOST_OPEN_FILES, open_engine, raise_open_files
-from dagrpo.rollout.engine.server import SGLangServer, free_port
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine import open as opening
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import MOST_OPEN_FILES, open_engine, raise_open_files
+from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.sglang.command import server_command, server_environment, write_settings
+from dagrpo.engine.sglang.server import SGLangServer, free_port
 
 
 def test_more_files_may_be_opened_up_to_what_the_system_allows() -> None:

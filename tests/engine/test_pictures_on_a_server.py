@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.rollout.engine.pools import pool_over
-from tests.rollout.engine.seers import (
+from tests.engine.pools import pool_over
+from tests.engine.seers import (
     CAT,
     CLOSE,
     DOG,
@@ -27,11 +27,11 @@ from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.params.rollout import Conversation
-from dagrpo.records import SamplingRequest, ScoringRequest
+from dagrpo.core.types import SamplingRequest, ScoringRequest
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.collect import collect
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.trajectory import Trajectory

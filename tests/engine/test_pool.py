@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rollout.engine.conftest import MakePool, Serve
-from tests.rollout.engine.pools import STARTED_WITH
-from tests.rollout.engine.scripted import Echo, ScriptedServer, reply, scores
+from tests.engine.conftest import MakePool, Serve
+from tests.engine.pools import STARTED_WITH
+from tests.engine.scripted import Echo, ScriptedServer, reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.records import SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.client import Endpoint, ServerClient
-from dagrpo.rollout.engine.errors import ServerError, ServerGone, ServerLost
-from dagrpo.rollout.engine.pool import SLICE, split
+from dagrpo.core.types import SamplingRequest, ScoringRequest
+from dagrpo.engine.errors import ServerError, ServerGone, ServerLost
+from dagrpo.engine.pool import SLICE, split
+from dagrpo.engine.sglang.client import Endpoint, ServerClient
 
 WEIGHTS = StateTensors({"w": torch.ones(2)})
 

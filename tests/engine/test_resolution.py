@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dagrpo.gpus import gpu_named
-from dagrpo.params.rollout import HeadDtype
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.adapters import AdapterForm
-from dagrpo.rollout.engine.command import server_command, write_settings
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.sglang.command import server_command, write_settings
+from dagrpo.rollout.config import HeadDtype
+from dagrpo.utils.gpu_specs import gpu_named
 
 # The types that a backend's kernels take: fa3 by the check in sgl_kernel's flash_ops ("only supports fp16, bf16, and fp8_e4m3"),
 # flashinfer by the table in its jit/utils.py, triton by its compiler, which takes every type of a model.

@@ -6,23 +6,23 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from tests.rollout.engine.batches import batch, trainer_logprobs
-from tests.rollout.engine.pools import STARTED_WITH
-from tests.rollout.engine.served_adapters import FORM, adapter, merged_into
+from tests.engine.batches import batch, trainer_logprobs
+from tests.engine.pools import STARTED_WITH
+from tests.engine.served_adapters import FORM, adapter, merged_into
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, ScoringRequest
-from dagrpo.rollout.engine.adapters import Adapter, AdapterFolders
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.digests import counterparts, not_held
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import Completion, ScoringRequest
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.adapters import Adapter, AdapterFolders
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.digests import counterparts, not_held
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.weights import WeightsFolder
 
 pytestmark = pytest.mark.server
 

@@ -10,14 +10,14 @@ from tests.rollout.problems import example
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.model import Fresh
-from dagrpo.params.rollout import Conversation
-from dagrpo.params.runtime import Engine
 from dagrpo.rollout.collect import collect
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory

@@ -17,11 +17,11 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.rollout.engine.batches import batch, trainer_logprobs
+from tests.engine.batches import batch, trainer_logprobs
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.server import SGLangServer
 
 Post = Callable[[str, dict[str, Any]], None]
 Weights = dict[str, torch.Tensor]

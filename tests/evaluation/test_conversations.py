@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tests.rollout import conversations as made
 
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.conversations import about_conversations
 from dagrpo.evaluation.scoring import metrics_to_log, rows_to_show, score
-from dagrpo.files import write_parquet
-from dagrpo.params.evaluation import Scoring
+from dagrpo.utils.files import write_parquet
 
 SCORING = Scoring(bootstrap_draws=100)
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 from tests.rollout.problems import example, problem
 
+from dagrpo.core.runtime import Engine
+from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation import difficulty
 from dagrpo.evaluation.difficulty import Rating, rate, ratings_of
 from dagrpo.evaluation.pass_rates import pass_through
 from dagrpo.evaluation.sampling import SplitAttempts
-from dagrpo.files import read_parquet, sha256_of, write_parquet
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Engine
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.trajectory import TokenSample, Trajectory
-from dagrpo.tasks.schema import from_table, to_table
+from dagrpo.utils.files import read_parquet, sha256_of, write_parquet
 
 REWARD = Reward()
 TEXTS = (("#### 8", "#### 8.0", "#### 7", "8"), ("no", "#### 1", "#### 2", ""), ("#### 8",) * 4)

@@ -13,7 +13,12 @@ from tests.rollout.problems import example
 from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.data.schema import to_table
+from dagrpo.engine.open import open_engine
+from dagrpo.evaluation.config import Sampling
 from dagrpo.evaluation.sampling import (
     SplitAttempts,
     attempt,
@@ -22,17 +27,12 @@ from dagrpo.evaluation.sampling import (
     read_problems,
     sample,
 )
-from dagrpo.files import write_parquet
+from dagrpo.models.config import Fresh, Vision
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.evaluation import Sampling
-from dagrpo.params.model import Fresh, Vision
-from dagrpo.params.rollout import Conversation
-from dagrpo.params.runtime import Engine
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import BLIND, GREEDY
-from dagrpo.tasks.schema import to_table
+from dagrpo.utils.files import write_parquet
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from tests.evaluation.test_scoring import write
-from tests.execution.running import run_stage
+from tests.pipeline.running import run_stage
 
-from dagrpo.files import read_json
-from dagrpo.params.evaluation import Evaluation
+from dagrpo.evaluation.config import Evaluation
+from dagrpo.utils.files import read_json
 
 PARAMS = {"evaluation": Evaluation().model_dump()}
 OUTPUTS = ("scores=s/scores.parquet", "summary=s/scores.json", "provenance=s/provenance.json")

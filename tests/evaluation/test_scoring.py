@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from tests.rollout.problems import SINGLE_TURN
 
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.evaluation.tables import SCORES
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.params.evaluation import Scoring
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.rollout.trajectory import BLIND
+from dagrpo.utils.files import read_parquet, write_parquet
 
 SCORING = Scoring(bootstrap_draws=100)
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from dagrpo.core.section import Extractor
 from dagrpo.evaluation.statistics import majority_correct
 from dagrpo.evaluation.votes import Ballot, votes
-from dagrpo.params.base import Extractor
 from dagrpo.rewards.grading import Grader
 
 

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import psutil
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
-from dagrpo.files import read_object
 from dagrpo.tracking.attempt import FOLDER
+from dagrpo.utils.files import read_object
 
 SECONDS_TO_END = 180.0  # a stage has a minute to end, and the machine may have other work
 MEMORY = Path("/dev/shm")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from tests.faults.tally import Tally
 from tests.faults.whole import WHOLE, seed
-from tests.workflow import clones
-from tests.workflow.conftest import run_by_snakemake as run_by_snakemake
+from tests.pipeline.conftest import run_by_snakemake as run_by_snakemake
+from tests.pipeline.snakemake import clones
 
 _COMMON = settings(
     deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate, Phase.shrink)

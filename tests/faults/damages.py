@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.faults import said
 from tests.faults.aftermath import other_bytes
 from tests.faults.tally import Fault
-from tests.workflow.clones import RUN
+from tests.pipeline.snakemake.clones import RUN
 
-from dagrpo.files import read_json
+from dagrpo.utils.files import read_json
 
 NOTES = (
     ".state/running/*.json",

@@ -15,7 +15,7 @@ from typing import Any
 from tests.faults import said
 from tests.faults.tally import Fault
 from tests.namespaces import NAMESPACE
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 PLENTY = 1 << 30
 

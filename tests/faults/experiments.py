@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import parse
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
 
 PATIENT = {"start_timeout": 7200, "request_timeout": 7200}  # whatever else the machine does meanwhile
 SMALLEST = {

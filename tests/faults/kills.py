@@ -12,7 +12,7 @@ from tests.faults import aims, kinds, phases, said
 from tests.faults.aftermath import Witness, orphans, other_bytes
 from tests.faults.kinds import Kind
 from tests.faults.tally import Fault, Tally
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 SECONDS_BETWEEN_LOOKS = 0.03
 SECONDS_BETWEEN_WITNESSES = 1.0  # who looks at every process

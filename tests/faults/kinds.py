@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import psutil
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 MODULES = {
     "sglang.launch_server": Kind.SERVER,
     "dagrpo.tracking.follow": Kind.FOLLOWER,
-    "dagrpo.launch": Kind.LAUNCHER,
+    "dagrpo.pipeline.launch": Kind.LAUNCHER,
     "dagrpo.rewards.worker": Kind.HELPER,
     "bwrap": Kind.SANDBOX,
     "snakemake": Kind.SNAKEMAKE,
@@ -66,7 +66,7 @@ def _kind_of(process: psutil.Process) -> Kind | None:
             return kind
     words = process.cmdline()
     names = [Path(word).name for word in words[:4]]
-    if "stage.py" in names and "dagrpo.launch" not in names:
+    if "stage.py" in names and "dagrpo.pipeline.launch" not in names:
         return _kind_of_stage(process, words)
     return next((MODULES[name] for name in names if name in MODULES), None)
 

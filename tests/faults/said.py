@@ -5,9 +5,9 @@ import shlex
 import shutil
 from pathlib import Path
 
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
-from dagrpo.files import read_json
+from dagrpo.utils.files import read_json
 
 LONGEST_SENTENCE = 500
 TO_DELETE = re.compile(r"delete ([\w./~-]+[\w~-])")

@@ -12,7 +12,7 @@ from tests.faults.conftest import Copy
 from tests.faults.damages import SCORES
 from tests.faults.tally import Tally
 from tests.faults.whole import number_of, only_whole
-from tests.workflow.clones import RUN
+from tests.pipeline.snakemake.clones import RUN
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 COMPLETIONS = f"{RUN}/eval/arithmetic/trained/completions.parquet"

@@ -17,10 +17,10 @@ from tests.faults.damages import Place
 from tests.faults.kinds import Kind, running
 from tests.faults.phases import phase
 from tests.faults.tally import Fault, Tally
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
-from dagrpo.files import write_json
 from dagrpo.tracking.attempt import FOLDER
+from dagrpo.utils.files import write_json
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -44,7 +44,7 @@ def test_a_process_that_outlives_its_run_is_told_and_killed(tmp_path: Path) -> N
         (["stage.py", "--attempt", "1"], Kind.STAGE),
         (["dagrpo.tracking.follow"], Kind.FOLLOWER),
         (["sglang.launch_server"], Kind.SERVER),
-        (["dagrpo.launch", "2", "stage.py"], Kind.LAUNCHER),
+        (["dagrpo.pipeline.launch", "2", "stage.py"], Kind.LAUNCHER),
         (["dagrpo.rewards.worker"], Kind.HELPER),
     ],
 )

@@ -12,8 +12,8 @@ from tests.faults.experiments import EXPERIMENTS, Experiment, undisturbed_run
 from tests.faults.kills import Road
 from tests.faults.tally import Tally
 from tests.faults.whole import number_of, only_whole
-from tests.workflow import clones
-from tests.workflow.clones import RUN
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import RUN
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 KILLS_ON_A_ROAD = 20

@@ -11,7 +11,7 @@ from tests.faults.conftest import Copy
 from tests.faults.damages import SCORES
 from tests.faults.tally import Fault, Tally
 from tests.faults.whole import WHOLE, number_of
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 SNAKEMAKE = ("snakemake", "--cores", "all", SCORES)

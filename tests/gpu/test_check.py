@@ -15,15 +15,15 @@ from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes, table, targets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.doctor import hub, nvidia_smi
-from dagrpo.doctor.finding import Finding
-from dagrpo.errors import UserError
-from dagrpo.files import read_json, write_json, write_parquet
-from dagrpo.params.presets import composed
-from dagrpo.params.runtime import Runtime
-from dagrpo.params.schema import Params
-from dagrpo.times import write_times
+from dagrpo.cli.doctor import hub, nvidia_smi
+from dagrpo.cli.doctor.finding import Finding
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Runtime
 from dagrpo.trainer.throughput import Arithmetic
+from dagrpo.utils.files import read_json, write_json, write_parquet
+from dagrpo.utils.timings import write_times
 
 ROOT = Path(__file__).parents[2]
 QWEN3 = Arithmetic(parameters=596_049_920, attention=28 * 16 * 128)
@@ -326,7 +326,7 @@ def test_one_gpu_leaves_out_what_several_do_together_and_two_run_it(
 
 
 def test_processes_share_a_policy_and_have_the_logprobs_of_a_whole_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dagrpo.launch", "2", "benchmarks/gpu/several.py", "--toy"]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "benchmarks/gpu/several.py", "--toy"]
     assert check.bounded(command, tmp_path / "log", 200.0) == 0, (tmp_path / "log").read_text()
     found = check.printed(tmp_path / "log")
     assert (found["processes"], found["gradient_norm"] > 0) == (2, True)

@@ -7,29 +7,29 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.engine.batches import batch
 from tests.gpu.conftest import CACHE_TOKENS, ONE
-from tests.rollout.engine.batches import batch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.distributed import single_process
-from dagrpo.files import read_json, write_parquet
-from dagrpo.params.gates import Gates
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.records import Completion
-from dagrpo.rollout.engine.digests import counterparts
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.core.types import Completion
+from dagrpo.data.schema import to_table
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.digests import counterparts
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts, training_problems
-from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.agreement import LARGEST_MEAN_DIFFERENCE, outside_share
-from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
-from dagrpo.trainer.gates.probe import OUTSIDE, Probe
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import token_logprobs
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
+from dagrpo.trainer.checks.probe import OUTSIDE, Probe
+from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.policy import token_logprobs
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_json, write_parquet
 
 pytestmark = [pytest.mark.gpu, ONE]
 LARGEST_OUTSIDE = 0.15  # of tokens beyond 0.1 nats; 8% was seen of a healthy model (see agreement.py)

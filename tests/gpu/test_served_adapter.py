@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.engine.batches import batch
+from tests.engine.served_adapters import FORM, adapter_of
 from tests.gpu.conftest import CACHE_TOKENS, ONE
-from tests.rollout.engine.batches import batch
-from tests.rollout.engine.served_adapters import FORM, adapter_of
 
 from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.tensors import CastTensors, JointTensors, Tensors
-from dagrpo.distributed import single_process
-from dagrpo.params.gates import Gates
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.adapters import Adapter
-from dagrpo.rollout.engine.digests import counterparts, not_held
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.trainer.gates.agreement import LARGEST_MEAN_DIFFERENCE
-from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import token_logprobs
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.engine.sglang.digests import counterparts, not_held
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
+from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.policy import token_logprobs
+from dagrpo.utils.distributed import single_process
 
 pytestmark = [pytest.mark.gpu, ONE]
 

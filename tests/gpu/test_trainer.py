@@ -16,18 +16,18 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.determinism import compute_deterministically
-from dagrpo.distributed import single_process
-from dagrpo.listing import MANIFEST
-from dagrpo.loopback import LOOPBACK
+from dagrpo.core.runtime import Layout
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
-from dagrpo.params.runtime import Layout
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.determinism import compute_deterministically
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.net import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +141,7 @@ def test_packed_rows_on_a_gpu_give_the_logprobs_and_gradient_of_padded_ones(
         calls.append(1)
         return varlen_attn(*inputs, **options)
 
-    monkeypatch.setattr("dagrpo.trainer.packed_attention.varlen_attn", counted)
+    monkeypatch.setattr("dagrpo.trainer.model.packed_attention.varlen_attn", counted)
     compute_deterministically(True)
     try:
         policy, sequences = _of_long_and_short(window, dtype)

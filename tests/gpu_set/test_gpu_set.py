@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.execution.identity import ROOT
-from dagrpo.rollout.engine.toolkit import compiler_environment
+from dagrpo.engine.sglang.toolkit import compiler_environment
+from dagrpo.pipeline.identity import ROOT
 
 PYTHON = Path(os.environ.get("DAGRPO_GPU_PYTHON") or ROOT / ".venv-gpu/bin/python")
 SECONDS = 3600
@@ -59,7 +59,7 @@ def test_a_package_can_be_imported(module: str) -> None:
 
 
 def test_torch_is_of_the_cuda_that_the_toolkit_looks_for() -> None:
-    from dagrpo.rollout.engine.toolkit import CUDA
+    from dagrpo.engine.sglang.toolkit import CUDA
 
     assert _run("import torch; print(torch.version.cuda)").strip() == CUDA
 

@@ -57,9 +57,9 @@ def counts(
     import torch
 
     from dagrpo.checkpoints.tensors import NAMED_DTYPES
-    from dagrpo.distributed import World
     from dagrpo.trainer.budget import Budget
-    from dagrpo.trainer.policy import Policy
+    from dagrpo.trainer.model.policy import Policy
+    from dagrpo.utils.distributed import World
 
     counted, world = device.counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
     model = _model(layers, rank, world.device, counted.fake)
@@ -90,10 +90,10 @@ def state_counts() -> dict[str, Any]:
     """Return the counts of a state that is saved after an update, and loaded into another policy, which is updated then."""
     import torch
 
-    from dagrpo.distributed import World
     from dagrpo.trainer import state
     from dagrpo.trainer.budget import Budget
-    from dagrpo.trainer.policy import Policy
+    from dagrpo.trainer.model.policy import Policy
+    from dagrpo.utils.distributed import World
 
     counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
     models = [_model(2, 0, world.device, counted.fake) for _ in range(2)]
@@ -123,8 +123,8 @@ def policy_counts(ranks: int) -> dict[str, Any]:
     from dagrpo.checkpoints.planned import write_all
     from dagrpo.checkpoints.sharded import read_weights
     from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
-    from dagrpo.distributed import World
-    from dagrpo.trainer.policy import Policy
+    from dagrpo.trainer.model.policy import Policy
+    from dagrpo.utils.distributed import World
 
     counted, world = device.counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
     written, read = (_model(2, 0, world.device, counted.fake) for _ in range(2))
@@ -148,13 +148,13 @@ def picture_counts(family: str) -> dict[str, Any]:
     from tests.trainer.vision import SMALL, TALL, WIDE
 
     from dagrpo.checkpoints.modules import model_class_of
-    from dagrpo.distributed import World
+    from dagrpo.models.config import Fresh
     from dagrpo.models.fresh import config_of
     from dagrpo.models.fresh_vision import save_preprocessor
-    from dagrpo.params.model import Fresh
     from dagrpo.trainer.budget import Budget
-    from dagrpo.trainer.policy import Policy
-    from dagrpo.trainer.tower import Tower, tower_module
+    from dagrpo.trainer.model.policy import Policy
+    from dagrpo.trainer.model.vision_tower import Tower, tower_module
+    from dagrpo.utils.distributed import World
 
     counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
     shape = Fresh.model_validate({"num_hidden_layers": 2, "vision": {"family": family, "depth": 2}})
@@ -189,9 +189,9 @@ def picture_counts(family: str) -> dict[str, Any]:
 
 def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]:
     """The update of a policy, and its optimizer."""
-    from dagrpo.params.algorithm import Algorithm
-    from dagrpo.params.training import Training
-    from dagrpo.trainer.optimizer import policy_optimizer
+    from dagrpo.algorithms.config import Algorithm
+    from dagrpo.trainer.config import Training
+    from dagrpo.trainer.model.optimizer import policy_optimizer
     from dagrpo.trainer.update import PolicyUpdate
 
     training = Training.model_validate(
@@ -237,7 +237,7 @@ def _process_group(world: Any) -> Iterator[None]:
 def _shard(policy: Any, world: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    from dagrpo.trainer.sharding import _shard_policy
+    from dagrpo.trainer.model.fsdp import _shard_policy
 
     _shard_policy(policy, init_device_mesh("cuda", (world.size,)), world)
 
@@ -247,8 +247,8 @@ def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from dagrpo.params.lora import Lora
-    from dagrpo.trainer.adapter import add_adapter
+    from dagrpo.trainer.lora_config import Lora
+    from dagrpo.trainer.model.lora import add_adapter
 
     config = AutoConfig.for_model("qwen2", **CONFIG, num_hidden_layers=layers)
     with torch.device("meta"):
@@ -279,7 +279,7 @@ def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
     """Sequences of four lengths, a quarter of each its prompt; before that the pictures that each shows."""
     import torch
 
-    from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+    from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 
     drawn = torch.Generator().manual_seed(0)
     lengths = [LENGTH * (1 + row) // SEQUENCES for row in range(SEQUENCES)]

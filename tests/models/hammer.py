@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from dagrpo.rollout.tools import OpenTool, Tool, ToolFunction, ToolPlace, ToolSection
+from dagrpo.tools import OpenTool, Tool, ToolFunction, ToolPlace, ToolSection
 
 
 def _function(name: str, **arguments: str) -> ToolFunction:

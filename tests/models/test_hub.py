@@ -14,11 +14,11 @@ from tests.models.hub import REPOSITORY, REVISION, Hub, point_at, serving
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.planned import write_all
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
-from dagrpo.params.model import Fresh, Model
+from dagrpo.utils.manifest import MANIFEST
 
 SMALL = Fresh(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16)
 

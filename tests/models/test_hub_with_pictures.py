@@ -8,18 +8,18 @@ import pytest
 import torch
 from tests.models.hub import REPOSITORY, REVISION, Hub, serving
 
+from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
-from dagrpo.files import read_object
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
 from dagrpo.models.teacher import make_teacher
-from dagrpo.params.model import Fresh, Model, Vision
-from dagrpo.params.teacher import Teacher
+from dagrpo.utils.files import read_object
+from dagrpo.utils.manifest import MANIFEST
 
 VISION = Vision(family="qwen2_5_vl", depth=1, hidden_size=8, intermediate_size=16, num_heads=2)
 SEEING = Fresh(hidden_size=32, num_hidden_layers=1, intermediate_size=16, vision=VISION)

@@ -12,10 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.pictures import picture
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor, limit_pixels, processor_of, scaled
-from dagrpo.params.model import Fresh, Model, Vision
 
 FAMILIES: list[Literal["qwen2_5_vl", "qwen3_vl"]] = ["qwen2_5_vl", "qwen3_vl"]
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from dagrpo.algorithms.teacher_config import Teacher
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.errors import UserError
-from dagrpo.files import read_json
-from dagrpo.listing import MANIFEST, fault_of, listed_files
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.teacher import make_teacher
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
-from dagrpo.params.teacher import Teacher
+from dagrpo.utils.files import read_json
+from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 
 SHAPE = Fresh(
     hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
-from dagrpo.files import sha256_of
+from dagrpo.core.errors import UserError
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh, spelled_calls
 from dagrpo.models.tokenizer import SPECIAL_TOKENS, character_tokenizer, tells_of_no_tools
-from dagrpo.params.model import Fresh
+from dagrpo.utils.files import sha256_of
 
 TOKENIZER = character_tokenizer(256)
 PRINTABLE = st.text(st.sampled_from([chr(code) for code in range(0x20, 0x7F)] + ["\n"]))

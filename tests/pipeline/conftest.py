@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 # Words on the command lines of the trainer, of its server and of Snakemake; the last one ends the command.
 KILLED = (("/train-", "--attempt"), ("sglang.launch_server",), ("bin/snakemake",))

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dagrpo.execution import frame
-from dagrpo.files import write_json
-from dagrpo.params.runtime import Runtime
-from dagrpo.stages import all_stages
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.files import write_json
 
 
 def run_stage(
@@ -31,7 +31,7 @@ def run_stage(
     files = [
         part for flag, pairs in (("--input", inputs), ("--output", outputs)) for pair in pairs for part in (flag, pair)
     ]
-    frame.run(all_stages()[stage], frame.parse([*options, *files]))
+    runner.run(all_stages()[stage], runner.parse([*options, *files]))
 
 
 @contextmanager

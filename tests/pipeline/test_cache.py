@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.execution.running import without_open_logs
+from tests.pipeline.running import without_open_logs
 
-from dagrpo.execution import frame
-from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.reuse import taking_over
-from dagrpo.files import read_json, sha256_of, write_json, write_text
-from dagrpo.listing import entry_of
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.cache import taking_over
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
+from dagrpo.utils.manifest import entry_of
 
 made: list[str] = []
 
@@ -26,7 +26,7 @@ def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGRPO_TRACKING", "off")
     monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
+    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
     made.clear()
     with without_open_logs():
         yield
@@ -68,10 +68,10 @@ def _run(
     files = [f"policy={folder}/policy/manifest.json", f"metrics={folder}/metrics.parquet"]
     outputs = [f"--output={file}" for file in (*files, f"provenance={folder}/policy/provenance.json")]
     whose = ["--experiment", experiment, "--seed", str(seed), "--log", f"logs/{experiment}.log"]
-    options = frame.parse(
+    options = runner.parse(
         ["--job", "job.json", "--runtime", "runtime.json", *whose, f"--input=split={given}", *outputs]
     )
-    frame.run(taking_over(STAGE, options) or STAGE, options)
+    runner.run(taking_over(STAGE, options) or STAGE, options)
     record: dict[str, Any] = read_json(Path(folder, "policy/provenance.json"))
     return record
 
@@ -146,7 +146,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
 
 def test_another_environment_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     _run("one")
-    monkeypatch.setattr("dagrpo.execution.record.environment", lambda *, on_gpu: {"torch": "9.9"})
+    monkeypatch.setattr("dagrpo.pipeline.record.environment", lambda *, on_gpu: {"torch": "9.9"})
     _run("two")
     assert made == ["one", "two"]
 
@@ -182,7 +182,7 @@ def test_what_fails_after_it_was_taken_over_in_the_place_of_something_leaves_bot
     def full(path: Path, value: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(frame, "write_json", full)
+    monkeypatch.setattr(runner, "write_json", full)
     with pytest.raises(SystemExit):
         _run("two")
     for name in ("metrics.parquet", "policy/manifest.json"):

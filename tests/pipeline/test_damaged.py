@@ -6,16 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.execution.running import without_open_logs
+from tests.pipeline.running import without_open_logs
 
-from dagrpo.errors import TransientError, UserError
-from dagrpo.execution import frame
-from dagrpo.execution.damaged import NOTES, forget_damage, is_noted
-from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.failures import MISTAKE
-from dagrpo.files import sha256_of, write_json
-from dagrpo.listing import entry_of
-from dagrpo.params.runtime import Runtime
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.damaged import NOTES, forget_damage, is_noted
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.utils.failures import MISTAKE
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.manifest import entry_of
 
 FOLDER = Path("models/e/m")
 SHARD, MANIFEST, PROVENANCE = (FOLDER / name for name in ("weights.bin", "manifest.json", "provenance.json"))
@@ -25,7 +25,7 @@ SHARD, MANIFEST, PROVENANCE = (FOLDER / name for name in ("weights.bin", "manife
 def _a_model_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGRPO_TRACKING", "off")
-    monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
+    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
     FOLDER.mkdir(parents=True)
     SHARD.write_text("weights")
     write_json(MANIFEST, {"files": {SHARD.name: asdict(entry_of(SHARD))}})
@@ -44,7 +44,7 @@ def _run(error: Exception | None) -> None:
     write_json(Path("runtime.json"), Runtime().model_dump())
     own = ["--job=job.json", "--runtime=runtime.json", "--experiment=e", "--log=logs/x.log"]
     files = [f"--input=model={MANIFEST}", "--output=result=result.txt", "--output=provenance=provenance.json"]
-    frame.run(Stage(name="probe", work=work, reads=()), frame.parse([*own, *files]))
+    runner.run(Stage(name="probe", work=work, reads=()), runner.parse([*own, *files]))
 
 
 ERRORS = [UserError("cannot read it"), KeyError("tensor"), TransientError("the server died"), OSError("short read")]
@@ -54,7 +54,7 @@ ERRORS = [UserError("cannot read it"), KeyError("tensor"), TransientError("the s
 def test_the_damaged_file_is_named_whatever_failed(
     error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagrpo.execution.record.LARGEST_TO_COMPARE", 3)
+    monkeypatch.setattr("dagrpo.pipeline.record.LARGEST_TO_COMPARE", 3)
     SHARD.write_text("weighty")
     with pytest.raises(SystemExit) as end:
         _run(error)
@@ -92,7 +92,7 @@ def test_damage_is_found_before_the_work(file: Path, content: str, capsys: pytes
 
 
 def test_large_files_of_a_checkpoint_are_left_to_whoever_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagrpo.execution.record.LARGEST_TO_COMPARE", 3)
+    monkeypatch.setattr("dagrpo.pipeline.record.LARGEST_TO_COMPARE", 3)
     SHARD.write_text("weighty")
     _run(None)
 
@@ -109,7 +109,7 @@ def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: p
         raise OSError("full")
 
     SHARD.write_text("weighty")
-    monkeypatch.setattr("dagrpo.execution.damaged.write_json", full)
+    monkeypatch.setattr("dagrpo.pipeline.damaged.write_json", full)
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
     assert f"{SHARD} is damaged" in capsys.readouterr().err

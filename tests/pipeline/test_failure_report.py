@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.console import progress
-from dagrpo.execution.declaration import Stage
-from dagrpo.execution.ending import Ending, Kind, stopped
+from dagrpo.pipeline.declaration import Stage
+from dagrpo.pipeline.failure_report import Ending, Kind, stopped
+from dagrpo.utils.console import progress
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,6 @@ def test_stages_import_neither_models_nor_what_models_do_not_use() -> None:
 
 def test_the_command_line_starts_without_what_only_some_commands_compute_with() -> None:
     heavy = ["torch", "transformers", "pandas", "datasets", "mlflow", "sglang"]
-    code = f"import sys, dagrpo.__main__; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, dagrpo.cli.application; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

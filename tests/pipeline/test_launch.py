@@ -14,8 +14,8 @@ import psutil
 import pytest
 from tests.listening import beyond_loopback, open_sockets
 
-from dagrpo.distributed import process_group
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.utils.distributed import process_group
 
 pytestmark = pytest.mark.slow
 SCRIPT = """
@@ -38,7 +38,7 @@ elif sys.argv[3] != "well":
 
 def _launch(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "dagrpo.launch", "2", "train.py", "--log", *arguments]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "train.py", "--log", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50)
     return done.returncode, done.stderr.splitlines()
 
@@ -49,9 +49,11 @@ def test_every_process_gets_the_arguments_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_stage_in_several_processes_tells_its_rank_zero_from_the_others(tmp_path: Path) -> None:
-    script = "from pathlib import Path; from dagrpo.execution.frame import rank; Path(f'rank {rank()}').touch()"
+    script = "from pathlib import Path; from dagrpo.pipeline.runner import rank; Path(f'rank {rank()}').touch()"
     (tmp_path / "script.py").write_text(script)
-    subprocess.run([sys.executable, "-m", "dagrpo.launch", "2", "script.py"], cwd=tmp_path, timeout=100, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "script.py"], cwd=tmp_path, timeout=100, check=True
+    )
     assert {path.name for path in tmp_path.glob("rank *")} == {"rank 0", "rank 1"}
 
 
@@ -89,7 +91,7 @@ def test_a_failure_ends_all_and_is_one_sentence(rank: str, how: str, ended: int,
 TALKING = """
 import os, signal, sys, time
 import torch
-from dagrpo.distributed import process_group
+from dagrpo.utils.distributed import process_group
 with process_group() as world:
     world.all_reduce(torch.ones(1))
     if world.is_rank_zero:
@@ -104,7 +106,7 @@ def _talking(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Two processes that have talked to each other, where the environment names an interface of the outer world."""
     (folder / "talk.py").write_text(TALKING)
     environment = os.environ | {"GLOO_SOCKET_IFNAME": OUTER, "TMPDIR": str(folder)}
-    command = [sys.executable, "-m", "dagrpo.launch", "2", "talk.py"]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "talk.py"]
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as launcher:
         try:
             assert launcher.stdout is not None
@@ -139,7 +141,7 @@ time.sleep(60)
 def test_a_second_signal_to_stop_changes_nothing(tmp_path: Path) -> None:
     """A whole process group may be told to stop, and each process then tells those that it has started."""
     (tmp_path / "slow.py").write_text(SLOW_TO_END)
-    command = [sys.executable, "-m", "dagrpo.launch", "2", "slow.py"]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "slow.py"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
         try:
             assert launcher.stdout is not None
@@ -164,7 +166,7 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(tmp_path: Path) ->
     assert rendezvous.parent.parent == tmp_path
     (tmp_path / "nothing.py").touch()
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "dagrpo.launch", "2", "nothing.py"]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "nothing.py"]
     subprocess.run(command, cwd=tmp_path, env=environment, timeout=100, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {"talk.py", "nothing.py"}
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from dvc.lock import LockBase, LockError, make_lock
 
-from dagrpo.errors import UserError
-from dagrpo.workflow import locks
-from dagrpo.workflow.configuration import Refusal, told_by_snakemake
-from dagrpo.workflow.locks import DRIVER, RUNNING, SNAKEMAKES_LOCKS, hold
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline import locks
+from dagrpo.pipeline.locks import DRIVER, RUNNING, SNAKEMAKES_LOCKS, hold
+from dagrpo.pipeline.snakemake.configuration import Refusal, told_by_snakemake
 
 HOLDER = """
 import sys, time
-from dagrpo.workflow.locks import hold
+from dagrpo.pipeline.locks import hold
 sys.argv = ["/usr/bin/snakemake", "--cores", "all", "target"]
 hold("tiny")
 print("held", flush=True)

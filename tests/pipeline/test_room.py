@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.plan.conftest import project, qwen3
+from tests.pipeline.plan.conftest import project, qwen3
 
-from dagrpo.errors import UserError
-from dagrpo.execution.room import require_planned_room, whole_params
-from dagrpo.params.presets import composed, experiments
-from dagrpo.params.schema import Params
-from dagrpo.plan import update
+from dagrpo.config.presets import composed, experiments
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.jobs import configuration_file, configuration_of
+from dagrpo.pipeline.plan import update
+from dagrpo.pipeline.room import require_planned_room, whole_params
 from dagrpo.trainer.objective import Objective
-from dagrpo.workflow.jobs import configuration_file, configuration_of
 
 __all__ = ["project"]
 PRESETS = Path(__file__).parents[2] / "presets"

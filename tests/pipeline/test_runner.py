@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.execution.running import without_open_logs
+from tests.pipeline.running import without_open_logs
 
-from dagrpo.errors import TransientError, UserError
-from dagrpo.execution import frame
-from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.failures import MISTAKE, TRANSIENT
-from dagrpo.execution.record import without
-from dagrpo.files import read_json, sha256_of, write_json
-from dagrpo.params.runtime import Runtime
-from dagrpo.params.sft import Sft
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.record import without
+from dagrpo.trainer.sft_config import Sft
+from dagrpo.utils.failures import MISTAKE, TRANSIENT
+from dagrpo.utils.files import read_json, sha256_of, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGRPO_TRACKING", "off")
     monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
+    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
     Path("in.txt").write_text("raw")
     with without_open_logs():
         yield
@@ -62,7 +62,7 @@ def _run(work: Callable[[Job], None] = _copy, *more: str, steps: int = 7, **runt
         "--output",
         "provenance=out/provenance.json",
     ]
-    frame.run(stage, frame.parse([*arguments, *files, *more]))
+    runner.run(stage, runner.parse([*arguments, *files, *more]))
     record: dict[str, Any] = read_json(Path("out/provenance.json"))
     return record
 
@@ -107,7 +107,7 @@ def test_more_steps_and_another_runtime_go_on_from_the_same_state_and_another_ba
 
 def test_what_ran_is_noted_for_the_commit_to_dvc() -> None:
     _run()
-    (entry,) = (frame.RAN / "e").iterdir()
+    (entry,) = (runner.RAN / "e").iterdir()
     assert read_json(entry)["outputs"] == ["out/result.txt", "out/provenance.json"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.trainer.runs import ROOT, make_inputs
 
-from dagrpo.files import read_json, write_json
+from dagrpo.utils.files import read_json, write_json
 
 pytestmark = pytest.mark.slow
 FILES = {

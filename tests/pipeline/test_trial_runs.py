@@ -1,7 +1,7 @@
 """A try is what params.yaml does not hold; what changes no result makes none."""
 
-from dagrpo.params.schema import Params, parse
-from dagrpo.workflow.tries import try_of
+from dagrpo.config.schema import Params, parse
+from dagrpo.pipeline.trial_runs import try_of
 
 
 def test_the_experiment_of_the_file_is_no_try() -> None:

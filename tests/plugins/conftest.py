@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo import plugins
+from dagrpo.core import plugins
 
 
 @pytest.fixture

@@ -10,20 +10,20 @@ from tests.algorithms.batches import grouped
 from dagrpo.algorithms.advantages import advantages_of
 from dagrpo.algorithms.losses import aggregation_of, loss_of
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
+from dagrpo.config import documents
+from dagrpo.config.schema import parse, read_params
+from dagrpo.config.selection import selected_modules
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Attempt
+from dagrpo.data.config import Data
+from dagrpo.data.prepare import prepare
+from dagrpo.data.schema import from_table
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params import documents
-from dagrpo.params.data import Data
-from dagrpo.params.schema import parse, read_params
-from dagrpo.records import Attempt
+from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
-from dagrpo.selection import selected_modules
-from dagrpo.tasks.prepare import prepare
-from dagrpo.tasks.schema import from_table
-from dagrpo.workflow.forms import require_fitting_tasks
+from dagrpo.utils.files import read_parquet
 
 pytestmark = pytest.mark.usefixtures("_lab")
 
@@ -72,7 +72,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "format": ["dagrpo.checkpoints.formats.dcp"],
         "model_format": ["dagrpo.checkpoints.formats.huggingface"],
         "agent": ["dagrpo.rollout.agents.tool_agent"],
-        "chat": ["dagrpo.rollout.calls.families.hermes", "dagrpo.rollout.chat.template"],
+        "chat": ["dagrpo.chat.renderers.template", "dagrpo.chat.tool_calls.families.hermes"],
         "tool": [],
         "fresh_tool": [],
         "interaction": [],

@@ -9,9 +9,9 @@ import pytest
 from dagrpo.algorithms import advantages, losses
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.losses import LOSSES
-from dagrpo.errors import Terminated, UserError
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.data.registry import TASKS, get_task
 from dagrpo.rewards.verifiers import VERIFIERS
-from dagrpo.tasks.registry import TASKS, get_task
 
 
 def test_names_are_the_modules_of_the_folder() -> None:
@@ -24,7 +24,7 @@ def test_names_are_the_modules_of_the_folder() -> None:
 
 def test_the_module_of_a_plug_in_is_where_its_code_starts() -> None:
     assert LOSSES.module_of("gspo") == "dagrpo.algorithms.losses.gspo"
-    assert TASKS.module_of("gsm8k_tool") == "dagrpo.tasks.data_sets.gsm8k"
+    assert TASKS.module_of("gsm8k_tool") == "dagrpo.data.datasets.gsm8k"
     assert LOSSES.module_of("my_lab.losses:tilted") == "my_lab.losses"
 
 
@@ -36,7 +36,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
 def test_a_stop_while_a_plug_in_is_imported_is_not_the_plug_ins_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "stopped_lab.py").write_text("from dagrpo.errors import Terminated\nraise Terminated(143)\n")
+    (tmp_path / "stopped_lab.py").write_text("from dagrpo.core.errors import Terminated\nraise Terminated(143)\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Terminated):
         LOSSES.get("stopped_lab:LOSS")
@@ -91,7 +91,7 @@ def test_getting_one_plug_in_imports_no_other() -> None:
 
 def test_checking_parameters_imports_nothing_heavy() -> None:
     program = (
-        "import sys; from dagrpo.params.schema import parse;"
+        "import sys; from dagrpo.config.schema import parse;"
         "parse({'algorithm': {'loss': {'name': 'gspo'}, 'advantage': {'name': 'rloo'}}, 'reward': {'verifier': 'math'}});"
         "print([name for name in ('torch', 'numpy', 'sympy', 'math_verify', 'transformers') if name in sys.modules])"
     )

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from tests.rollout.problems import example
-from tests.rollout.tools.calls import called
+from tests.tools.calls import called
 
-from dagrpo.params.base import Section
-from dagrpo.params.plugged import Several
-from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import TOOLS, functions_of
+from dagrpo.core.plugged import Several
+from dagrpo.core.section import Section
+from dagrpo.tools import TOOLS, functions_of
+from dagrpo.tools.simulated_users import INTERACTIONS
 
 
 def test_a_tool_of_an_installed_package_is_found_and_configured(installed_lab: Path) -> None:

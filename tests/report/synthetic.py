@@ -9,15 +9,15 @@ import pyarrow as pa
 from tests.rollout import conversations
 from tests.rollout.problems import SINGLE_TURN
 
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
-from dagrpo.files import sha256_of, write_json, write_parquet
-from dagrpo.listing import entry_of
-from dagrpo.params.evaluation import Scoring
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.rollout.table import ROLLOUTS
-from dagrpo.trainer.digest_table import FILE, digest_table
+from dagrpo.trainer.sync.digest_table import FILE, digest_table
+from dagrpo.utils.files import sha256_of, write_json, write_parquet
+from dagrpo.utils.manifest import entry_of
 
 HOSTILE = (
     '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import make_experiment
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.data.schema import SCHEMA
 from dagrpo.evaluation.statistics import wilson
-from dagrpo.files import write_parquet
-from dagrpo.params.report import Report
 from dagrpo.report.breakdowns import MOST_KINDS, OTHERS, breakdown
 from dagrpo.report.build import build
+from dagrpo.report.config import Report
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.kinds import Kinds
 from dagrpo.report.page import render
-from dagrpo.tasks.schema import SCHEMA
+from dagrpo.utils.files import write_parquet
 
 TASK = "arithmetic"
 BASE = ([0, 0, 0, 1, 1, 1], [[0, 0], [0, 0], [1, 0], [1, 0], [1, 1], [1, 1]])

@@ -7,10 +7,10 @@ from tests.report.synthetic import Files, make_experiment
 from tests.report.test_page import Checker, page_of
 from tests.rollout.conversations import HOSTILE
 
-from dagrpo.files import read_json
 from dagrpo.report.build import write
 from dagrpo.report.conversations import conversations
 from dagrpo.report.page import Page, render
+from dagrpo.utils.files import read_json
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import GROUP, Files
 
-from dagrpo.files import read_object, read_parquet, write_json, write_parquet
-from dagrpo.listing import entry_of
-from dagrpo.params.report import Report
 from dagrpo.report.build import build
+from dagrpo.report.config import Report
 from dagrpo.report.first_step import AS_THEY_COME, SAME, doubts
 from dagrpo.report.page import render
 from dagrpo.report.parameters import Parameter
 from dagrpo.report.results import summary_markdown
+from dagrpo.utils.files import read_object, read_parquet, write_json, write_parquet
+from dagrpo.utils.manifest import entry_of
 
 VALUES = {key: "1.0" for pair in SAME for key in pair} | dict(AS_THEY_COME)
 

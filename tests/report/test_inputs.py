@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.hostile import NOT_IN_THE_FOLDER, anything, refusal
 from tests.report.synthetic import Files, make_experiment
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.scoring import score
-from dagrpo.files import read_json, read_parquet, write_json, write_parquet
-from dagrpo.params.evaluation import Scoring
 from dagrpo.report.curves import curves
 from dagrpo.report.inputs import read_inputs
 from dagrpo.report.rollouts import first_and_last
+from dagrpo.utils.files import read_json, read_parquet, write_json, write_parquet
 
 
 def read_with(files: Files, **changed: list[Path]) -> None:
@@ -100,7 +100,7 @@ def test_seeds_of_different_length_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_provenance_file_is_named(experiment: Files) -> None:
-    from dagrpo.provenance.records import lineage_rows
+    from dagrpo.utils.provenance import lineage_rows
 
     write_json(experiment.provenance[0], {k: v for k, v in read_json(experiment.provenance[0]).items() if k != "stage"})
     with pytest.raises(ValueError, match=r"prepare\.provenance\.json has no valid field stage"):

@@ -11,15 +11,15 @@ from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.statistics import Estimate
-from dagrpo.files import read_json, read_parquet, write_json, write_parquet
-from dagrpo.listing import entry_of
-from dagrpo.report import wording
+from dagrpo.report import format
 from dagrpo.report.build import metrics_to_log
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
 from dagrpo.report.curves import Curves, curves, moving_average, to_csv
 from dagrpo.report.examples import examples, problem_changes
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
+from dagrpo.utils.files import read_json, read_parquet, write_json, write_parquet
+from dagrpo.utils.manifest import entry_of
 
 
 def estimate(value: float, low: float, high: float) -> Estimate:
@@ -45,53 +45,53 @@ UNSURE = estimate(0.02, -0.05, 0.09)
 
 
 def test_the_headline_states_the_interval() -> None:
-    assert wording.headline(comparison(BETTER)) == (
+    assert format.headline(comparison(BETTER)) == (
         "GRPO raised greedy accuracy on gsm8k from 60.0% to 80.0% (+20.0 points, 95% interval +10.0 to +30.0)."
     )
-    assert wording.headline(comparison(WORSE)).startswith("GRPO lowered greedy accuracy")
+    assert format.headline(comparison(WORSE)).startswith("GRPO lowered greedy accuracy")
 
 
 def test_an_interval_that_includes_zero_is_not_sold_as_a_gain() -> None:
     unsure = comparison(UNSURE)
-    assert wording.headline(unsure).startswith("No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%")
-    assert "The interval includes 0" in wording.interpretation(unsure)
+    assert format.headline(unsure).startswith("No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%")
+    assert "The interval includes 0" in format.interpretation(unsure)
 
 
 def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> None:
     helped = replace(comparison(BETTER), oracle=True)
-    assert wording.headline(helped).startswith("GRPO raised greedy accuracy on gsm8k (oracle) from 60.0%")
+    assert format.headline(helped).startswith("GRPO raised greedy accuracy on gsm8k (oracle) from 60.0%")
     assert "| gsm8k (oracle) | Greedy accuracy | 60.0%" in summary_markdown("tools", [helped])
     assert metrics_to_log([helped]) == {"eval/gsm8k_oracle/greedy_difference": 0.2}
 
 
 def test_metrics_that_disagree_are_named() -> None:
-    text = wording.interpretation(comparison(BETTER, BETTER, UNSURE))
+    text = format.interpretation(comparison(BETTER, BETTER, UNSURE))
     assert "Not every metric says the same: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0)." in text
-    assert "Not every metric" not in wording.interpretation(comparison(BETTER, BETTER))
+    assert "Not every metric" not in format.interpretation(comparison(BETTER, BETTER))
 
 
 def test_answers_without_pictures_need_not_become_better_with_the_others() -> None:
     seen = comparison(BETTER, UNSURE)
     blind = replace(seen, metrics=(seen.metrics[0], replace(seen.metrics[1], metric=WITHOUT_PICTURES)))
-    assert "Not every metric" in wording.interpretation(seen)
-    assert "Not every metric" not in wording.interpretation(blind)
+    assert "Not every metric" in format.interpretation(seen)
+    assert "Not every metric" not in format.interpretation(blind)
 
 
 def test_what_the_interval_covers_depends_on_the_seeds() -> None:
-    assert "one seed was trained" in wording.interpretation(comparison(BETTER))
-    assert "3 seeds show only roughly" in wording.interpretation(comparison(BETTER, seeds=(0, 1, 2)))
+    assert "one seed was trained" in format.interpretation(comparison(BETTER))
+    assert "3 seeds show only roughly" in format.interpretation(comparison(BETTER, seeds=(0, 1, 2)))
 
 
 @pytest.mark.parametrize(
     ("difference", "text"), [(0.199, "+19.9"), (-0.05, "\N{MINUS SIGN}5.0"), (0.0, "\N{PLUS-MINUS SIGN}0.0")]
 )
 def test_points_carry_a_sign(difference: float, text: str) -> None:
-    assert wording.points(difference) == text
+    assert format.points(difference) == text
 
 
 def test_an_end_of_an_interval_that_is_0_has_no_sign() -> None:
-    assert wording.points_interval(estimate(0.01, 0.0, 0.022)) == "0.0 to +2.2"
-    assert wording.points_interval(estimate(0.0, -0.01, 0.0)) == "\N{MINUS SIGN}1.0 to 0.0"
+    assert format.points_interval(estimate(0.01, 0.0, 0.022)) == "0.0 to +2.2"
+    assert format.points_interval(estimate(0.0, -0.01, 0.0)) == "\N{MINUS SIGN}1.0 to 0.0"
 
 
 def test_comparison_agrees_with_the_scores_of_a_single_seed(experiment: Files) -> None:

@@ -20,14 +20,14 @@ from tests.report.test_page import Checker
 from tests.report.test_pictures import write_split
 from tests.rollout import conversations
 
-from dagrpo.files import read_json, write_json, write_parquet
-from dagrpo.listing import entry_of
-from dagrpo.params.report import Report
 from dagrpo.report.build import build
+from dagrpo.report.config import Report
 from dagrpo.report.kinds import Kinds
 from dagrpo.report.occurrences import chosen_series, spread
 from dagrpo.report.over_steps import LONGEST_TEXT, MOST_ATTEMPTS, MOST_TOKENS, over_steps
 from dagrpo.report.page import Page, render
+from dagrpo.utils.files import read_json, write_json, write_parquet
+from dagrpo.utils.manifest import entry_of
 
 CHROMIUM = shutil.which("chromium")
 HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu")

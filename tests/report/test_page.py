@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import HOSTILE, Files, make_experiment
 
-from dagrpo.files import read_json, read_parquet, write_json, write_parquet
-from dagrpo.params.report import Report
+from dagrpo.core.escape import visible
 from dagrpo.report.build import FIGURE_FILES, build, write
+from dagrpo.report.config import Report
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
-from dagrpo.visible import visible
+from dagrpo.utils.files import read_json, read_parquet, write_json, write_parquet
 
 VOID = {"meta", "wbr", "br", "img", "link", "input"}
 MADE_HERE = "../../../logs/tiny/times.html"

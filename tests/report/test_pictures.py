@@ -15,13 +15,13 @@ from tests.report.synthetic import Files, make_experiment
 from tests.report.test_page import Checker
 from tests.rollout.problems import example
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
-from dagrpo.params.report import Report
+from dagrpo.core.errors import UserError
+from dagrpo.data.schema import to_table
 from dagrpo.report.build import build
+from dagrpo.report.config import Report
 from dagrpo.report.page import render
 from dagrpo.report.pictures import LONGEST_SIDE, MOST_CHARACTERS, TRAINING, Pictures
-from dagrpo.tasks.schema import to_table
+from dagrpo.utils.files import write_parquet
 
 PROBLEMS = 40
 SOURCE = re.compile(

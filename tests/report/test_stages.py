@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from tests.execution.running import run_stage
 from tests.pictures import picture
+from tests.pipeline.running import run_stage
 from tests.report.synthetic import Files, add_held_out, make_experiment
 from tests.rollout.problems import example
 
-from dagrpo.files import read_json, sha256_of, write_parquet
+from dagrpo.data.schema import to_table
 from dagrpo.report.build import FIGURE_FILES
-from dagrpo.tasks.schema import to_table
-from dagrpo.times import write_times
+from dagrpo.utils.files import read_json, sha256_of, write_parquet
+from dagrpo.utils.timings import write_times
 
 ROOT = Path(__file__).parents[2]
 

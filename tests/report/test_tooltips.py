@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Drawn
-from dagrpo.report.hovers import MOST_BANDS, Hover, over_steps
+from dagrpo.report.tooltips import MOST_BANDS, Hover, over_steps
 
 RECTANGLE = re.compile(
     r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" pointer-events="all"><title>(.*?)</title></rect>'

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.rewards.conftest import Growth
 from tests.rewards.notations import TWO
 
-from dagrpo.params.base import Extractor
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.forms import read
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.latex import equal

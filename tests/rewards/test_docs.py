@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse
-from dagrpo.records import Attempt
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.types import Attempt
 from dagrpo.rewards import components
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.grading import Grader

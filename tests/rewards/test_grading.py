@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
 from dagrpo.evaluation.statistics import majority_correct
-from dagrpo.params.base import Extractor
-from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader, Judgement
 
 # text, ground truth, verifier, answer, verdict

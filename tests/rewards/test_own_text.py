@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rewards.conftest import FACTOR, Growth
 
-from dagrpo.params.reward import Reward
-from dagrpo.records import Attempt
+from dagrpo.core.types import Attempt
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.score import grade_all

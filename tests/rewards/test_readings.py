@@ -2,7 +2,7 @@ r"""Texts that were once paid wrongly or refused wrongly, one by one; test_notat
 
 import pytest
 
-from dagrpo.params.base import Extractor
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.grading import Grader
 
 # an answer -> the numbers it is right for, and those it must not be right for, in `\boxed{...}` and on a line `Answer:`

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.files import read_parquet
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rewards.verifiers.gsm8k import extract
+from dagrpo.utils.files import read_parquet
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dagrpo.params.reward import Reward
-from dagrpo.records import Attempt, Score, ToolCall
+from dagrpo.core.types import Attempt, Score, ToolCall
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rewards.conftest import FACTOR, Growth
 
-from dagrpo.params.base import Extractor
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 

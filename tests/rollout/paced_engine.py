@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from tests.rollout.talking import TalkingEngine
 
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.types import Completion, SamplingRequest
 
 NEVER = 1 << 30  # turns: until it is aborted
 TOKENS_OF_ABORTED = 5  # that a request had written when it was aborted

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dagrpo.records import Example
+from dagrpo.core.types import Example
 from dagrpo.rollout.trajectory import Problem
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
 
 END = "\x03"
 PICTURE = "\x04"  # one for each token that a picture takes

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 
 
 class ScriptedEngine:

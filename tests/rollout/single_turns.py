@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.params.rollout import Conversation
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
 
 

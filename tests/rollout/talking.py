@@ -10,16 +10,16 @@ from tests.rollout.problems import example
 from tests.rollout.scripted_chat import END, ScriptedChat, ids, text_of
 from tests.rollout.scripted_engine import ScriptedEngine
 
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.session import SessionLimits
-from dagrpo.rollout.toolbox.timed_tool import TimedTool
-from dagrpo.rollout.toolbox.toolbox import Toolbox
-from dagrpo.rollout.tools import CallContext, OpenTool, StatelessTool, ToolFunction
+from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.tools import CallContext, OpenTool, StatelessTool, ToolFunction
 
 ECHO = ToolFunction(name="echo", description="Says it again.", parameters={"type": "object"})
 SAMPLING = Sampling(samples=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=80, lockstep=True)

@@ -10,13 +10,13 @@ from tests.rollout.problems import problem
 from tests.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.single_turns import single_turns
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import Completion, PictureTokens, PromptPictures, SamplingRequest
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.collect import collect, grade
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling, training_sampling
 from dagrpo.rollout.trajectory import GREEDY

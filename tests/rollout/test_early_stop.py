@@ -11,14 +11,14 @@ import pytest
 from tests.rollout.paced_engine import NEVER, TOKENS_OF_ABORTED, PacedEngine
 from tests.rollout.talking import SAMPLING, Echo, agent_with, tool_problem
 
-from dagrpo.errors import UserError
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.errors import ServerError, ServerGone
+from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.collect import collect_until_full
-from dagrpo.rollout.engine.errors import ServerError, ServerGone
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.early_stop import CutOff, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.trajectory import Problem, Trajectory
-from dagrpo.rollout.until_full import CutOff, Judge
 
 WAIT = 20.0  # seconds, for what comes at once
 

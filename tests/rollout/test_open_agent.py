@@ -16,8 +16,8 @@ from dagrpo.rollout import open_agent as module
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
-from dagrpo.rollout.toolbox.toolbox import Toolbox
-from dagrpo.rollout.tools import CallContext
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox
+from dagrpo.tools import CallContext
 
 
 @dataclass

@@ -12,15 +12,15 @@ from tests.pictures import picture
 from tests.rollout.problems import example
 from tests.rollout.scripted_chat import ScriptedChat
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
+from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Example, PromptPictures
+from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.rollout import Conversation
-from dagrpo.params.training import Training
-from dagrpo.records import Example, PromptPictures
-from dagrpo.rollout.chat import Message, ToolSchema
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, training_problems, written
-from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.config import Training
+from dagrpo.utils.files import write_parquet
 
 TOKENIZER = character_tokenizer(256)
 

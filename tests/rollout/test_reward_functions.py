@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.reward_functions import rewards_by
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.tools import InfrastructureFailure
 
 
 class NoNumber:

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from tests.faults.whole import WHOLE
 
-from dagrpo.errors import UserError
-from dagrpo.visible import MOST_TOLD, visible
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import MOST_TOLD, visible
 
 fuzzed = settings.get_profile(f"faults, {'whole' if WHOLE else 'bounded'}")
 SECONDS = 1.0  # of the processor, for a refusal: what runs beside it does not count

@@ -18,8 +18,8 @@ from tests.faults.fuzz.inputs import fuzzed
 from tests.rewards.notations import NO_ANSWERS, TWO, WRITTEN
 from tests.rewards.test_notations import ground_truths
 
-from dagrpo.params.base import Extractor
-from dagrpo.records import Verdict
+from dagrpo.core.section import Extractor
+from dagrpo.core.types import Verdict
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.latex import equal
 

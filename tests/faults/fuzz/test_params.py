@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults.fuzz.inputs import any_values, fuzzed, json_values, refusal
 
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import with_overrides
-from dagrpo.params.presets import composed
-from dagrpo.params.schema import Params, parse
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.workflow.forms import parse_with_tasks
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import with_overrides
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import Params, parse
+from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = Path(__file__).parents[3] / "presets"
 EXPERIMENTS = ("arithmetic_tiny", "worlds_tiny", "qwen3_4b_dapo_tool")

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.filters.problems import character_model
+from tests.data.preparing import read_dropped, read_split
 from tests.faults.fuzz.inputs import fuzzed, json_values, refusal
-from tests.tasks.gates.problems import character_model
-from tests.tasks.preparing import read_dropped, read_split
 
-from dagrpo.files import write_parquet
-from dagrpo.params.data import Data
-from dagrpo.tasks.data_sets.dapo import CLOSING, OPENING
-from dagrpo.tasks.prepare import prepare
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.dapo import CLOSING, OPENING
+from dagrpo.data.prepare import prepare
+from dagrpo.utils.files import write_parquet
 
 Row = dict[str, Any]
 

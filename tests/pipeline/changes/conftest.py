@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.freshness.made_up import Project, make_project
+from tests.pipeline.changes.made_up import Project, make_project
 
 
 @pytest.fixture

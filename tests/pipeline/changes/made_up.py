@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.execution.identity import ROOT, code_digest
-from dagrpo.files import digest_of, read_json, sha256_of, write_json, write_text
-from dagrpo.freshness.expected import expected
-from dagrpo.freshness.made import stage_and_seed
-from dagrpo.listing import MANIFEST, entry_of
-from dagrpo.params import documents
-from dagrpo.params.schema import Params
-from dagrpo.stages import all_stages
-from dagrpo.workflow.jobs import code_files, job_file, own_params
+from dagrpo.config import documents
+from dagrpo.config.schema import Params
+from dagrpo.pipeline.changes.expected import expected
+from dagrpo.pipeline.changes.made import stage_and_seed
+from dagrpo.pipeline.identity import ROOT, code_digest
+from dagrpo.pipeline.jobs import code_files, job_file, own_params
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.files import digest_of, read_json, sha256_of, write_json, write_text
+from dagrpo.utils.manifest import MANIFEST, entry_of
 
 SCRIPT = "workflow/scripts/stage.py"
 OUTPUTS = {

@@ -5,13 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.freshness.made_up import Project
+from tests.pipeline.changes.made_up import Project
 
-from dagrpo.execution import identity
-from dagrpo.freshness.changes import Change, Changes, Kind
-from dagrpo.freshness.code import changed_lines
-from dagrpo.freshness.made import maker_of, read_made
-from dagrpo.freshness.today import Today
+from dagrpo.pipeline import identity
+from dagrpo.pipeline.changes.changes import Change, Changes, Kind
+from dagrpo.pipeline.changes.code import changed_lines
+from dagrpo.pipeline.changes.made import maker_of, read_made
+from dagrpo.pipeline.changes.today import Today
 
 
 def changes(project: Project, stage: str) -> list[Change]:
@@ -49,12 +49,12 @@ def test_a_file_in_a_checkpoint_that_is_gone_is_seen_without_reading_the_others(
 
 
 def test_the_file_of_code_that_changed_is_named_where_snakemake_has_its_digest(made_up: Project) -> None:
-    made_up.change_code("score", "src/dagrpo/stages/score.py", "0" * 64)
-    assert [str(each) for each in changes(made_up, "score")] == ["src/dagrpo/stages/score.py has changed"]
+    made_up.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
+    assert [str(each) for each in changes(made_up, "score")] == ["src/dagrpo/pipeline/stages/score.py has changed"]
 
 
 def test_without_snakemakes_record_the_code_as_a_whole_is_named(made_up: Project) -> None:
-    made_up.change_code("score", "src/dagrpo/stages/score.py", "0" * 64)
+    made_up.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
     for record in Path(".snakemake/metadata").iterdir():
         record.unlink()
     assert [str(each) for each in changes(made_up, "score")] == ["the code of the stage has changed"]

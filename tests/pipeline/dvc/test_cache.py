@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 MEBIBYTE = 1 << 20
 COMMIT = (
-    "from pathlib import Path; from dagrpo.workflow.recording import _commit_to_dvc; "
+    "from pathlib import Path; from dagrpo.pipeline.dvc.recording import _commit_to_dvc; "
     "print(_commit_to_dvc([Path('made'), Path('small')]))"
 )
 

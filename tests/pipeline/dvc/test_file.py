@@ -7,17 +7,17 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
-from dagrpo.errors import UserError
-from dagrpo.execution.identity import ROOT
-from dagrpo.freshness.expected import expected
-from dagrpo.freshness.made import stage_and_seed
-from dagrpo.metrics import definition_of
-from dagrpo.params.schema import Params, parse, read_params
+from dagrpo.config.schema import Params, parse, read_params
+from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import definition_of
+from dagrpo.pipeline.changes.expected import expected
+from dagrpo.pipeline.changes.made import stage_and_seed
+from dagrpo.pipeline.dvc import file as dvc_file
+from dagrpo.pipeline.identity import ROOT
+from dagrpo.pipeline.jobs import code_files, teacher_folder
+from dagrpo.pipeline.snakemake.dag import PlannedJob, planned_jobs
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.report.results import SCORE_COLUMNS
-from dagrpo.stages import all_stages
-from dagrpo.workflow import dvc_file
-from dagrpo.workflow.dag import PlannedJob, planned_jobs
-from dagrpo.workflow.jobs import code_files, teacher_folder
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_dvc_itself_is_told_in_a_sentence_that_its_file_is_out_of_date(
     monkeypatch.setenv("DVC_STAGE", "train")
     dvc_file.PATH.write_text((ROOT / "dvc.yaml").read_text())
     dvc_file.require_current(Params())
-    dvc_file.PATH.write_text(dvc_file.PATH.read_text().replace("    - src/dagrpo/files.py\n", ""))
+    dvc_file.PATH.write_text(dvc_file.PATH.read_text().replace("    - src/dagrpo/utils/files.py\n", ""))
     with pytest.raises(UserError, match=r"dvc\.yaml lists other code .*`dagrpo generate`"):
         dvc_file.require_current(Params())
 

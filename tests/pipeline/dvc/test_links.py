@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.workflow.dvc_links import FOUND, keep_other_experiments
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.links import FOUND, keep_other_experiments
 
 PIPELINE = """
 stages:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.hostile import refusal
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
-from dagrpo.errors import UserError
-from dagrpo.execution.frame import RAN
-from dagrpo.files import read_json, write_json
-from dagrpo.workflow.dvc_lock import KEPT, PATH, require_readable_lock
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.lock import KEPT, PATH, require_readable_lock
+from dagrpo.pipeline.runner import RAN
+from dagrpo.utils.files import read_json, write_json
 
 WHOLE = "schema: '2.0'\nstages:\n  model@tiny:\n    cmd: snakemake\n    outs:\n    - path: models/tiny\n      md5: abc.dir\n"
 CONFLICT = f"<<<<<<< HEAD\n{WHOLE}=======\nschema: '2.0'\n>>>>>>> other\n"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.execution.identity import code_digest
-from dagrpo.files import read_json, sha256_of, write_json
-from dagrpo.params.schema import Params, parse
-from dagrpo.stages import all_stages
-from dagrpo.workflow import recording
-from dagrpo.workflow.jobs import code_files, own_params
-from dagrpo.workflow.recording import _recordable, commit, still_current
+from dagrpo.config.schema import Params, parse
+from dagrpo.pipeline.dvc import recording
+from dagrpo.pipeline.dvc.recording import _recordable, commit, still_current
+from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.jobs import code_files, own_params
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.files import read_json, sha256_of, write_json
 
 SCORE = all_stages()["score"]
 

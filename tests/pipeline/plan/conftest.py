@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
 
 REPOSITORY, REVISION = "Qwen/Qwen3-0.6B", "c1899de289a04d12100db370d81485cdf75e47ca"
 CONFIG = {

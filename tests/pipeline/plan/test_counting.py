@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.lora import Lora
-from dagrpo.plan import update
-from dagrpo.plan.counting import Counting, Kernel
-from dagrpo.plan.sequences import MicroBatch
-from dagrpo.plan.stand_in import StandIn
-from dagrpo.plan.update import Passes, work_of
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.pipeline.plan import update
+from dagrpo.pipeline.plan.counting import Counting, Kernel
+from dagrpo.pipeline.plan.sequences import MicroBatch
+from dagrpo.pipeline.plan.stand_in import StandIn
+from dagrpo.pipeline.plan.update import Passes, work_of
+from dagrpo.trainer.lora_config import Lora
 
 SIZES = {
     "vocab_size": 512,

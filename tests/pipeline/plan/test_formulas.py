@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
-from tests.plan.conftest import params_with, qwen3
+from tests.pipeline.plan.conftest import params_with, qwen3
 
-from dagrpo.params.runtime import Engine
-from dagrpo.plan.amounts import GIBIBYTE, Memory
-from dagrpo.plan.memory import Models, stages
-from dagrpo.plan.models import policy_shape
-from dagrpo.plan.seconds import sampling_seconds
-from dagrpo.plan.sequences import Lengths, MicroBatch
-from dagrpo.plan.server import cache_bytes, server_memory
-from dagrpo.plan.shape import Shape
-from dagrpo.plan.speed import Speed
-from dagrpo.plan.training import of_train
+from dagrpo.core.runtime import Engine
+from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
+from dagrpo.pipeline.plan.memory import Models, stages
+from dagrpo.pipeline.plan.models import policy_shape
+from dagrpo.pipeline.plan.seconds import sampling_seconds
+from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
+from dagrpo.pipeline.plan.server import cache_bytes, server_memory
+from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.pipeline.plan.speed import Speed
+from dagrpo.pipeline.plan.training import of_train
 
 WEIGHTS, HEAD = 596_049_920, 155_582_464
 

@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.plan.conftest import REVISION, params_with, qwen3
+from tests.pipeline.plan.conftest import REVISION, params_with, qwen3
 from typer.testing import CliRunner
 
-from dagrpo.__main__ import app
-from dagrpo.errors import UserError
-from dagrpo.execution.account import Account, write_account
-from dagrpo.files import read_json, sha256_of, write_json
-from dagrpo.gpus import gpu_named
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse
-from dagrpo.plan import speed
-from dagrpo.plan.amounts import GIBIBYTE
-from dagrpo.plan.machine import Machine, machine_for
-from dagrpo.plan.measured import Measured, measured
-from dagrpo.plan.memory import Models
-from dagrpo.plan.outcome import Plan, plan_of
-from dagrpo.plan.remedy import fullest, remedy_for
-from dagrpo.plan.seconds import seconds_of_stages
-from dagrpo.plan.speed import Speed, speed_of
-from dagrpo.plan.terminal import shown
-from dagrpo.stages import all_stages
-from dagrpo.status.terminal import console
-from dagrpo.times import write_times
-from dagrpo.workflow.jobs import own_params
+from dagrpo.cli.application import app
+from dagrpo.cli.plan.outcome import Plan, plan_of
+from dagrpo.cli.plan.terminal import shown
+from dagrpo.cli.status.terminal import console
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.jobs import own_params
+from dagrpo.pipeline.plan import speed
+from dagrpo.pipeline.plan.amounts import GIBIBYTE
+from dagrpo.pipeline.plan.machine import Machine, machine_for
+from dagrpo.pipeline.plan.measured import Measured, measured
+from dagrpo.pipeline.plan.memory import Models
+from dagrpo.pipeline.plan.remedy import fullest, remedy_for
+from dagrpo.pipeline.plan.seconds import seconds_of_stages
+from dagrpo.pipeline.plan.speed import Speed, speed_of
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.files import read_json, sha256_of, write_json
+from dagrpo.utils.gpu_specs import gpu_named
+from dagrpo.utils.run_info import Account, write_account
+from dagrpo.utils.timings import write_times
 
 LONG: dict[str, Any] = {
     "rollout": {"max_new_tokens": 2048, "dtype": "bfloat16"},

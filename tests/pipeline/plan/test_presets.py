@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, rows, shape_of, train_of
 
-from dagrpo.params.presets import composed, experiments, hardware_in
-from dagrpo.plan.machine import machine_for
-from dagrpo.plan.memory import Models
-from dagrpo.plan.remedy import refusal
+from dagrpo.config.presets import composed, experiments, hardware_in
+from dagrpo.pipeline.plan.machine import machine_for
+from dagrpo.pipeline.plan.memory import Models
+from dagrpo.pipeline.plan.remedy import refusal
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # The smallest card, the largest model, and a card that is shared in turns.
 EVERYDAY = {("qwen2_5_0_5b", "rtx4090"), ("qwen3_8b", "a100_x4"), ("qwen3_4b", "h200")}
 

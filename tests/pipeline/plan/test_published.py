@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.execution.identity import ROOT
-from dagrpo.params.presets import composed
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.plan.machine import machine_for
-from dagrpo.plan.models import policy_shape
-from dagrpo.plan.outcome import plan_of
-from dagrpo.plan.published import CONFIGS
+from dagrpo.cli.plan.outcome import plan_of
+from dagrpo.config.presets import composed
+from dagrpo.pipeline.identity import ROOT
+from dagrpo.pipeline.plan.machine import machine_for
+from dagrpo.pipeline.plan.models import policy_shape
+from dagrpo.pipeline.plan.published import CONFIGS
+from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = ROOT / "presets"
 OF_HUB = {

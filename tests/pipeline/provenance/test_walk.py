@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.files import sha256_of, write_json, write_text
-from dagrpo.provenance.walk import Branch, lineage, show
+from dagrpo.pipeline.provenance.walk import Branch, lineage, show
 from dagrpo.tracking.sync import sync
+from dagrpo.utils.files import sha256_of, write_json, write_text
 
 RAW = "9" * 64
 HIDING = re.compile(r"[\x00-\x09\x0b-\x1f\u200b\u202e]")

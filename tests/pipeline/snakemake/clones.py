@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.schema import parse
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.schema import parse
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAME = "tiny"
 RUN = Path(f"results/{NAME}/runs/seed_3")
 STEPS = 8

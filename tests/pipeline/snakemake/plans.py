@@ -5,8 +5,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.dag import planned_jobs
+from dagrpo.pipeline.snakemake.configuration import PARAMS
+from dagrpo.pipeline.snakemake.dag import planned_jobs
 
 
 def planned(path: Path) -> Counter[str]:

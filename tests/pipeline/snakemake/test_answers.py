@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import NAME, RUN
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import NAME, RUN
 
 pytestmark = pytest.mark.dag
 
@@ -39,7 +39,7 @@ def test_what_snakemake_has_just_made_is_done_and_every_digest_is_as_recorded(fo
 def test_after_a_change_of_a_parameter_and_of_code_the_stale_stages_are_those_that_snakemake_runs_again(
     folder: Path,
 ) -> None:
-    params, code = folder / "params.yaml", folder / "src/dagrpo/stages/export.py"
+    params, code = folder / "params.yaml", folder / "src/dagrpo/pipeline/stages/export.py"
     changed = params.read_text().replace("bootstrap_draws: 100", "bootstrap_draws: 101")
     assert changed != params.read_text()
     params.write_text(changed)
@@ -54,5 +54,5 @@ def test_after_a_change_of_a_parameter_and_of_code_the_stale_stages_are_those_th
         folder, "status", "--why", f"{RUN}/eval/arithmetic/base/scores.json"
     )
     told = answered(folder, "status", "--why", f"{RUN}/exported")
-    assert "code: src/dagrpo/stages/export.py has changed" in told
+    assert "code: src/dagrpo/pipeline/stages/export.py has changed" in told
     assert "+ # a remark" in told

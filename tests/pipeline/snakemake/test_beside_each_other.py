@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 SFT = "results/tiny/runs/seed_3/sft/manifest.json"
 SNAKEMAKE = ("snakemake", "--cores", "all", SFT)

@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import NAME, RUN, STEPS
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 
-from dagrpo.files import read_json
+from dagrpo.utils.files import read_json
 
 pytestmark = pytest.mark.dag
 

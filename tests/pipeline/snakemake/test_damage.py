@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import NAME, RUN
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import NAME, RUN
 
 pytestmark = pytest.mark.dag
 SCORES = RUN / "eval/arithmetic/trained/scores.parquet"

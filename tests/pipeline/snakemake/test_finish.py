@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.schema import Params, parse
-from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.finish import require_same_parameters
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.snakemake.configuration import PARAMS
+from dagrpo.pipeline.snakemake.finish import require_same_parameters
 
 
 def test_a_params_yaml_that_was_edited_while_dvc_ran_a_stage_is_refused(

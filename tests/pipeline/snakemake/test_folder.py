@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.schema import parse
-from dagrpo.workflow.folder import refuse_read_only, require_mirror, require_possible_weights_folder, require_writable
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.snakemake.folder import (
+    refuse_read_only,
+    require_mirror,
+    require_possible_weights_folder,
+    require_writable,
+)
 
 NOBODY = 65534
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 pytestmark = pytest.mark.dag
 

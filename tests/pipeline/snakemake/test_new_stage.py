@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 STAGE = '''"""Stage census: how many problems a task has."""
 
-from dagrpo.execution.declaration import Job, Stage
+from dagrpo.pipeline.declaration import Job, Stage
 
 
 def work(job: Job) -> None:
     """Count the rows."""
-    from dagrpo.files import read_parquet, write_json
+    from dagrpo.utils.files import read_parquet, write_json
 
     write_json(job.output("census"), {"problems": read_parquet(job.input("train")).num_rows})
 
@@ -43,7 +43,7 @@ rule census:
 @pytest.mark.dag
 def test_one_file_and_one_rule_make_a_stage_of_both_engines(run_by_snakemake: Path, tmp_path: Path) -> None:
     folder = clones.copied(run_by_snakemake, tmp_path / "clone")
-    (folder / "src/dagrpo/stages/census.py").write_text(STAGE)
+    (folder / "src/dagrpo/pipeline/stages/census.py").write_text(STAGE)
     rules = folder / "workflow/rules/data.smk"
     rules.write_text(rules.read_text() + RULE)
     snakefile = folder / "Snakefile"
@@ -53,7 +53,7 @@ def test_one_file_and_one_rule_make_a_stage_of_both_engines(run_by_snakemake: Pa
     stage = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]["census"]
     assert stage["matrix"] == {"experiment": ["${experiment.name}"], "task": "${experiment.tasks}"}
     assert "data/${experiment.name}/${item.task}" in stage["deps"]
-    assert "src/dagrpo/stages/census.py" in stage["deps"]
+    assert "src/dagrpo/pipeline/stages/census.py" in stage["deps"]
     assert stage["outs"] == ["results/${experiment.name}/census/${item.task}"]
     target = f"results/{clones.NAME}/census/arithmetic/census.json"
     clones.run(folder, "snakemake", "--cores", "all", target)

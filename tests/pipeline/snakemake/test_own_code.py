@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import ROOT
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import ROOT
 
 MODEL = "models/tiny/tiny_qwen2/manifest.json"
 
@@ -22,7 +22,7 @@ def _run(folder: Path, *command: str, **environment: str) -> "subprocess.Complet
 @pytest.mark.dag
 def test_an_edited_clone_runs_its_own_code_though_another_folder_is_installed(tmp_path: Path) -> None:
     folder = clones.clone(tmp_path / "clone")
-    stage = folder / "src/dagrpo/stages/model.py"
+    stage = folder / "src/dagrpo/pipeline/stages/model.py"
     stage.write_text(stage.read_text().replace('f"model: ', 'f"edited model: '))
     done = _run(folder, "snakemake", "--cores", "all", MODEL, PYTHONPATH=str(ROOT / "src"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import ROOT
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import ROOT
 
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.presets import composed, preset_text
-from dagrpo.params.schema import Params
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.presets import composed, preset_text
+from dagrpo.config.schema import Params
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "presets/experiments").glob("*.yaml"))
 DRY_RUN = ("snakemake", "-n", "target")

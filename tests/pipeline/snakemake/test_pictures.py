@@ -11,15 +11,15 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.files import read_json, read_parquet, write_json
+from dagrpo.config.overlay import merged
+from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.overlay import merged
 from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.trajectory import BLIND
-from dagrpo.tasks.schema import from_table
+from dagrpo.utils.files import read_json, read_parquet, write_json
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 TASK = "geo3k"

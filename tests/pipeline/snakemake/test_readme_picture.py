@@ -5,10 +5,10 @@ from pathlib import Path
 
 import networkx
 
-from dagrpo.workflow.dag import planned_jobs
-from dagrpo.workflow.dvc_file import PROBE
+from dagrpo.pipeline.dvc.file import PROBE
+from dagrpo.pipeline.snakemake.dag import planned_jobs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_picture_in_the_readme_has_the_stages_and_what_each_needs() -> None:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 pytestmark = pytest.mark.dag
 CARD = Path("data/tiny/arithmetic/card.json")
@@ -82,7 +82,7 @@ def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepar
 
 
 def test_a_job_that_failed_after_an_edit_of_its_code_is_not_taken_for_done(prepared: Path) -> None:
-    stage = prepared / "src/dagrpo/stages/prepare.py"
+    stage = prepared / "src/dagrpo/pipeline/stages/prepare.py"
     whole, before = stage.read_text(), clones.outputs(prepared)
     stage.write_text(whole.replace('    folder = job.output("card").parent', '    raise RuntimeError("edited")'))
     process = clones.start(prepared, "snakemake", "--cores", "all", "prepared")

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import RUN
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import RUN
 
 pytestmark = pytest.mark.dag
 PROFILE = "Using workflow specific profile profiles/default for setting default command line arguments.\n"

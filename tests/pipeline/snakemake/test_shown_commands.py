@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.shown import RUN
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
 # The pages speak of the experiment that the project comes with; here is a smaller one.
 HERE = {

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflow import clones
-from tests.workflow.clones import TINY
+from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake.clones import TINY
 
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import merged
-from dagrpo.params.schema import parse
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
 
 pytestmark = pytest.mark.dag
 GSPO = {"name": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}

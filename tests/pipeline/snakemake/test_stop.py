@@ -9,7 +9,7 @@ import pytest
 
 WORKFLOW = """
 import subprocess, sys
-from dagrpo.workflow.stop import running_stages, stop_with_stages
+from dagrpo.pipeline.snakemake.stop import running_stages, stop_with_stages
 stop_with_stages()
 stage = subprocess.Popen(["bash", "-c", f"{sys.executable} stage.py; echo ended with $?"])
 try:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from dvc.repo import Repo
 
-from dagrpo.params.schema import read_params
-from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.dag import opened
-from dagrpo.workflow.dvc_file import keep_current
+from dagrpo.config.schema import read_params
+from dagrpo.pipeline.dvc.file import keep_current
+from dagrpo.pipeline.snakemake.configuration import PARAMS
+from dagrpo.pipeline.snakemake.dag import opened
 
 
 def wanted(text: str, *, ask_dvc: bool) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.params.plugged import Choice
+from dagrpo.core.plugged import Choice
 
 if TYPE_CHECKING:
     import torch

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
 
 if TYPE_CHECKING:
-    from dagrpo.params.schema import Params
+    from dagrpo.config.schema import Params
 
 
 class Config(Choice):

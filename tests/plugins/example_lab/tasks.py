@@ -1,8 +1,8 @@
 """A task of our own: whether a number is even, with a verifier of our own."""
 
-from dagrpo.params.data import Data
-from dagrpo.records import Example
-from dagrpo.tasks.task import Problems, Task, chat
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data
+from dagrpo.data.task import Problems, Task, chat
 
 VERIFIER = "example_lab.verifiers:yes_or_no"
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dagrpo.records import Example
-from dagrpo.rollout.interactions import Interaction
-from dagrpo.rollout.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
+from dagrpo.core.types import Example
+from dagrpo.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
+from dagrpo.tools.simulated_users import Interaction
 
 
 class Config(ToolSection):

@@ -1,7 +1,7 @@
 """A verifier of our own: the answer is the last word, yes or no."""
 
-from dagrpo.errors import UserError
-from dagrpo.params.base import Extractor
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
 from dagrpo.rewards.verifier import Verifier
 
 ANSWERS = ("yes", "no")

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.params.schema import Params
-from dagrpo.records import Attempt, CallStatus, StopReason, ToolCall, Verdict
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Attempt, CallStatus, StopReason, ToolCall, Verdict
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 
 

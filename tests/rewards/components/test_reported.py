@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dagrpo.records import Attempt
+from dagrpo.core.types import Attempt
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagrpo.params.reward import Reward
-from dagrpo.records import Attempt
+from dagrpo.core.types import Attempt
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
 from dagrpo.rewards.verifiers.geo3k import formatted

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with
 
-from dagrpo.errors import UserError
+from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.environment import AGENT, Config, open_environment
-from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.trajectory import Trajectory
 
 

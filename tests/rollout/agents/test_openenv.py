@@ -12,10 +12,10 @@ from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.agents.openenv import Config, RemoteEpisode, open_openenv
-from dagrpo.rollout.tools import InfrastructureFailure
 from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.tools import InfrastructureFailure
 
 Answer = Callable[[dict[str, Any]], Any]  # what the server is sent -> what it sends back
 ADD = {

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
 
-from dagrpo.errors import UserError
-from dagrpo.records import Completion
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion
+from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.program import Config, open_program
-from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import Trajectory
 

@@ -10,15 +10,15 @@ import pytest
 from tests.rollout.scripted_chat import END, ScriptedChat, text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
-from dagrpo.errors import UserError
-from dagrpo.records import ToolCall
+from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import ToolCall
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
-from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.session import SessionLimits
-from dagrpo.rollout.toolbox.toolbox import Toolbox
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure
 
 
 def once(call: str, answer: str = "done") -> Any:

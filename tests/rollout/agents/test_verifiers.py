@@ -10,7 +10,7 @@ import pytest
 from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.agents.verifiers import Config, open_verifiers, worker_command
 from dagrpo.rollout.programs.own_environment import python_of
 from dagrpo.rollout.trajectory import Trajectory

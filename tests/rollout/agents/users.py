@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from dagrpo.records import Example
-from dagrpo.rollout.interactions import Interaction
+from dagrpo.core.types import Example
+from dagrpo.tools.simulated_users import Interaction
 
 
 def _wants(answers: int) -> Callable[[Example, Sequence[str]], str | None]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.rollout.problems import example
 
-from dagrpo.records import Completion
-from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.core.types import Completion
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.trajectory import Problem
 

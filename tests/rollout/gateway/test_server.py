@@ -8,9 +8,9 @@ import pytest
 from aiohttp import ClientSession
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with
 
-from dagrpo.errors import UserError
-from dagrpo.records import Completion
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion
+from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.gateway.server import Gateway, open_gateway
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "1+2=?"}]}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.programs.command import require_command
 
 
