@@ -7,8 +7,8 @@ import pytest
 from tests.rollout.scripted_chat import text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.errors import ServerError, ServerGone
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.errors import ServerError, ServerGone
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
 

@@ -8,9 +8,9 @@ import pytest
 from tests.rollout.problems import example
 from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
-from dagrpo.errors import UserError
-from dagrpo.records import Completion, PictureTokens, PromptPictures
-from dagrpo.rollout.chat import Message
+from dagrpo.chat.renderers import Message
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, PictureTokens, PromptPictures
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.trajectory import Problem, TokenSample
 

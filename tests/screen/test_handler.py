@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.screen.events import END, NOW, error, failed, finished, plan, record, screen, started
 
-from dagrpo import full_disk
-from dagrpo.execution import ending
-from dagrpo.workflow.configuration import Refusal
+from dagrpo.pipeline import failure_report
+from dagrpo.pipeline.snakemake.configuration import Refusal
+from dagrpo.utils import full_disk
 from snakemake_logger_plugin_dagrpo import failures, handler, wording
 
 COMMAND_LINE = (
@@ -31,7 +31,7 @@ def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _write_failure(stage: str, log: str, kind: str, sentence: str, *, time: float = NOW) -> None:
-    path = ending.path_of(stage, Path(log))
+    path = failure_report.path_of(stage, Path(log))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"kind": kind, "sentence": sentence, "log": log, "time": time}))
 
@@ -205,8 +205,8 @@ def test_a_dot_in_config_is_answered_with_the_form_that_works(monkeypatch: pytes
 
 
 def test_the_screen_and_the_stages_agree_on_names(tmp_path: Path) -> None:
-    assert handler.SCREEN == ending.SCREEN
-    assert {failures.CRASH, failures.STOPPED} <= set(ending.Kind)
+    assert handler.SCREEN == failure_report.SCREEN
+    assert {failures.CRASH, failures.STOPPED} <= set(failure_report.Kind)
     assert Refusal.__name__ in wording.REFUSALS
 
 
@@ -229,7 +229,7 @@ def test_the_package_imports_nothing_of_dagrpo() -> None:
 def test_what_anybody_may_have_written_neither_floods_nor_controls_the_terminal(
     written: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = ending.path_of("train", Path("logs/train.log"))
+    path = failure_report.path_of("train", Path("logs/train.log"))
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({**written, "time": NOW}))
     with screen(monkeypatch, *ARGUMENTS) as (shown, text):

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema
 from tests.rollout.problems import example
 
-from dagrpo.records import Example
-from dagrpo.rollout.tools import TOOLS, CallContext, ToolPlace, ToolSection
+from dagrpo.core.types import Example
+from dagrpo.tools import TOOLS, CallContext, ToolPlace, ToolSection
 
 NOWHERE = ToolPlace(folder=Path("/nonexistent"), passages=None)
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Literal
 
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.tools import InfrastructureFailure
 
 
 def area(width: float, height: float = 1.0, unit: Literal["cm", "m"] = "cm", names: list[str] | None = None) -> str:

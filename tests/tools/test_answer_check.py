@@ -5,12 +5,12 @@ import threading
 
 import pytest
 from tests.rollout.problems import example
-from tests.rollout.tools.calls import called, context
+from tests.tools.calls import called, context
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.tools import ToolFailure
-from dagrpo.rollout.tools.answer_check import TOOL, AnswerCheck, Config
+from dagrpo.tools import ToolFailure
+from dagrpo.tools.answer_check import TOOL, AnswerCheck, Config
 
 
 @pytest.mark.parametrize(

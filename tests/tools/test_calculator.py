@@ -6,11 +6,11 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.rollout.tools.calls import called
+from tests.tools.calls import called
 
 from dagrpo.rewards import arithmetic
-from dagrpo.rollout.tools import ToolFailure
-from dagrpo.rollout.tools.calculator import Config, calculate
+from dagrpo.tools import ToolFailure
+from dagrpo.tools.calculator import Config, calculate
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.loopback import listening
-from tests.rollout.tools.calls import NOWHERE, called, context
+from tests.tools.calls import NOWHERE, called, context
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import TOOLS, InfrastructureFailure, OpenTool, ToolFailure
-from dagrpo.rollout.tools.code_interpreter import Config
+from dagrpo.core.errors import UserError
+from dagrpo.tools import TOOLS, InfrastructureFailure, OpenTool, ToolFailure
+from dagrpo.tools.code_interpreter import Config
 from dagrpo_sandbox import Limits as SandboxLimits
 from dagrpo_sandbox import SandboxUnavailable, bubblewrap
 from dagrpo_sandbox.server import application

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.tools.calls import called
+from tests.tools.calls import called
 
-from dagrpo.params.base import Section
-from dagrpo.params.plugged import Several
-from dagrpo.rollout import tools
-from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import TOOLS, ToolFailure
+from dagrpo import tools
+from dagrpo.core.plugged import Several
+from dagrpo.core.section import Section
+from dagrpo.tools import TOOLS, ToolFailure
+from dagrpo.tools.simulated_users import INTERACTIONS
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs/tools.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/tools.md").read_text()
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
@@ -25,7 +25,7 @@ def _with_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     (tmp_path / "unit.py").write_text(EXAMPLE)
     monkeypatch.setattr(tools, "__path__", [*tools.__path__, str(tmp_path)])
     yield
-    sys.modules.pop("dagrpo.rollout.tools.unit", None)
+    sys.modules.pop("dagrpo.tools.unit", None)
 
 
 @pytest.mark.usefixtures("_with_the_example")

@@ -8,11 +8,11 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.rollout.tools.calls import context
+from tests.tools.calls import context
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
-from dagrpo.rollout.tools.mcp import TOOL, Config
+from dagrpo.core.errors import UserError
+from dagrpo.tools import InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
+from dagrpo.tools.mcp import TOOL, Config
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
 

@@ -5,13 +5,13 @@ import sys
 from typing import Any
 
 import pytest
-from tests.rollout.tools.calls import called
+from tests.tools.calls import called
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure
-from dagrpo.rollout.tools.python_functions import TOOL, Config
+from dagrpo.core.errors import UserError
+from dagrpo.tools import InfrastructureFailure, ToolFailure
+from dagrpo.tools.python_functions import TOOL, Config
 
-HERE = "tests.rollout.tools.own_functions"
+HERE = "tests.tools.own_functions"
 
 
 def _config(*names: str) -> Config:
@@ -84,8 +84,8 @@ def test_results_are_recorded_unless_they_are_said_to_be_repeatable() -> None:
 
 HANGING = """
 import asyncio
-from tests.rollout.tools.calls import context
-from dagrpo.rollout.tools.python_functions import PythonFunctions
+from tests.tools.calls import context
+from dagrpo.tools.python_functions import PythonFunctions
 
 def hang() -> str:
     import time

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from tests.loopback import hang
-from tests.rollout.tools.calls import called, context
-from tests.search.passages import PASSAGES, answering, corpus, listening
+from tests.tools.calls import called, context
+from tests.tools.retrieval.passages import PASSAGES, answering, corpus, listening
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, ToolPlace
-from dagrpo.rollout.tools.search import TOOL, Config
-from dagrpo.search.index import Index
-from dagrpo.search.server import application
+from dagrpo.core.errors import UserError
+from dagrpo.tools import InfrastructureFailure, ToolFailure, ToolPlace
+from dagrpo.tools.retrieval.index import Index
+from dagrpo.tools.retrieval.server import application
+from dagrpo.tools.search import TOOL, Config
 
 DOCUMENTS = (
     'Doc 1 (Title: "Torva")\nTorva is a town in Norland.\n\nDoc 2 (Title: "Harrow")\nHarrow is a town in Suland.'

@@ -7,11 +7,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.tools import TOOLS, functions_of
+from dagrpo.core.errors import UserError
+from dagrpo.tools import TOOLS, functions_of
 
 HEAVY = ("torch", "transformers", "aiohttp", "mlflow", "numpy", "pyarrow", "renderers", "mcp", "bm25s", "math_verify")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_our_own_tools_are_those_of_the_folder() -> None:

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from dagrpo.files import write_json
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.record import write_run
 from dagrpo.tracking.stage_runs import find_experiment
 from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
+from dagrpo.utils.files import write_json
 
 STARTED = 1_700_000_000_000  # milliseconds since 1970
 # What a stage does in a process of its own, up to the point where the test decides how it ends.
 PROGRAM = """
 import json, os, signal, sys, time
 from pathlib import Path
-from dagrpo.errors import Terminated
+from dagrpo.core.errors import Terminated
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.curve import Curve
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.tracking.conftest import StartStage, stage_record
 
-from dagrpo.errors import Terminated, UserError
-from dagrpo.files import read_object
+from dagrpo.core.errors import Terminated, UserError
 from dagrpo.tracking import attempt
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.curve import Curve, read_curve
 from dagrpo.tracking.execution import unfinished
+from dagrpo.utils.files import read_object
 
 LOG = Path("stage.log")
 

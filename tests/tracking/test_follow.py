@@ -10,7 +10,7 @@ import pytest
 from tests.tracking.conftest import StartStage, finish, parent_runs, stage_record, stage_runs
 from tests.tracking.test_sync import accounted
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.curve import Curve
 from dagrpo.tracking.follow import follow

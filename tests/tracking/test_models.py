@@ -9,12 +9,12 @@ from tests.tracking.conftest import execution, stage_record, stage_runs, write
 from tests.tracking.test_pages import CONFIGURATION, page, report
 from tests.tracking.test_traces import TABLE, traces_in
 
-from dagrpo.files import write_json
 from dagrpo.tracking.attempts import traces_of
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.models import checkpoints_in
 from dagrpo.tracking.parents import NOTE
 from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.utils.files import write_json
 
 RUN = "results/demo/runs/seed_0"
 SFT, INITIAL, POLICY, EXPORTED = (f"{RUN}/{name}/manifest.json" for name in ("sft", "initial", "policy", "exported"))
@@ -44,7 +44,7 @@ def score(project: Path) -> None:
     """Of completions that the trained policy has made."""
     provenance = Path(COMPLETIONS).with_name("completions.provenance.json")
     provenance.parent.mkdir(parents=True, exist_ok=True)
-    write_json(provenance, {"inputs": {EXPORTED: DIGESTS[EXPORTED], **TEST, "src/dagrpo/files.py": "f" * 64}})
+    write_json(provenance, {"inputs": {EXPORTED: DIGESTS[EXPORTED], **TEST, "src/dagrpo/utils/files.py": "f" * 64}})
     record = stage_record("score", inputs={COMPLETIONS: "c" * 64}, outputs=[f"{RUN}/eval/gsm8k/trained/scores.json"])
     contents = Contents(traces=[traces_of(TABLE.drop_columns(["step"]), 1)])
     write(project, execution(record, configuration=CONFIGURATION), contents)

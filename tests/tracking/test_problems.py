@@ -8,13 +8,13 @@ import pytest
 from mlflow.tracing.client import TracingClient
 from tests.tracking.conftest import execution, parent_runs, stage_record, stage_runs, write
 
-from dagrpo.files import sha256_of, write_parquet
-from dagrpo.records import Example
-from dagrpo.tasks.schema import to_table
-from dagrpo.tasks.task import chat
+from dagrpo.core.types import Example
+from dagrpo.data.schema import to_table
+from dagrpo.data.task import chat
 from dagrpo.tracking.contents import Contents, DataSet
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.utils.files import sha256_of, write_parquet
 
 SYSTEM = "You are an expert."
 

@@ -11,16 +11,16 @@ import pytest
 from tests.tracking.conftest import STARTED, execution, finish, parent_runs, stage_record, stage_runs, write
 from tests.tracking.test_sync import accounted
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_object, write_json
+from dagrpo.core.errors import UserError
 from dagrpo.tracking import sync
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.environment import Process
 from dagrpo.tracking.execution import Execution, of_note
 from dagrpo.tracking.stage_runs import find_experiment, open_run
 from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
+from dagrpo.utils.files import read_object, write_json
+from dagrpo.utils.run_environment import Process
 
 LOG = Path("logs/demo/seed_0/teacher.log")
 RECORD = stage_record("teacher")  # without figures, so that its runs are complete

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.tracking.conftest import execution, stage_record, stage_runs, write
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.tracking.contents import Artifact, Contents
 from dagrpo.tracking.store import (
     artifact_location,

@@ -19,22 +19,14 @@ import pytest
 from filelock import FileLock
 from mlflow.tracking import MlflowClient
 from tests.evaluation.test_held_out import row
-from tests.tracking.conftest import (
-    STARTED,
-    StartStage,
-    finish,
-    parent_runs,
-    runs_of,
-    stage_record,
-    stage_runs,
-)
+from tests.tracking.conftest import STARTED, StartStage, finish, parent_runs, runs_of, stage_record, stage_runs
 
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out import HELD_OUT
-from dagrpo.files import sha256_of, write_json, write_parquet
 from dagrpo.tracking import record, sync
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.utils.files import sha256_of, write_json, write_parquet
 
 SEED = Path("results/demo/runs/seed_0")
 

@@ -11,9 +11,9 @@ import pytest
 from tests.listening import beyond_loopback, open_sockets
 from tests.tracking.conftest import execution, stage_record, write
 
-from dagrpo.files import write_json
 from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.ui import serve
+from dagrpo.utils.files import write_json
 
 
 def test_the_address_of_the_experiments_runs_is_printed_once_it_answers_though_nothing_can_be_added(

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.training import Training
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}

@@ -2,7 +2,7 @@
 
 from tests.rollout.problems import problem
 
-from dagrpo.records import Score, Verdict
+from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from tests.trainer import runs
 
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.types import Completion, SamplingRequest
 
 LONG = 0.7  # seconds: a batch is full before, also on a busy machine
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.trainer.packing import Batch
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.reading import Extras
+from dagrpo.trainer.batches.packing import Batch
+from dagrpo.trainer.model.logit_stats import Extras
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,

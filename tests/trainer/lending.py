@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from dagrpo.rollout.engine.interface import RolloutEngine
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.engine.pool import ServerPool
 
 
 def lending(pool: ServerPool) -> Any:

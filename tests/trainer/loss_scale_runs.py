@@ -1,4 +1,4 @@
-"""`python -m dagrpo.launch N tests/trainer/loss_scale_runs.py INITIAL OUT`: updates in float16 from a scale that is too large.
+"""`python -m dagrpo.pipeline.launch N tests/trainer/loss_scale_runs.py INITIAL OUT`: updates in float16 from a scale that is too large.
 
 Each rank writes OUT/<rank>.json: what it skipped, its scale, and a number that says whether the weights changed.
 """
@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import torch
-from tests.trainer.gates.ranks import weight_sum
+from tests.trainer.checks.ranks import weight_sum
 from tests.trainer.updates import TRAINING, rollouts
 
-from dagrpo.distributed import World, process_group
-from dagrpo.params.algorithm import Algorithm
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.update import LOSS_SCALE, PolicyUpdate
+from dagrpo.utils.distributed import World, process_group
 
 UPDATES = 12
 

@@ -1,6 +1,6 @@
 """Whole runs of the trainer whose problems show pictures, with an engine that is transformers' own forward pass.
 
-`python -m dagrpo.launch N tests/trainer/picture_runs.py INITIAL SPLIT OUT STEPS VISION` trains in N processes.
+`python -m dagrpo.pipeline.launch N tests/trainer/picture_runs.py INITIAL SPLIT OUT STEPS VISION` trains in N processes.
 """
 
 import sys
@@ -13,21 +13,21 @@ import torch
 from pydantic import TypeAdapter
 from tests.trainer import runs, vision
 
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.modules import build_model
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.distributed import process_group
-from dagrpo.files import write_parquet
+from dagrpo.core.types import Example, SamplingRequest
+from dagrpo.data.schema import to_table
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh, Model
-from dagrpo.params.training import Training
-from dagrpo.records import Example, SamplingRequest
-from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.tower import Vision
+from dagrpo.utils.distributed import process_group
+from dagrpo.utils.files import write_parquet
 
 SHAPE = {
     "hidden_size": 32,

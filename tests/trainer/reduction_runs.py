@@ -1,6 +1,7 @@
 """One update of four micro-batches by several processes, in which the reductions of gradients are counted.
 
-`python -m dagrpo.launch N tests/trainer/reduction_runs.py INITIAL OUT` writes to OUT, as JSON, how many there were for each value of
+`python -m dagrpo.pipeline.launch N tests/trainer/reduction_runs.py INITIAL OUT` writes to OUT, as JSON, how many there
+were for each value of
 runtime.training.reduce_gradients, and what each did.
 """
 
@@ -16,13 +17,13 @@ import torch
 import torch.distributed as dist
 from tests.trainer.updates import ALGORITHM, TRAINING, rollouts
 
-from dagrpo.distributed import World, process_group
-from dagrpo.params.lora import Lora
-from dagrpo.params.runtime import Reduction
+from dagrpo.core.runtime import Reduction
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.fsdp import load_policy, load_reference
+from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World, process_group
 
 
 @contextmanager

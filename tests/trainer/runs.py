@@ -1,6 +1,6 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
-`python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
+`python -m dagrpo.pipeline.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
 waits in its second step until it is told to stop; the variable STALENESS is training.staleness.
 """
 
@@ -26,32 +26,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from dagrpo import launch as launcher
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.modules import empty_model
 from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.distributed import World, process_group, single_process
-from dagrpo.errors import Terminated
-from dagrpo.files import write_parquet
+from dagrpo.core.errors import Terminated
+from dagrpo.core.runtime import Engine, Runtime
+from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
+from dagrpo.data.passages import passages_table
+from dagrpo.data.schema import to_table
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import HeadDtype, Rollout
-from dagrpo.params.runtime import Engine, Runtime
-from dagrpo.params.training import Training
-from dagrpo.records import Completion, Example, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.adapters import Adapter
-from dagrpo.rollout.engine.digests import digest_on_cpu
-from dagrpo.rollout.engine.interface import EngineOpener
-from dagrpo.tasks.passages import passages_table
-from dagrpo.tasks.schema import to_table
+from dagrpo.pipeline import launch as launcher
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import HeadDtype, Rollout
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard
+from dagrpo.utils.distributed import World, process_group, single_process
+from dagrpo.utils.files import write_parquet
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Fresh(
@@ -377,7 +377,7 @@ def _exit_codes(ranks: Sequence[ForkServerProcess]) -> list[int | None]:
 
 
 def _rank(variables: dict[str, str], folder: Path, rank: int, processes: int, script: str, *arguments: str) -> None:
-    """Run the script as `dagrpo.launch` would in one of its processes; what it prints goes to a log in the folder."""
+    """Run the script as `dagrpo.pipeline.launch` would in one of its processes; what it prints goes to a log in the folder."""
     log = os.open(folder / f"rank_{rank}.log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)

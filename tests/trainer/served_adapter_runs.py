@@ -1,6 +1,6 @@
 """Whole runs of the trainer whose scripted engine serves an adapter.
 
-`python -m dagrpo.launch N tests/trainer/served_adapter_runs.py INITIAL SPLIT OUT STEPS` trains in N processes, and writes
+`python -m dagrpo.pipeline.launch N tests/trainer/served_adapter_runs.py INITIAL SPLIT OUT STEPS` trains in N processes, and writes
 OUT/asked.json: what the engine was asked.
 """
 
@@ -16,11 +16,11 @@ from tests.trainer import adapter_runs, runs
 
 from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.distributed import process_group
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.adapters import Adapter
-from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.distributed import process_group
 
 
 class Serving(runs.ScriptedEngine):

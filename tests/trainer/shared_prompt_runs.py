@@ -1,6 +1,6 @@
 """Two updates on groups that share prompts, in the process that calls it or in each of several.
 
-`python -m dagrpo.launch N tests/trainer/shared_prompt_runs.py INITIAL OUT` writes what the updates saw to OUT, as JSON.
+`python -m dagrpo.pipeline.launch N tests/trainer/shared_prompt_runs.py INITIAL OUT` writes what the updates saw to OUT, as JSON.
 """
 
 import json
@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from tests.trainer.updates import ALGORITHM, TRAINING, batch_of
 
-from dagrpo.distributed import World, process_group
+from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.trainer.model.fsdp import load_policy, load_reference
+from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World, process_group
 
 GROUP = TRAINING.samples_per_prompt
 

@@ -7,13 +7,13 @@ import torch
 from tests.trainer.updates import batch_of
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.distributed import World, single_process
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.training import Training
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+from dagrpo.utils.distributed import World, single_process
 
 COMPLETIONS = [[3, 4, 5], [6], [7, 8], [9, 3, 3, 1], [4], [5, 6], [7, 7, 7], [8, 1]]
 PROMPTS = [([1, 2], [2, 3, 4])[n // 4] for n in range(8)]

@@ -12,9 +12,9 @@ from dagrpo.checkpoints.adapted import WEIGHTS
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.distributed import single_process
-from dagrpo.listing import MANIFEST
-from dagrpo.trainer.tower import Vision
+from dagrpo.trainer.model.vision_tower import Vision
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.manifest import MANIFEST
 
 RANK = 4
 KINDS: dict[str, Vision | None] = {"text": None, "qwen2_5_vl": "trained"}

@@ -11,12 +11,12 @@ import torch
 from tests.rollout.problems import problem
 
 from dagrpo.algorithms.advantages import ADVANTAGES
-from dagrpo.errors import UserError
-from dagrpo.params.plugged import Choice
-from dagrpo.records import Score
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice
+from dagrpo.core.types import Score
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 
 SCORE = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
 

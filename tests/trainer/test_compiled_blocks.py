@@ -21,18 +21,18 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 from dagrpo.checkpoints.adapted import low_rank_updates
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.params.lora import Lora
-from dagrpo.params.runtime import Layout
-from dagrpo.trainer import packed_attention
-from dagrpo.trainer.adapter import WithoutAdapter, add_adapter, begin
-from dagrpo.trainer.compiled import compile_layers
-from dagrpo.trainer.gates.compilation import prepare_compilation
-from dagrpo.trainer.packing import Batch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.sharding import _shard_policy
-from dagrpo.trainer.tower import Vision
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout
+from dagrpo.trainer.batches.packing import Batch, TokenSequences
+from dagrpo.trainer.checks.compilation import prepare_compilation
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.compiled import compile_layers
+from dagrpo.trainer.model.fsdp import _shard_policy
+from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.vision_tower import Vision
+from dagrpo.utils.distributed import World
 
 CPU = torch.device("cpu")
 LENGTHS = ([20, 30, 9], [17, 40, 11, 5], [33, 33, 8], [50, 12])

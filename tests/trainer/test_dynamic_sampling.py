@@ -10,16 +10,16 @@ import pytest
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.distributed import process_group
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
+from dagrpo.rewards.config import Reward
 from dagrpo.rollout.collect import grade
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.table import without_discarded
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.distributed import process_group
+from dagrpo.utils.files import read_parquet
 
 STEPS = 4
 PROMPTS = 3
@@ -115,7 +115,7 @@ def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
             for each in grade(*arguments)
         ]
 
-    monkeypatch.setattr("dagrpo.trainer.buffer.grade", graded)
+    monkeypatch.setattr("dagrpo.trainer.batches.buffer.grade", graded)
     whole, resumed = (
         _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6) for name in ("whole", "killed")
     )

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from tests.trainer import runs
 
-from dagrpo.errors import Terminated, UserError
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.evaluation.held_out import HELD_OUT, figures
-from dagrpo.files import read_parquet
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.schema import parse
-from dagrpo.params.training import Training
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.held_out import is_evaluated
 from dagrpo.trainer.run import HeldOutSplits, TrainingRun
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 

@@ -11,19 +11,19 @@ import torch
 from tests.trainer import runs
 from tests.trainer.computed import COMPUTED
 
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_json, read_parquet
-from dagrpo.records import Score, Verdict
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer import state
-from dagrpo.trainer.digest_table import FILE, StepDigests, read_digests
-from dagrpo.trainer.groups import Drawn
-from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.dynamic_sampling import Drawn
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.history import Clock, Record, in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update import UpdateStats
+from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_json, read_parquet
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:
@@ -130,7 +130,7 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0, 16.0])
-    monkeypatch.setattr("dagrpo.trainer.record.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("dagrpo.trainer.history.time.perf_counter", lambda: next(now))
     clock = Clock()
     clock.lap("gates")
     clock.lap("rollout")

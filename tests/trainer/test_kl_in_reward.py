@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.trainer.test_record import ROLLOUTS
+from tests.trainer.test_history import ROLLOUTS
 
 from dagrpo.algorithms.advantages import ADVANTAGES, Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.params.plugged import Choice
+from dagrpo.core.plugged import Choice
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 
 # Of two prompts with two trajectories each: rewards 1, 0, 0 and 0, and 1, 3, 2 and 2 tokens. Penalties sum to 0.2, 0.3, 0, 0.4.
 PENALTY = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.0, 0.0, 0.3, 0.1], dtype=torch.float64)

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from tests.trainer import runs
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.reward import Reward
+from dagrpo.core.errors import UserError
+from dagrpo.rewards.config import Reward
 from dagrpo.rollout.prompts import training_problems
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import loop, loss_scale
+from dagrpo.trainer import loop
+from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 

@@ -10,10 +10,10 @@ from tests.algorithms.batches import ratios
 from torch import Tensor
 
 from dagrpo.algorithms.aggregation import Lengths
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.divergence import Estimator
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.params.algorithm import Algorithm
 from dagrpo.trainer.objective import Objective
 
 # An advantage with which the divergence may be in the loss or in the reward.

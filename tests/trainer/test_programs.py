@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.trainer import runs
 
-from dagrpo.errors import UserError
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.stages.train import rows_to_show
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.stages.train import rows_to_show
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun
 
 SERVE = """

@@ -8,12 +8,12 @@ import pytest
 import torch
 from tests.trainer import reduction_runs, runs
 
-from dagrpo.distributed import single_process
-from dagrpo.params.runtime import SftRuntime, TrainingRuntime
-from dagrpo.params.sft import Sft
+from dagrpo.core.runtime import SftRuntime, TrainingRuntime
 from dagrpo.trainer import sft
 from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.sft_config import Sft
+from dagrpo.utils.distributed import single_process
 
 MICRO_BATCHES = 4
 FLOAT32, ADAPTER, BFLOAT16 = "float32 0", "float32 4", "bfloat16 0"

@@ -15,17 +15,17 @@ import torch
 from tests.trainer import adapter_runs, runs
 from tests.trainer.lending import lending
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
-from dagrpo.errors import Terminated
-from dagrpo.files import read_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.interface import EngineOpener
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.trainer.gates.hand_over import COMPARED
-from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
+from dagrpo.core.errors import Terminated
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.engine.open import open_engine
+from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
+from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.files import read_parquet
 
 pytestmark = pytest.mark.server
 

@@ -14,14 +14,14 @@ import pytest
 from tests.trainer import runs
 from tests.trainer.free_engine import FreeEngine
 
-from dagrpo.errors import Terminated, UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 STEPS, PROMPTS, SAMPLES = 5, 3, 2

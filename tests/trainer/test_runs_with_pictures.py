@@ -10,16 +10,16 @@ from tests.trainer import picture_runs, runs
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.half_steps.rollouts import RolloutHalf
-from dagrpo.half_steps.updates import update_from
-from dagrpo.replay.recomputation import replay
-from dagrpo.replay.recorded import unfinished
-from dagrpo.trainer.digest_table import FILE, read_digests
+from dagrpo.cli.half_steps.rollouts import RolloutHalf
+from dagrpo.cli.half_steps.updates import update_from
+from dagrpo.cli.replay.recomputation import replay
+from dagrpo.cli.replay.recorded import unfinished
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.tower import Vision
+from dagrpo.trainer.sync.digest_table import FILE, read_digests
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet
 
 KINDS: dict[str, Vision] = {"qwen2_5_vl": "trained", "qwen3_vl": "frozen"}
 # AdamW takes full steps, here of 0.3 in the tower, also where a gradient is rounding alone, as that of a key's bias.

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from tests.trainer import runs
 
-from dagrpo.files import read_parquet
-from dagrpo.params.rollout import Rollout
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.support import TokenSupport
+from dagrpo.trainer.sampling_mask import TokenSupport
+from dagrpo.utils.files import read_parquet
 
 CPU = torch.device("cpu")
 

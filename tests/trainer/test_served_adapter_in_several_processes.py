@@ -8,8 +8,8 @@ from tests.trainer import runs, served_adapter_runs
 from tests.trainer.served_adapter_runs import Serving, served_run
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.files import read_parquet
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 

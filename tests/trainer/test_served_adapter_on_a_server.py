@@ -9,19 +9,19 @@ import pytest
 import torch
 from tests.trainer import adapter_runs, runs
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.runtime import Runtime
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.adapters import AdapterFolders
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.version import WeightVersion
-from dagrpo.trainer.gates.hand_over import COMPARED
-from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Runtime
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.adapters import AdapterFolders
+from dagrpo.engine.version import WeightVersion
+from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
+from dagrpo.trainer.checks.weight_sync import COMPARED
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.files import read_parquet
 
 pytestmark = pytest.mark.server
 

@@ -11,15 +11,15 @@ from tests.trainer import runs, updates
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import verify, write_manifest
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.distributed import process_group, single_process
-from dagrpo.listing import MANIFEST
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
+from dagrpo.utils.distributed import process_group, single_process
+from dagrpo.utils.manifest import MANIFEST
 
 SHAPE = Fresh(
     hidden_size=16,

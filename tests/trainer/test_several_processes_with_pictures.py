@@ -9,14 +9,14 @@ import torch
 from tests.trainer import runs, updates
 
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.distributed import single_process
-from dagrpo.listing import MANIFEST
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh, Model
-from dagrpo.trainer.tower import Vision
+from dagrpo.trainer.model.vision_tower import Vision
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.manifest import MANIFEST
 
 MODELS = pytest.mark.parametrize(("family", "kind"), [("qwen2_5_vl", "trained"), ("qwen3_vl", "frozen")])
 _SHAPE = {

@@ -14,21 +14,21 @@ import torch
 from tests.trainer import runs
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from dagrpo.chat.renderers import chat_format
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.distributed import process_group, single_process
-from dagrpo.errors import UserError
-from dagrpo.listing import MANIFEST
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.runtime import Layout, SftRuntime
-from dagrpo.params.sft import Sft
-from dagrpo.rollout.chat import chat_format
-from dagrpo.trainer.packed import PackedBatch
-from dagrpo.trainer.packing import Batch, PaddedBatch
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.batches.packed import PackedBatch
+from dagrpo.trainer.batches.packing import Batch, PaddedBatch
+from dagrpo.trainer.batches.supervised import supervised_sequences
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.trainer.supervised import supervised_sequences
+from dagrpo.trainer.sft_config import Sft
+from dagrpo.utils.distributed import process_group, single_process
+from dagrpo.utils.manifest import MANIFEST
 
 Reported = list[tuple[int, dict[str, float]]]
 

@@ -16,12 +16,12 @@ import torch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.distributed import World, single_process
-from dagrpo.errors import Terminated
-from dagrpo.params.training import DynamicSampling
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.errors import Terminated
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.trainer.config import DynamicSampling
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.stop import Stop
+from dagrpo.trainer.shutdown import Stop
+from dagrpo.utils.distributed import World, single_process
 
 Inputs = tuple[Path, Path]
 
@@ -207,7 +207,7 @@ def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:
 def test_two_processes_that_are_told_to_stop_save_together_and_go_on_together(inputs: Inputs, tmp_path: Path) -> None:
     runs.launch(2, runs.__file__, *inputs, tmp_path / "whole", 2)
     arguments = [*inputs, tmp_path / "stopped", 2, "stopped_in_step_2"]
-    command = [sys.executable, "-m", "dagrpo.launch", "2", runs.__file__, *map(str, arguments)]
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", runs.__file__, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(runs.ROOT), *sys.path])}
     with subprocess.Popen(command, cwd=runs.ROOT, env=environment) as launcher:
         while not (tmp_path / "stopped" / "sampling").exists() and launcher.poll() is None:

@@ -14,19 +14,20 @@ from typing import Any
 import pytest
 from tests.trainer import runs
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import Terminated, UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.errors import ServerError
+from dagrpo.pipeline.stages.train import rows_to_show
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts, training_problems
-from dagrpo.stages.train import rows_to_show
-from dagrpo.trainer import kept_batches, state
-from dagrpo.trainer.gates.agreement import OUTSIDE
+from dagrpo.trainer import state
+from dagrpo.trainer.batches import prefetch_state as kept_batches
+from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 STEPS = 5

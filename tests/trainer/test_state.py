@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dagrpo.distributed import single_process
-from dagrpo.sealed import Damaged, write_sealed
 from dagrpo.trainer import state
-from dagrpo.trainer.optimizer import adamw, apply_gradients
+from dagrpo.trainer.model.optimizer import adamw, apply_gradients
+from dagrpo.utils.checksummed_json import Damaged, write_sealed
+from dagrpo.utils.distributed import single_process
 
 
 def _trained(steps: int, model: torch.nn.Linear, optimizer: torch.optim.AdamW) -> None:

@@ -13,22 +13,20 @@ from tests.pictures import picture
 from tests.rollout.scripted_engine import ScriptedEngine
 from tests.trainer import runs, vision
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.half_steps.rollouts import RolloutHalf
-from dagrpo.half_steps.updates import update_from
+from dagrpo.cli.half_steps.rollouts import RolloutHalf
+from dagrpo.cli.half_steps.updates import update_from
+from dagrpo.cli.replay.recomputation import replay
+from dagrpo.cli.replay.recorded import unfinished
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Score
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import Score
-from dagrpo.replay.recomputation import replay
-from dagrpo.replay.recorded import unfinished
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.teacher import (
     DIVERGENCE,
     FAR_FRACTION,
@@ -38,6 +36,8 @@ from dagrpo.trainer.teacher import (
     require_same_pictures,
     teacher_metrics,
 )
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet, write_parquet
 
 Inputs = tuple[Path, Path]
 

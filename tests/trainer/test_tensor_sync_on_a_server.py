@@ -8,12 +8,12 @@ import pytest
 import torch
 from tests.trainer import runs
 
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.runtime import Runtime
-from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.runtime import Runtime
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.version import WeightVersion
 from dagrpo.trainer.run import TrainingRun
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
@@ -44,7 +44,7 @@ def test_a_sync_that_fails_after_its_first_bucket_leaves_a_run_that_goes_on_to_t
 ) -> None:
     through_a_folder, broken = (_run(inputs, tmp_path / way, way) for way in ("folder", "tensors"))
     runs.metrics_with(through_a_folder, open_engine)
-    monkeypatch.setattr("dagrpo.rollout.engine.tensor_sync.BUCKET_BYTES", 1)
+    monkeypatch.setattr("dagrpo.engine.sglang.tensor_sync.BUCKET_BYTES", 1)
     load_bucket, versions = ServerClient.load_bucket, []
 
     async def fail_once(client: ServerClient, payload: str, version: WeightVersion | None) -> None:

@@ -9,13 +9,13 @@ from tests.trainer import runs
 from tests.trainer.attempts import graded
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.distributed import single_process
-from dagrpo.params.lora import Lora
-from dagrpo.params.runtime import Engine
-from dagrpo.trainer.groups import Drawn
-from dagrpo.trainer.sharding import load_policy
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.core.runtime import Engine
+from dagrpo.trainer.batches.dynamic_sampling import Drawn
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.throughput import Arithmetic, Throughput, peak_of
+from dagrpo.utils.distributed import single_process
 
 ROLLOUTS = StepRollouts(
     step=0,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.rollout.problems import problem
 
-from dagrpo.records import CallStatus, Score, ToolCall
+from dagrpo.core.types import CallStatus, Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.trainer.step_rollouts import StepRollouts
-from dagrpo.trainer.turns import CALLED, turn_metrics, turn_timings
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.turn_metrics import CALLED, turn_metrics, turn_timings
 
 
 def _sample(tokens: int) -> TokenSample:

@@ -19,9 +19,9 @@ from tests.trainer.small_updates import (
 )
 from tests.trainer.updates import batch_of
 
-from dagrpo.trainer.optimizer import decayed, warmed_up
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.policy import token_logprobs
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.model.optimizer import decayed, warmed_up
+from dagrpo.trainer.model.policy import token_logprobs
 
 
 def test_the_first_update_is_the_policy_gradient_with_the_mean_over_tokens() -> None:

@@ -20,11 +20,11 @@ from tests.trainer.small_updates import (
 )
 from tests.trainer.updates import batch_of
 
-from dagrpo.distributed import World
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.utils.distributed import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

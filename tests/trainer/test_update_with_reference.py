@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.trainer.small_updates import BATCH, CPU, IN_THE_REWARD, moved_policy, small_policy, small_update, update_once
 
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 
 def test_the_divergence_is_measured_against_the_reference_and_zero_at_the_start() -> None:

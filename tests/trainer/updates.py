@@ -1,6 +1,6 @@
 """A few updates on made-up rollouts, in the process that calls it or in each of several.
 
-`python -m dagrpo.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS RANK [VISION] [OPTIONS]` trains the checkpoint
+`python -m dagrpo.pipeline.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS RANK [VISION] [OPTIONS]` trains the checkpoint
 INITIAL from step FIRST (0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the
 states. With RANK above 0 it trains an adapter. With VISION, trained or frozen, INITIAL takes pictures, and the rollouts show
 some.
@@ -16,25 +16,25 @@ from typing import Any
 import torch
 from tests.trainer import vision
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.distributed import World, process_group
+from dagrpo.core.plugged import Choice
+from dagrpo.core.runtime import Layout
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.lora import Lora
-from dagrpo.params.plugged import Choice
-from dagrpo.params.runtime import Layout
-from dagrpo.params.training import Training
 from dagrpo.trainer import state
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.sharding import load_policy, load_reference
-from dagrpo.trainer.tower import Vision
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.fsdp import load_policy, load_reference
+from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World, process_group
 
 TRAINING = Training.model_validate(
     {

@@ -12,9 +12,9 @@ import transformers
 from PIL import Image
 from transformers import PreTrainedModel
 
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.tower import Tower, Vision, tower_module
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.vision_tower import Tower, Vision, tower_module
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 IMAGE, VIDEO, START, END = 50, 51, 52, 53

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dagrpo import console
+from dagrpo.utils import console
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr("dagrpo.console.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dagrpo.utils.console.time.monotonic", lambda: now[0])
     return now
 
 

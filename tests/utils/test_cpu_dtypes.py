@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from dagrpo import slow_types
-from dagrpo.distributed import World, single_process
-from dagrpo.slow_types import times_as_long, warn_of_slow_types, warning
+from dagrpo.utils import cpu_dtypes
+from dagrpo.utils.cpu_dtypes import times_as_long, warn_of_slow_types, warning
+from dagrpo.utils.distributed import World, single_process
 
 BOTH = {"training.dtype": "bfloat16", "rollout.dtype": "float32"}
 
 
 def _taking(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
-    monkeypatch.setattr(slow_types, "_seconds", seconds.__getitem__)
+    monkeypatch.setattr(cpu_dtypes, "_seconds", seconds.__getitem__)
 
 
 def test_the_parameter_and_the_factor_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

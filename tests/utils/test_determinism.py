@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dagrpo.determinism import FIXED, WORKSPACE, compute_deterministically, explained
-from dagrpo.distributed import RENDEZVOUS, process_group
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.utils.determinism import FIXED, WORKSPACE, compute_deterministically, explained
+from dagrpo.utils.distributed import RENDEZVOUS, process_group
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.errors import UserError
-from dagrpo.execution import devices
-from dagrpo.execution.devices import VISIBLE, own_devices, visible_devices
+from dagrpo.core.errors import UserError
+from dagrpo.utils import devices
+from dagrpo.utils.devices import VISIBLE, own_devices, visible_devices
 
 HOLDER = """
 import sys
 from pathlib import Path
-from dagrpo.execution import devices as module
-from dagrpo.execution.devices import own_devices
+from dagrpo.utils import devices as module
+from dagrpo.utils.devices import own_devices
 module.LOCKS = Path(sys.argv[2])
 with own_devices(int(sys.argv[1])) as own:
     print(*own, flush=True)

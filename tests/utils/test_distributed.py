@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dagrpo.distributed import (
+from dagrpo.utils.distributed import (
     ALLOCATOR_VARIABLES,
     LONGEST_COLLECTIVE,
     LONGEST_WAIT_FOR_RANK_ZERO,
@@ -19,7 +19,7 @@ from dagrpo.distributed import (
     single_process,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TENSORS = {
     "ids": torch.tensor([[3, 4], [5, 1 << 40]]),
     "mask": torch.tensor([True, False, True]),
@@ -29,7 +29,7 @@ TENSORS = {
 
 
 def test_every_rank_has_rank_zeros_values_and_the_sum_of_all(tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "dagrpo.launch", "3", __file__, str(tmp_path)]
+    launch = [sys.executable, "-m", "dagrpo.pipeline.launch", "3", __file__, str(tmp_path)]
     done = subprocess.run(launch, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
     for rank in range(3):
@@ -41,7 +41,7 @@ def test_every_rank_has_rank_zeros_values_and_the_sum_of_all(tmp_path: Path) -> 
 
 
 def test_only_what_waits_for_rank_zero_may_wait_for_days(tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "dagrpo.launch", "2", __file__, str(tmp_path)]
+    launch = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", __file__, str(tmp_path)]
     subprocess.run(launch, cwd=ROOT, check=True, capture_output=True, timeout=200)
     waits = json.loads((tmp_path / "1.json").read_text())["waits"]
     assert waits == {"collective": 1800.0, "patient": 7 * 86400.0}
@@ -84,7 +84,7 @@ if __name__ == "__main__":
 def test_segments_of_a_gpu_expand_unless_the_user_has_set_the_allocator_up(own: str | None, settings: str) -> None:
     """In a process of its own, whose torch has no GPU and says what its allocator was told."""
     code = (
-        "import torch; torch.cuda.is_available = lambda: True; from dagrpo.distributed import expand_segments; "
+        "import torch; torch.cuda.is_available = lambda: True; from dagrpo.utils.distributed import expand_segments; "
         "torch._C._accelerator_setAllocatorSettings(''); expand_segments(); "
         "print(torch._C._accelerator_getAllocatorSettings())"
     )

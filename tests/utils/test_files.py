@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
-from dagrpo.files import (
+from dagrpo.utils.files import (
     atomic_file,
     atomic_folder,
     link_or_copy,
@@ -95,7 +95,7 @@ def test_parquet_that_cannot_be_read_is_named_with_the_remedy(
 FULL_DISK = """
 import errno, sys
 from pathlib import Path
-from dagrpo.files import atomic_folder, require_space
+from dagrpo.utils.files import atomic_folder, require_space
 disk = Path(sys.argv[1])
 (disk / "model").mkdir()
 (disk / "model/weights").write_text("old")
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_put_back_at_once_is_put_back_by_the_next_writer
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dagrpo.files import atomic_folder
+from dagrpo.utils.files import atomic_folder
 rename, path = Path.rename, Path(sys.argv[1])
 def rename_and_die(self, target):
     rename(self, target)
@@ -195,7 +195,7 @@ def test_a_folder_that_a_kill_left_out_of_its_place_is_put_back_by_the_next_writ
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from dagrpo.files import atomic_folder, link_or_copy
+from dagrpo.utils.files import atomic_folder, link_or_copy
 modes = []
 sys.addaudithook(lambda event, arguments: modes.append(arguments) if event == "open" else None)
 with atomic_folder(Path(sys.argv[1]) / "model") as folder:

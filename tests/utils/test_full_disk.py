@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
-from dagrpo.execution.failures import sentence_of
-from dagrpo.files import write_json
-from dagrpo.full_disk import about_room, disk_of, full_disk_naming
-from dagrpo.rollout.engine.errors import full_disk_among
+from dagrpo.engine.errors import full_disk_among
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.files import write_json
+from dagrpo.utils.full_disk import about_room, disk_of, full_disk_naming
 
 WRITERS = """
 import logging, sys
 from pathlib import Path
 import numpy, pyarrow, safetensors.numpy, torch
-from dagrpo.execution import frame
-from dagrpo.execution.failures import sentence_of
-from dagrpo.files import atomic_file, atomic_folder, write_parquet, write_text
-from dagrpo.rollout.engine.errors import full_disk_among
+from dagrpo.pipeline import runner as frame
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.files import atomic_file, atomic_folder, write_parquet, write_text
+from dagrpo.engine.errors import full_disk_among
 
 disk = Path(sys.argv[1])
 numbers = numpy.random.rand(500_000)

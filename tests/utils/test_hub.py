@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import huggingface_hub.constants
 import pytest
 
-from dagrpo import hub
-from dagrpo.errors import UserError
-from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
+from dagrpo.core.errors import UserError
+from dagrpo.utils import hub
+from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
 
 WANTED = Wanted(
     repository="someone/small", revision="0" * 40, kind="dataset", correct="correct the name", instead="copy it here"

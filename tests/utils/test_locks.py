@@ -15,15 +15,15 @@ from typing import IO
 import psutil
 import pytest
 
-from dagrpo import sole
-from dagrpo.errors import UserError
-from dagrpo.sole import alone_with, noted_holder
-from dagrpo.tracking.environment import Process
+from dagrpo.core.errors import UserError
+from dagrpo.utils import locks
+from dagrpo.utils.locks import alone_with, noted_holder
+from dagrpo.utils.run_environment import Process
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from dagrpo.sole import alone_with, noted_holder
+from dagrpo.utils.locks import alone_with, noted_holder
 with alone_with(Path("out/result.txt"), Path(".state/result.lock")) as held:
     if "child" in sys.argv:
         child = subprocess.Popen(["sleep", "60"], pass_fds=[held])
@@ -37,7 +37,7 @@ Start = Callable[..., tuple[subprocess.Popen[str], list[str]]]
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sole, "SECONDS_TO_WAIT", 0.5)
+    monkeypatch.setattr(locks, "SECONDS_TO_WAIT", 0.5)
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.tools.calls import context
+from tests.tools.calls import context
 
-from dagrpo.errors import UserError
-from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
-from dagrpo.rollout.toolbox.timed_tool import TimedTool
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
-from dagrpo.sealed import sealed
+from dagrpo.core.errors import UserError
+from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool
+from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
+from dagrpo.utils.checksummed_json import sealed
 
 
 class Clock(StatelessTool):

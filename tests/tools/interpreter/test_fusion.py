@@ -8,9 +8,9 @@ import pytest
 from aiohttp import ClientSession, web
 from tests.loopback import Handler, answering, hang, listening
 
-from dagrpo.interpreter import fusion
-from dagrpo.interpreter.fusion import FusionClient
-from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools.interpreter import fusion
+from dagrpo.tools.interpreter.fusion import FusionClient
 from dagrpo_sandbox import Limits, Result
 
 LIMITS = Limits(seconds=3.0, memory_mb=100)

@@ -8,8 +8,8 @@ import pyarrow as pa
 from aiohttp import web
 from tests import loopback
 
-from dagrpo.files import write_parquet
-from dagrpo.search import Passage
+from dagrpo.tools.retrieval import Passage
+from dagrpo.utils.files import write_parquet
 
 PASSAGES = (
     Passage(title="Anna Belt", text="Anna Belt was born in Torva. She works for Quill & Sons."),

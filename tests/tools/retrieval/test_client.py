@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 from aiohttp import web
 from tests.loopback import Handler, hang
-from tests.search.passages import PASSAGES, answering, flood, listening
+from tests.tools.retrieval.passages import PASSAGES, answering, flood, listening
 
-from dagrpo.rollout.tools import InfrastructureFailure
-from dagrpo.search.client import Limits, SearchClient
-from dagrpo.search.index import Index
-from dagrpo.search.server import application
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools.retrieval.client import Limits, SearchClient
+from dagrpo.tools.retrieval.index import Index
+from dagrpo.tools.retrieval.server import application
 
 LIMITS = Limits(topk=2, seconds=5.0, retries=0, cached=2)
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.repeated import repeated
-from tests.search.passages import PASSAGES, corpus
+from tests.tools.retrieval.passages import PASSAGES, corpus
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
-from dagrpo.search import Passage
-from dagrpo.search.index import Index
+from dagrpo.core.errors import UserError
+from dagrpo.tools.retrieval import Passage
+from dagrpo.tools.retrieval.index import Index
+from dagrpo.utils.files import write_parquet
 
 
 def _titles(index: Index, query: str, most: int = 10) -> list[str]:
@@ -131,8 +131,8 @@ def test_two_columns_of_one_name_are_no_corpus(tmp_path: Path) -> None:
 
 _PROGRAM = """
 import sys
-from dagrpo.search import Passage
-from dagrpo.search.index import Index
+from dagrpo.tools.retrieval import Passage
+from dagrpo.tools.retrieval.index import Index
 def refuse(event, arguments):
     if event.startswith("socket.") or (event == "open" and "w" in str(arguments[1])):
         raise AssertionError((event, arguments))

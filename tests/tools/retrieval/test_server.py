@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.listening import open_sockets
-from tests.search.passages import PASSAGES, corpus, listening
+from tests.tools.retrieval.passages import PASSAGES, corpus, listening
 
-from dagrpo.search.index import Index
-from dagrpo.search.server import MOST_BYTES, application
+from dagrpo.tools.retrieval.index import Index
+from dagrpo.tools.retrieval.server import MOST_BYTES, application
 
 
 def _posted(data: bytes) -> tuple[int, Any]:

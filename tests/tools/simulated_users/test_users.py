@@ -3,9 +3,9 @@
 import pytest
 from tests.rollout.problems import example
 
-from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.interactions.answer_form import ASK
-from dagrpo.rollout.interactions.gsm8k_feedback import WRONG
+from dagrpo.tools.simulated_users import INTERACTIONS
+from dagrpo.tools.simulated_users.answer_form import ASK
+from dagrpo.tools.simulated_users.gsm8k_feedback import WRONG
 
 
 def _said(user: str, *answers: str, truth: str = "18", verifier: str = "gsm8k") -> str | None:

@@ -14,22 +14,22 @@ from tests.trainer import runs
 from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import Agent
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts, prompt_indices, training_problems
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.buffer import Buffer
-from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.buffer import Buffer
+from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.config import Training
+from dagrpo.utils.files import read_parquet
 
 
 class _Notebook(runs.ScriptedEngine):

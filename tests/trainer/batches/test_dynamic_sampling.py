@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from tests.trainer import attempts
 
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
+from dagrpo.rollout.early_stop import CutOff
 from dagrpo.rollout.trajectory import GradedTrajectory
-from dagrpo.rollout.until_full import CutOff
-from dagrpo.trainer.groups import figures, has_spread, prompts_to_draw, spread, used_groups
+from dagrpo.trainer.batches.dynamic_sampling import figures, has_spread, prompts_to_draw, spread, used_groups
+from dagrpo.trainer.config import Training
 
 
 def training(**dynamic: Any) -> Training:

@@ -15,18 +15,18 @@ from tests.rollout.paced_engine import NEVER, PacedEngine
 from tests.rollout.talking import agent_with, tool_problem
 from tests.trainer import attempts
 
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.records import SamplingRequest
+from dagrpo.core.types import SamplingRequest
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
-from dagrpo.trainer.buffer import Buffer
-from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.full_batch import FullBatch
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.buffer import Buffer
+from dagrpo.trainer.batches.full_batch import FullBatch
+from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.config import Training
 
 SEED, PROMPTS, SAMPLES = 3, 2, 2
 RIGHT, WRONG = "#### 3", "#### 4"

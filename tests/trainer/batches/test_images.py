@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.trainer.pictures import PaddedPictures, SequencePictures
+from dagrpo.trainer.batches.images import PaddedPictures, SequencePictures
 
 files = st.lists(st.lists(st.binary(min_size=1, max_size=5), max_size=3), max_size=6)
 

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagrpo.trainer.batches.images import SequencePictures
+from dagrpo.trainer.batches.micro_batches import NOTHING, Cutter, Part
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.micro_batches import NOTHING, Cutter, Part
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.pictures import SequencePictures
 
 
 def _cutter(lengths: list[int], **budget: Any) -> Cutter:

@@ -34,20 +34,20 @@ from transformers import (
 )
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.params.lora import Lora
-from dagrpo.params.runtime import TrainingRuntime
-from dagrpo.trainer import packed_attention
-from dagrpo.trainer.adapter import add_adapter, begin
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import TrainingRuntime
+from dagrpo.trainer.batches.micro_batches import Cutter
+from dagrpo.trainer.batches.packed import Segments
+from dagrpo.trainer.batches.packing import Batch, RolloutBatch, TokenSequences
 from dagrpo.trainer.budget import Budget, usual_layout
-from dagrpo.trainer.gates import layout as gate
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.gates.sharing import resolved
-from dagrpo.trainer.micro_batches import Cutter
-from dagrpo.trainer.packed import Segments
-from dagrpo.trainer.packing import Batch, RolloutBatch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.checks import layout as gate
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.checks.sharing import resolved
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.lora import add_adapter, begin
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
 WINDOW = 3
@@ -352,7 +352,7 @@ def test_who_asks_for_no_layout_gets_the_devices_own_and_several_processes_one_t
 
 
 def test_packed_rows_share_prompts_where_layers_are_computed_again() -> None:
-    """Padded that is refused: see tests/params/test_combinations.py."""
+    """Padded that is refused: see tests/config/test_combinations.py."""
     asked = {"share_prompts": True, "activation_checkpointing": True, "layout": "packed"}
     policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
     budget = resolved(TrainingRuntime.model_validate(asked), policy, single_process())

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.trainer.packing import PaddedBatch, RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.packing import PaddedBatch, RolloutBatch, TokenSequences
 
 CPU = torch.device("cpu")
 tokens = st.lists(st.integers(1, 90), min_size=1, max_size=9)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.errors import UserError
-from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.trainer.ahead import Ahead, Untrained, steps_in_sampler
-from dagrpo.trainer.engine_weights import copy_in_memory
-from dagrpo.trainer.record import Clock
-from dagrpo.trainer.step_rollouts import StepRollouts
+from dagrpo.core.errors import UserError
+from dagrpo.engine.errors import ServerError
+from dagrpo.trainer.batches.prefetch import Ahead, Untrained, steps_in_sampler
+from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.history import Clock
+from dagrpo.trainer.sync.weight_sync import copy_in_memory
 
 
 def _batch(step: int) -> StepRollouts:

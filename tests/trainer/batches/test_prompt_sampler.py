@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.rollout.problems import problem
 from tests.trainer import attempts
 
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem
-from dagrpo.trainer.drawing import Drawing, Prompt
+from dagrpo.trainer.batches.prompt_sampler import Drawing, Prompt
+from dagrpo.trainer.config import Training
 
 
 def training(**values: Any) -> Training:

@@ -23,18 +23,18 @@ from transformers import (
 )
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout, TrainingRuntime
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
-from dagrpo.params.runtime import Layout, TrainingRuntime
+from dagrpo.trainer.batches.micro_batches import Cutter, Part
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget, usual_sharing
-from dagrpo.trainer.gates.sharing import require_sharing, resolved
-from dagrpo.trainer.micro_batches import Cutter, Part
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.checks.sharing import require_sharing, resolved
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
 tokens = st.lists(st.integers(1, 39), min_size=1, max_size=6)

@@ -12,19 +12,19 @@ from tests.pictures import picture
 from tests.trainer import runs
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
+from dagrpo.chat.renderers import ChatFormat, Message, ToolSchema, chat_format
+from dagrpo.chat.renderers.template import Config
+from dagrpo.chat.rendering import render
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, Example
+from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.records import Completion, Example
-from dagrpo.rendering import render
-from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema, chat_format
-from dagrpo.rollout.chat.template import Config
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.tools import functions_of
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.tasks.demonstration import called, result, said
-from dagrpo.tasks.schema import to_table
-from dagrpo.trainer.supervised import Supervision, supervised_sequences
+from dagrpo.tools import functions_of
+from dagrpo.trainer.batches.supervised import Supervision, supervised_sequences
+from dagrpo.utils.files import write_parquet
 
 PLAIN = character_tokenizer(256)
 TOKENIZER = character_tokenizer(1024, [("calculator", "expression")])

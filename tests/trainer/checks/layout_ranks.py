@@ -1,4 +1,5 @@
-"""`python -m dagrpo.launch 2 tests/trainer/gates/layout_ranks.py INITIAL OUT`: the layouts of a policy whose ranks measure unlike numbers.
+"""`python -m dagrpo.pipeline.launch 2 tests/trainer/checks/layout_ranks.py INITIAL OUT`: the layouts of a policy whose
+ranks measure unlike numbers.
 
 Each rank writes OUT/<rank>.json: the layouts, whether the default was asked for as that of several processes, and how it is refused to
 share prompts where sequences are padded.
@@ -13,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from dagrpo.distributed import World, process_group
-from dagrpo.errors import UserError
-from dagrpo.params.runtime import Layout, TrainingRuntime
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.budget import usual_layout
-from dagrpo.trainer.gates import layout as gate
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.gates.sharing import resolved
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.checks import layout as gate
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.checks.sharing import resolved
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.utils.distributed import World, process_group
 
 OWN_CHANGE = gate._change
 

@@ -1,4 +1,4 @@
-"""`python -m dagrpo.launch N tests/trainer/gates/ranks.py INITIAL OUT`: one rank's loss is not finite, then nobody's.
+"""`python -m dagrpo.pipeline.launch N tests/trainer/checks/ranks.py INITIAL OUT`: one rank's loss is not finite, then nobody's.
 
 Each rank writes OUT/<rank>.json: how many updates were skipped, and a number that says whether the weights changed.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from tests.trainer.updates import TRAINING, rollouts
 
-from dagrpo.distributed import World, process_group
-from dagrpo.params.algorithm import Algorithm
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World, process_group
 
 
 def run(initial: Path, out: Path, world: World) -> None:

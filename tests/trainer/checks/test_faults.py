@@ -12,19 +12,19 @@ import torch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.training import Training
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.sglang.digests import digest_on_cpu
 from dagrpo.trainer import loop, update
-from dagrpo.trainer.gates.finite import SKIPPED
-from dagrpo.trainer.gates.hand_over import COMPARED
-from dagrpo.trainer.gates.probe import OUTSIDE
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.record import Record
+from dagrpo.trainer.checks.finite import SKIPPED
+from dagrpo.trainer.checks.probe import OUTSIDE
+from dagrpo.trainer.checks.weight_sync import COMPARED
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.history import Record
+from dagrpo.trainer.model.fsdp import trained_policy
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sharding import trained_policy
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 

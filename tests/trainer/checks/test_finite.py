@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.trainer import runs
-from tests.trainer.gates import ranks
+from tests.trainer.checks import ranks
 
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.gates import Gates
-from dagrpo.trainer.gates.finite import SKIPPED, SkippedSteps, finite_everywhere, finite_or_zero
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_everywhere, finite_or_zero
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet
 
 
 def test_one_number_that_is_not_finite_is_enough() -> None:

@@ -7,11 +7,10 @@ import pytest
 import torch
 from tests.rollout.problems import problem
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.gates import Gates
+from dagrpo.core.errors import UserError
 from dagrpo.rollout.trajectory import TokenSample, Trajectory
-from dagrpo.trainer.gates import (
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.checks import (
     FIRST_STEPS,
     logprob_differences,
     require_calls,
@@ -19,8 +18,9 @@ from dagrpo.trainer.gates import (
     require_the_policys_rollouts,
     require_usable,
 )
-from dagrpo.trainer.gates.agreement import OUTSIDE
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.utils.files import read_parquet
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.trainer import runs
-from tests.trainer.gates import layout_ranks
+from tests.trainer.checks import layout_ranks
 from tests.trainer.in_double import SIZES
 from transformers import (
     DeepseekV3Config,
@@ -23,17 +23,17 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import World, single_process
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Layout
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.runtime import Layout
-from dagrpo.trainer import packed_attention
-from dagrpo.trainer.gates import layout as gate
-from dagrpo.trainer.gates.kernel_heads import head_sizes, is_packed_by_kernel
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.checks import layout as gate
+from dagrpo.trainer.checks.kernel_heads import head_sizes, is_packed_by_kernel
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.utils.distributed import World, single_process
 
 CPU = torch.device("cpu")
 

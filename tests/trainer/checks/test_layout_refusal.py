@@ -7,12 +7,12 @@ import torch
 from tests.trainer.in_double import SIZES
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.trainer import packed_attention
-from dagrpo.trainer.gates import layout as gate
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.policy import Policy
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.checks import layout as gate
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.utils.distributed import single_process
 
 
 def refusal(model: Any, section: str = "runtime.training") -> str:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dagrpo.params.gates import Gates
-from dagrpo.trainer.gates.learns_nothing import METRIC, LearnsNothing
+from dagrpo.trainer.checks.no_signal import METRIC, LearnsNothing
+from dagrpo.trainer.checks_config import Gates
 
 STEPS = Gates().steps_in_a_row
 

@@ -8,29 +8,29 @@ import pytest
 import torch
 from tests.trainer import runs
 
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet, write_parquet
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.data.schema import to_table
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.digests import counterparts
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.gates import Gates
-from dagrpo.params.model import Fresh
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Engine
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.digests import counterparts
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts, training_problems
-from dagrpo.tasks.schema import to_table
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
-from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE, Probe
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
+from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet, write_parquet
 
 pytestmark = pytest.mark.server
 State = dict[str, torch.Tensor]

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from tests.trainer import runs, vision
 
-from dagrpo.params.gates import Gates
-from dagrpo.params.rollout import Rollout
-from dagrpo.records import PictureTokens, PromptPictures, SamplingRequest
+from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.gates.probed import probe_requests
+from dagrpo.trainer.checks.probed import probe_requests
+from dagrpo.trainer.checks_config import Gates
 
 
 def _problem(number: int, *token_ids: int) -> Problem:

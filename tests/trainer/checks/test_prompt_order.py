@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from tests.rollout.problems import problem
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
-from dagrpo.params.training import Training
-from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.gates.consumed import require_prompts
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.checks.prompt_order import require_prompts
+from dagrpo.trainer.config import Training
+from dagrpo.utils.files import write_parquet
 
 PLAN = ([4, 4, 9, 9], [2, 2, 7, 7], [1, 1, 3, 3])
 PROBLEMS = [problem(row, pass_rate=1 - place / 10) for place, row in enumerate((4, 9, 2, 7, 1, 3))]

@@ -5,10 +5,10 @@ import torch
 from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.errors import UserError
-from dagrpo.params.gates import Gates
-from dagrpo.rollout.engine.digests import digest_on_cpu
-from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
+from dagrpo.core.errors import UserError
+from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks_config import Gates
 
 State = dict[str, torch.Tensor]
 

@@ -11,25 +11,25 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
+from dagrpo.core.errors import UserError
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.digests import counterparts
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.gates import Gates
-from dagrpo.params.model import Fresh, Model
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.digests import counterparts
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
-from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE, Probe
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.sharding import load_policy
-from dagrpo.trainer.tower import tower_module
+from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
+from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.vision_tower import tower_module
+from dagrpo.utils.distributed import single_process
 
 pytestmark = pytest.mark.server
 State = dict[str, torch.Tensor]

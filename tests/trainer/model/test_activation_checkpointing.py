@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.errors import UserError
-from dagrpo.params.lora import Lora
-from dagrpo.trainer.adapter import add_adapter, begin
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.recomputed import checkpoint_activations
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
+from dagrpo.trainer.model.lora import add_adapter, begin
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 SEQUENCES = TokenSequences.of([[5, 6, 7, 8, 3], [9, 10, 2]], [[False, False, True, True, True], [False, True, True]])
 SIZES: dict[str, Any] = {

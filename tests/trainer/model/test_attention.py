@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from dagrpo.distributed import single_process
-from dagrpo.trainer.attention import NAME, attended
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.model.attention import NAME, attended
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.utils.distributed import single_process
 
 MODULE: Any = SimpleNamespace(is_causal=True, num_key_value_groups=2, training=False)
 

@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.training import Training
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.head import read_of_head
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
-from dagrpo.trainer.reading import NEVER, Extras, LogitProcessing, Read, Reading
-from dagrpo.trainer.support import PaddedSupport
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.head import read_of_head
+from dagrpo.trainer.model.logit_stats import NEVER, Extras, LogitProcessing, Read, Reading
+from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.policy import Policy, TokenLogprobs, token_logprobs
+from dagrpo.trainer.sampling_mask import PaddedSupport
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
 WIDTH, VOCABULARY = 5, 11

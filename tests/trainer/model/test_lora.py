@@ -11,30 +11,31 @@ import torch
 from tests.trainer import adapter_runs, picture_runs, runs, updates
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints import lora as adapters
 from dagrpo.checkpoints.adapted import LowRank, low_rank_updates
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import export, write_as
 from dagrpo.checkpoints.formats.dcp import DcpTensors
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_source, open_tensors
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.lora import Lora
-from dagrpo.params.training import Training
-from dagrpo.replay.recomputation import replay
-from dagrpo.replay.recorded import unfinished
-from dagrpo.trainer import engine_weights, state
+from dagrpo.cli.replay.recomputation import replay
+from dagrpo.cli.replay.recorded import unfinished
+from dagrpo.core.errors import UserError
+from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.fsdp import load_policy, load_reference
+from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.trainer.sync import weight_sync
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])
@@ -213,7 +214,7 @@ class Forgetful(GatheredWeights):
 def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_weights, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
     with pytest.raises(
         UserError, match=r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"
     ):
@@ -223,7 +224,7 @@ def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
 def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_weights, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
     run = _run(inputs, tmp_path)
     gates = run.training.gates.model_copy(
         update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}

@@ -14,9 +14,9 @@ from tests.trainer import loss_scale_runs, runs
 from tests.trainer.small_updates import BATCH, small_policy, small_update
 from torch.amp.grad_scaler import GradScaler
 
-from dagrpo.trainer import loss_scale
-from dagrpo.trainer.loss_scale import FIRST, LossScale
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.model import loss_scale
+from dagrpo.trainer.model.loss_scale import FIRST, LossScale
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.update import UpdateStats
 
 HALF = {"dtype": "float16"}

@@ -7,13 +7,13 @@ import torch
 from tests.trainer import picture_runs, runs, vision
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.params.training import Training
+from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
-from dagrpo.trainer.optimizer import adamw, policy_optimizer, take_step
-from dagrpo.trainer.sharding import load_policy
-from dagrpo.trainer.tower import tower_module
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.optimizer import adamw, policy_optimizer, take_step
+from dagrpo.trainer.model.vision_tower import tower_module
+from dagrpo.utils.distributed import single_process
 
 
 def _moved(tmp_path: Path, training: Training) -> dict[str, float]:

@@ -8,12 +8,12 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from dagrpo.errors import UserError
-from dagrpo.trainer.optimizer import adamw, take_step
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.policy import Policy, require_known_logits, token_logprobs
-from dagrpo.trainer.reading import Extras, LogitProcessing
-from dagrpo.trainer.support import TokenSupport
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.model.logit_stats import Extras, LogitProcessing
+from dagrpo.trainer.model.optimizer import adamw, take_step
+from dagrpo.trainer.model.policy import Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.sampling_mask import TokenSupport
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {

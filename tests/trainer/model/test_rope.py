@@ -7,10 +7,10 @@ import torch
 from tests.trainer.in_double import SIZES
 from transformers import Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.errors import UserError
-from dagrpo.trainer.packing import Batch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.rope import longest_of_one_rope
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.packing import Batch, TokenSequences
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.rope import longest_of_one_rope
 
 CPU = torch.device("cpu")
 LIMIT = 16

@@ -9,9 +9,9 @@ from tests.trainer import vision
 from torch import Tensor
 
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, require_known_logits
-from dagrpo.trainer.tower import Vision
+from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.model.policy import Policy, require_known_logits
+from dagrpo.trainer.model.vision_tower import Vision
 
 CPU = torch.device("cpu")
 FAMILIES = pytest.mark.parametrize("family", vision.FAMILIES)

@@ -12,12 +12,19 @@ from tests.trainer import computed
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dagrpo.distributed import World, single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet, write_parquet
-from dagrpo.rollout.engine.digests import digest_on_gpu
-from dagrpo.trainer.digest_table import StepDigests, TensorDigests, digest_table, joint_digest, read_digests
-from dagrpo.trainer.digests import PendingDigests, gradient_digests, pending_digests, read, usual_hash, weight_digests
+from dagrpo.core.errors import UserError
+from dagrpo.engine.sglang.digests import digest_on_gpu
+from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests, digest_table, joint_digest, read_digests
+from dagrpo.trainer.sync.digests import (
+    PendingDigests,
+    gradient_digests,
+    pending_digests,
+    read,
+    usual_hash,
+    weight_digests,
+)
+from dagrpo.utils.distributed import World, single_process
+from dagrpo.utils.files import read_parquet, write_parquet
 
 COMPUTED = replace(computed.COMPUTED, micro_batch_size=8)
 STEP = StepDigests(

@@ -11,15 +11,15 @@ from tests.trainer.served_adapter_runs import Serving, served_run
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.distributed import single_process
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.params.lora import TrainedLora
-from dagrpo.rollout.engine.adapters import AdapterForm
-from dagrpo.rollout.engine.digests import digest_on_cpu
-from dagrpo.trainer.engine_weights import EngineWeights
-from dagrpo.trainer.served_adapter import GatheredAdapter, adapter_form
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.core.errors import UserError
+from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.trainer.lora_config import TrainedLora
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
+from dagrpo.trainer.sync.weight_sync import EngineWeights
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_parquet
 
 Inputs = tuple[Path, Path]
 
