@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.repeated import repeated
 
-from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.parquet_size import decodes_to_more
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_parquet
+from dagrpo.utils.parquet_size import decodes_to_more
 
 _texts = st.none() | st.text(max_size=20)
 _rows = st.lists(

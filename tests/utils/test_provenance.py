@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dagrpo.files import write_json
-from dagrpo.provenance.records import File, lineage_rows
+from dagrpo.utils.files import write_json
+from dagrpo.utils.provenance import File, lineage_rows
 
 RAW, DATA, MODEL, POLICY, SCORE = (digit * 64 for digit in "12345")
 

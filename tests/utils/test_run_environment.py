@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dagrpo.tracking.environment import Process, environment_tags
+from dagrpo.utils.run_environment import Process, environment_tags
 
 
 def git(root: Path, *arguments: str) -> str:

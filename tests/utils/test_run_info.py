@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.execution.running import run_stage
+from tests.pipeline.running import run_stage
 from tests.report.synthetic import make_experiment
 
-from dagrpo.execution.account import Account, Stopwatch, read_accounts, write_account
-from dagrpo.files import read_json, write_json
 from dagrpo.report.made import duration, executions, made_with
 from dagrpo.report.times import write_times_page
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.run_info import Account, Stopwatch, read_accounts, write_account
 
 ACCOUNT = Account(
     stage="train",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.held_folder import held_folder, remove_abandoned
+from dagrpo.utils.tempdirs import held_folder, remove_abandoned
 
 
 def _plant(parent: Path) -> Path:

@@ -5,10 +5,10 @@ import os
 import pytest
 import torch
 
-from dagrpo.distributed import process_group
-from dagrpo.execution.threads import READ_BY_LIBRARIES, fix_threads, threads_of
-from dagrpo.params.runtime import Runtime
-from dagrpo.stages import all_stages
+from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.distributed import process_group
+from dagrpo.utils.threads import READ_BY_LIBRARIES, fix_threads, threads_of
 
 
 @pytest.mark.parametrize("stage", ["sft", "train"])

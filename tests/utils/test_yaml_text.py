@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from dagrpo.errors import UserError
-from dagrpo.params.yaml_text import LARGEST_FILE, read_yaml
+from dagrpo.core.errors import UserError
+from dagrpo.utils.yaml_text import LARGEST_FILE, read_yaml
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 
