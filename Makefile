@@ -5,7 +5,7 @@ LOCK ?= requirements/cpu.lock
 FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
 # Where the system's Python has another version, no venv or no headers, uv gets one.
-NEW_ENVIRONMENT := python3 src/dagrpo/doctor/new_environment.py
+NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/new_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,6 +66,7 @@ lint: style ## formats, style, wording and types
 style: setup ## formats, style and wording alone
 	ruff check . && ruff format --check .
 	snakefmt --check Snakefile workflow
+	lint-imports --no-cache
 	python tests/language.py
 
 docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site/index.html on; a warning is an error
@@ -86,19 +87,19 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	.venv/bin/python -m pip install -q --disable-pip-version-check uv==0.13.8
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
-	.venv/bin/python -m dagrpo.workflow.dvc_links
+	.venv/bin/python -m dagrpo.pipeline.dvc.links
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	touch $@
 
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
-	@python3 -I src/dagrpo/doctor/needs.py
+	@python3 -I src/dagrpo/cli/doctor/needs.py
 	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
 # Asks first what the machine lacks; installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
 gpu-check: BEGUN := $(shell date +%s)
 gpu-check: ## on a machine with a GPU, in 30 minutes: what only a GPU shows, tests to scores, into docs/gpu_baseline.json
-	@python3 -I src/dagrpo/doctor/needs.py --check $(GPU_CHECK)
+	@python3 -I src/dagrpo/cli/doctor/needs.py --check $(GPU_CHECK)
 	@.venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null || $(MAKE) gpu
 	.venv/bin/python -m benchmarks.gpu --begun $(BEGUN) $(GPU_CHECK)
 

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(workflow.basedir, "workflow/scripts")))
 from own_code import use_code_of
 
 use_code_of(Path(workflow.basedir))
-from dagrpo.workflow.configuration import require_readable
-from dagrpo.workflow.folder import require_writable
+from dagrpo.pipeline.snakemake.configuration import require_readable
+from dagrpo.pipeline.snakemake.folder import require_writable
 
 min_version("9.27")
 require_readable()

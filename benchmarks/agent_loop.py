@@ -14,11 +14,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from dagrpo.chat.renderers import chat_format
+from dagrpo.core.types import Completion, Example, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.rollout import Conversation
-from dagrpo.records import Completion, Example, SamplingRequest
-from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.collect import collect
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import Surroundings, open_agent
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling

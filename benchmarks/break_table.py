@@ -19,7 +19,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from dagrpo.rollout.chat import CHATS, ChatFormat, Message
+from dagrpo.chat.renderers import CHATS, ChatFormat, Message
 
 TOOLS = tuple(
     {

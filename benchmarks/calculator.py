@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from dagrpo.rollout.tools.calculator import calculate
+from dagrpo.tools.calculator import calculate
 
 REPEATS = 5
 EXPRESSIONS = 5000

@@ -20,15 +20,15 @@ from tempfile import TemporaryDirectory
 import torch
 from benchmarks.convert import CONFIGS, SHARD_BYTES, AnonymousPeak, make_source
 
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import export, write_as
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import write_manifest
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
 
 LAYERS = 8
 PROCESSES = (1, 2, 4)
@@ -36,8 +36,8 @@ PROCESSES = (1, 2, 4)
 
 def start_and_write(initial: Path, policy: Path) -> None:
     """In each process that torchrun starts: load, write, and note seconds and MiB beside the policy."""
-    from dagrpo.distributed import process_group
-    from dagrpo.trainer.sharding import load_policy
+    from dagrpo.trainer.model.fsdp import load_policy
+    from dagrpo.utils.distributed import process_group
 
     with process_group() as world:
         noted: dict[str, float] = {}
@@ -56,7 +56,7 @@ def start_and_write(initial: Path, policy: Path) -> None:
 
 
 def _together(count: int, initial: Path, policy: Path) -> dict[str, float]:
-    launch = [sys.executable, "-m", "dagrpo.launch", str(count), __file__]
+    launch = [sys.executable, "-m", "dagrpo.pipeline.launch", str(count), __file__]
     environment = os.environ | {"BENCHMARK_POLICY": str(policy), "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([*launch, str(initial)], check=True, env=environment)
     noted = [json.loads(path.read_text()) for path in policy.parent.glob(f"{policy.name}.*.json")]

@@ -9,21 +9,21 @@ import torch
 from tests.rollout.problems import example
 from tests.trainer.lending import lending
 
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import single_process
-from dagrpo.files import write_parquet
+from dagrpo.core.runtime import Engine, Runtime
+from dagrpo.data.schema import to_table
+from dagrpo.engine.pool import ServerPool
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Engine, Runtime
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.tasks.schema import to_table
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import write_parquet
 
 Figures = Mapping[str, float]
 

@@ -28,20 +28,20 @@ import psutil
 import torch
 from tests.rollout.problems import example
 
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import single_process
-from dagrpo.files import write_parquet
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Runtime
-from dagrpo.params.training import Training
-from dagrpo.records import Example
+from dagrpo.core.runtime import Runtime
+from dagrpo.core.types import Example
+from dagrpo.data.schema import to_table
 from dagrpo.rewards.components import Component, Judged, Weighted
-from dagrpo.tasks.schema import to_table
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import write_parquet
 
 PEER_PYTHON = Path(os.environ.get("DAGRPO_OBJECTIVES_PYTHON", ".venv-objectives/bin/python"))
 PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "tokens")

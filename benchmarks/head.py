@@ -23,8 +23,8 @@ from collections.abc import Callable
 
 import torch
 
-from dagrpo.trainer.head import read_of_head
-from dagrpo.trainer.reading import Reading
+from dagrpo.trainer.model.head import read_of_head
+from dagrpo.trainer.model.logit_stats import Reading
 
 MEBIBYTE = 1 << 20
 PLAIN, ALL, LIGER = "plain", "all", "liger"  # kinds of rows, beside the numbers of tokens in a chunk

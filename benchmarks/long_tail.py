@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from benchmarks.few_steps import Figures, engine_for, inputs_in, medians, seconds_of, steps_of, training_run
 
-from dagrpo.params.model import Fresh
-from dagrpo.params.rollout import Rollout
-from dagrpo.rollout.engine.open import open_engine
+from dagrpo.engine.open import open_engine
+from dagrpo.models.config import Fresh
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun
 
 WARM_UP = 1

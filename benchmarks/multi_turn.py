@@ -20,19 +20,19 @@ import httpx
 import torch
 from tests.rollout.single_turns import single_turns
 
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import Example
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang import command
+from dagrpo.engine.sglang import server as engine_server
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.model import Fresh
-from dagrpo.params.rollout import Conversation
-from dagrpo.params.runtime import Engine
-from dagrpo.records import Example
 from dagrpo.rollout.collect import collect
-from dagrpo.rollout.engine import command
-from dagrpo.rollout.engine import server as engine_server
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.interactions import Interaction
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
+from dagrpo.tools.simulated_users import Interaction
 
 CONTEXT = 4096
 PARAMS = Engine(start_timeout=300, request_timeout=300)

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.distributed import single_process
-from dagrpo.params.runtime import Layout
+from dagrpo.core.runtime import Layout
+from dagrpo.trainer.batches.micro_batches import Cutter
+from dagrpo.trainer.batches.packing import Batch, PaddedBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.micro_batches import Cutter
-from dagrpo.trainer.packing import Batch, PaddedBatch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
 PAD = 0

@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 
 import torch
 from safetensors.torch import load_file
-from tests.rollout.engine import seers
-from tests.rollout.engine.pools import pool_over
-from tests.rollout.engine.seers import Seer
+from tests.engine import seers
+from tests.engine.pools import pool_over
+from tests.engine.seers import Seer
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.server import SGLangServer
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 

@@ -17,11 +17,11 @@ import torch
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.trainer.packing import PaddedBatch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.open import open_engine
+from dagrpo.trainer.batches.packing import PaddedBatch, TokenSequences
+from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 CASES = ["float32", "bfloat16", "bfloat16+head", "float16", "float16+head"]
 HEAD = "+head"

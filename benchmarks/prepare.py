@@ -22,18 +22,18 @@ import datasets
 import pyarrow.parquet as pq
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.params.data import Data
-from dagrpo.records import Example
+from dagrpo.core.types import Example
+from dagrpo.data.config import Data
+from dagrpo.data.filters.text import normalised
+from dagrpo.data.prepare import prepare
+from dagrpo.data.registry import get_task
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.tasks.gates.text import normalised
-from dagrpo.tasks.prepare import prepare
-from dagrpo.tasks.registry import get_task
 
 TASK = "dapo"
 FILE = "dapo/dapo_math_17k.parquet"
 COPIES = 100  # as the hub has them
 ONE_PROCESS = (
-    "import sys; from pathlib import Path; from dagrpo.params.data import Data; from dagrpo.tasks.prepare import prepare; "
+    "import sys; from pathlib import Path; from dagrpo.data.config import Data; from dagrpo.data.prepare import prepare; "
     "prepare('dapo', Path(sys.argv[1]), Data(mirror=sys.argv[2]), model=Path(sys.argv[3]), evaluate=['dapo']); "
     "status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines()); "
     "print(status['VmHWM'].split()[0])"

@@ -20,19 +20,19 @@ import torch
 from tests.trainer.reduction_runs import counted
 from tests.trainer.updates import batch_of
 
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import process_group
+from dagrpo.core.runtime import Reduction
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.model import Fresh
-from dagrpo.params.runtime import Reduction
-from dagrpo.params.training import Training
+from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import process_group
 
 SHAPE = Fresh(
     hidden_size=256,
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_fresh(Path(folder) / "model", SHAPE, torch.float32)
         convert(Path(folder) / "model", Path(folder) / "initial", Checkpoint())
-        launch = [sys.executable, "-m", "dagrpo.launch", str(given.processes), __file__]
+        launch = [sys.executable, "-m", "dagrpo.pipeline.launch", str(given.processes), __file__]
         own = ["--initial", f"{folder}/initial", "--micro-batches", str(given.micro_batches)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         subprocess.run([*launch, *own, "--updates", str(given.updates)], check=True, env=environment)

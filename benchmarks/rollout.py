@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from dagrpo.params.runtime import Engine
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.interface import RolloutEngine
-from dagrpo.rollout.engine.open import open_engine
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.engine.open import open_engine
 from dagrpo.rollout.seeds import sampling_seed
 
 PROMPT_TOKENS = 24

@@ -21,18 +21,18 @@ from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, total_bytes
-from dagrpo.distributed import single_process
-from dagrpo.params.gates import Gates
-from dagrpo.params.lora import Lora
-from dagrpo.params.runtime import Engine
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.adapters import Adapter
-from dagrpo.rollout.engine.interface import RolloutEngine
-from dagrpo.rollout.engine.open import open_engine
-from dagrpo.trainer.adapter import add_adapter, begin
-from dagrpo.trainer.gates.hand_over import HandOver
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.served_adapter import GatheredAdapter, adapter_form
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.trainer.checks.weight_sync import HandOver
+from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.model.lora import add_adapter, begin
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
+from dagrpo.utils.distributed import single_process
 
 WAYS = ("merged", "adapter")
 MEGABYTE = 1_000_000

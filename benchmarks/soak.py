@@ -23,14 +23,14 @@ import numpy as np
 import psutil
 import torch
 
-from dagrpo.files import sha256_of, write_json
+from dagrpo.core.runtime import Engine
+from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.open import open_engine
+from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.params.model import Fresh
-from dagrpo.params.runtime import Engine
-from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.tracking.sync import sync
+from dagrpo.utils.files import sha256_of, write_json
 
 ENGINE = Engine(max_total_tokens=8192, max_running_requests=64)
 WARMING_UP = 0.1

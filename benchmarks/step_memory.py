@@ -24,21 +24,21 @@ import torch
 from benchmarks.convert import AnonymousPeak
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.distributed import single_process
+from dagrpo.config.overlay import merged
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import Params, parse
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
-from dagrpo.params.model import Fresh, Model
-from dagrpo.params.overlay import merged
-from dagrpo.params.presets import composed
-from dagrpo.params.schema import Params, parse
-from dagrpo.plan.amounts import MEBIBYTE
-from dagrpo.plan.models import policy_shape
-from dagrpo.plan.sequences import Lengths
-from dagrpo.plan.training import of_train
-from dagrpo.trainer.gates.sharing import resolved
-from dagrpo.trainer.optimizer import policy_optimizer
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.pipeline.plan.amounts import MEBIBYTE
+from dagrpo.pipeline.plan.models import policy_shape
+from dagrpo.pipeline.plan.sequences import Lengths
+from dagrpo.pipeline.plan.training import of_train
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.checks.sharing import resolved
+from dagrpo.trainer.model.fsdp import load_policy, load_reference
+from dagrpo.trainer.model.optimizer import policy_optimizer
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import single_process
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 8, "intermediate_size": 1024}  # 8M parameters
 LEAST = {

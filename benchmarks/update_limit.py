@@ -19,8 +19,8 @@ from benchmarks.packing import Way, arguments, drawn, seconds_of_passes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.distributed import single_process
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.utils.distributed import single_process
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.addmm_, aten.bmm, aten.baddbmm)

@@ -24,17 +24,17 @@ import torch
 from benchmarks.convert import AnonymousPeak
 from PIL import Image
 
-from dagrpo.distributed import single_process
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.model import Fresh, Model
-from dagrpo.params.training import Training
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.optimizer import policy_optimizer
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.optimizer import policy_optimizer
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import single_process
 
 FAMILIES: tuple[Literal["qwen2_5_vl", "qwen3_vl"], ...] = ("qwen2_5_vl", "qwen3_vl")
 PROMPTS, SAMPLES, MICRO_BATCH = 4, 8, 16

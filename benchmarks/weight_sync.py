@@ -16,14 +16,14 @@ import torch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, total_bytes
-from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.background import BackgroundLoop
-from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.pool import ServerPool
-from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.tensor_sync import obstacle_to_sharing, sync_device
-from dagrpo.rollout.engine.version import new_version
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.core.runtime import Engine
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.tensor_sync import obstacle_to_sharing, sync_device
+from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.version import new_version
 
 
 class CountingClient(ServerClient):

@@ -24,9 +24,9 @@ from typing import Any
 from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes
 
-from dagrpo.doctor import needs
-from dagrpo.errors import UserError
-from dagrpo.execution.devices import visible_devices
+from dagrpo.cli.doctor import needs
+from dagrpo.core.errors import UserError
+from dagrpo.utils.devices import visible_devices
 
 ROOT = Path(__file__).parents[2]
 USUAL = ("tests", "shapes", "several", "experiment")
@@ -139,7 +139,7 @@ class Check:
         if count < 2 and not given.rehearse:
             return f"left out: two GPUs are needed, and there is {count or 'none'}"
         end, log = time.time() + seconds, given.out / "several.txt"
-        command = [sys.executable, "-m", "dagrpo.launch", str(max(count, 2)), "benchmarks/gpu/several.py"]
+        command = [sys.executable, "-m", "dagrpo.pipeline.launch", str(max(count, 2)), "benchmarks/gpu/several.py"]
         code = bounded([*command, *(["--toy"] if given.rehearse else [])], log, seconds)
         if code != 0:
             return f"failed: {'out of time' if code is None else 'processes that share a policy'}; see {log}"

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 from benchmarks.gpu import table
 
-from dagrpo.doctor import nvidia_smi
-from dagrpo.execution.environment import environment
-from dagrpo.files import read_json, write_json, write_text
+from dagrpo.cli.doctor import nvidia_smi
+from dagrpo.utils.environment import environment
+from dagrpo.utils.files import read_json, write_json, write_text
 
 ROOT = Path(__file__).parents[2]
 SAME = ("rehearsal", "machine", "versions")  # and the commit, in baselines that can be one

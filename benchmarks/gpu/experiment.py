@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.workflow import clones
+from tests.pipeline.snakemake import clones
 
-from dagrpo.files import read_json
-from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import merged
-from dagrpo.params.presets import composed
-from dagrpo.params.schema import Params, parse
-from dagrpo.times import GROUP, read_times, step_seconds
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import Params, parse
+from dagrpo.utils.files import read_json
+from dagrpo.utils.timings import GROUP, read_times, step_seconds
 
 EXPERIMENT = "smollm2_135m_gsm8k_gpu"
 TOY: dict[str, Any] = {

@@ -9,17 +9,17 @@ from tempfile import TemporaryDirectory
 
 from transformers import AutoConfig
 
-from dagrpo.params.presets import composed
-from dagrpo.params.schema import Params
-from dagrpo.params.yaml_text import read_yaml
-from dagrpo.plan.machine import Machine, machine_for
-from dagrpo.plan.measured import Measured
-from dagrpo.plan.memory import Models
-from dagrpo.plan.published import CONFIGS
-from dagrpo.plan.remedy import fullest
-from dagrpo.plan.seconds import StageSeconds, seconds_of_stages
-from dagrpo.plan.shape import Shape
-from dagrpo.plan.speed import speed_of
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import Params
+from dagrpo.pipeline.plan.machine import Machine, machine_for
+from dagrpo.pipeline.plan.measured import Measured
+from dagrpo.pipeline.plan.memory import Models
+from dagrpo.pipeline.plan.published import CONFIGS
+from dagrpo.pipeline.plan.remedy import fullest
+from dagrpo.pipeline.plan.seconds import StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.pipeline.plan.speed import speed_of
+from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = Path(__file__).parents[2] / "presets"
 CARDS = {"h100": "H100", "h200": "H200", "a100": "A100", "l40s": "L40S", "rtx4090": "RTX 4090"}

@@ -1,6 +1,6 @@
 """Several GPUs together: sums among them, and a policy that they share.
 
-    python -m dagrpo.launch 2 benchmarks/gpu/several.py [--toy]
+    python -m dagrpo.pipeline.launch 2 benchmarks/gpu/several.py [--toy]
 
 prints one line of JSON, of rank 0. With NCCL on GPUs, with gloo on a CPU.
 """
@@ -16,10 +16,10 @@ from benchmarks.gpu import shapes
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from dagrpo.distributed import World, process_group
-from dagrpo.trainer.optimizer import adamw, apply_gradients
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.sharding import _shard_policy
+from dagrpo.trainer.model.fsdp import _shard_policy
+from dagrpo.trainer.model.optimizer import adamw, apply_gradients
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.distributed import World, process_group
 
 MEBIBYTES, TOY_MEBIBYTES = 512, 1  # that are summed
 REPEATED = 5

@@ -17,20 +17,20 @@ from dataclasses import asdict, dataclass
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.determinism import compute_deterministically
-from dagrpo.distributed import single_process
-from dagrpo.gpus import kind_of
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.runtime import Layout, SftRuntime
-from dagrpo.params.training import Training
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.runtime import Layout, SftRuntime
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.layout import prepare_layout
-from dagrpo.trainer.optimizer import adamw, apply_gradients
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.model.optimizer import adamw, apply_gradients
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.sft import accumulate
 from dagrpo.trainer.throughput import Arithmetic
 from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.determinism import compute_deterministically
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.gpu_specs import kind_of
 
 GIBIBYTE = 1 << 30
 H100 = 989e12  # FLOPs per second in bfloat16, which prime-rl divides by

@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.gpu import targets
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_text
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import write_text
 
 BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
 Baseline = Mapping[str, Any]

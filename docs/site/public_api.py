@@ -107,7 +107,7 @@ def _block(directive: str, argument: str, content: str, fence: int, **options: s
 
 
 class Public(SphinxDirective):  # type: ignore[misc]  # Sphinx is not in .venv
-    """`{public} dagrpo.rollout.tools.Tool`; with `:as:` the name by which it is offered."""
+    """`{public} dagrpo.tools.Tool`; with `:as:` the name by which it is offered."""
 
     required_arguments = 1
     option_spec: ClassVar = {"as": str}

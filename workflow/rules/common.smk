@@ -4,37 +4,40 @@ import os
 import sys
 from pathlib import Path
 
-from dagrpo.execution.ancestors import STARTED_BY, name_as_starter
-from dagrpo.execution.devices import visible_devices
-from dagrpo.stages import all_stages
-from dagrpo.workflow import jobs
-from dagrpo.workflow.agreement import agree
-from dagrpo.workflow.configuration import (
+from dagrpo.utils.ancestors import STARTED_BY, name_as_starter
+from dagrpo.utils.devices import visible_devices
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline import jobs
+from dagrpo.pipeline.snakemake.reconcile import agree
+from dagrpo.pipeline.snakemake.configuration import (
     PARAMS,
     checked,
     told_by_snakemake,
 )
-from dagrpo.workflow.dvc_file import keep_current, require_current
-from dagrpo.workflow.dvc_links import keep_other_experiments
-from dagrpo.workflow.dvc_lock import require_readable_lock
-from dagrpo.workflow.folder import require_mirror, require_possible_weights_folder
-from dagrpo.workflow.finish import (
+from dagrpo.pipeline.dvc.file import keep_current, require_current
+from dagrpo.pipeline.dvc.links import keep_other_experiments
+from dagrpo.pipeline.dvc.lock import require_readable_lock
+from dagrpo.pipeline.snakemake.folder import (
+    require_mirror,
+    require_possible_weights_folder,
+)
+from dagrpo.pipeline.snakemake.finish import (
     begin,
     record_runs,
     require_same_parameters,
     show_results,
 )
-from dagrpo.workflow.invocation import (
+from dagrpo.pipeline.snakemake.invocation import (
     is_command,
     require_own_targets,
     runs_jobs,
     wants_report,
 )
-from dagrpo.workflow.locks import hold, is_run_by_another
-from dagrpo.workflow.recording import commit, record_left_over
-from dagrpo.workflow.stop import stop_with_stages
-from dagrpo.workflow.tries import try_of
-from dagrpo.params.schema import read_params
+from dagrpo.pipeline.locks import hold, is_run_by_another
+from dagrpo.pipeline.dvc.recording import commit, record_left_over
+from dagrpo.pipeline.snakemake.stop import stop_with_stages
+from dagrpo.pipeline.trial_runs import try_of
+from dagrpo.config.schema import read_params
 
 # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -12,9 +12,9 @@ from own_code import use_code_of
 
 if __name__ == "__main__":
     use_code_of(Path(__file__).resolve().parents[2])
-    from dagrpo.execution.ancestors import stop_with_the_workflow
+    from dagrpo.utils.ancestors import stop_with_the_workflow
 
     stop_with_the_workflow()  # before the imports, which take seconds
-    from dagrpo.execution.supervisor import main
+    from dagrpo.pipeline.supervisor import main
 
     main(sys.argv[1:])
