@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.engine.sglang.adapters import AdapterForm
 from dagrpo.engine.sglang.command import server_command, write_settings
-from dagrpo.rollout.config import HeadDtype
 from dagrpo.utils.gpu_specs import gpu_named
 
 # The types that a backend's kernels take: fa3 by the check in sgl_kernel's flash_ops ("only supports fp16, bf16, and fp8_e4m3"),

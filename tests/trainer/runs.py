@@ -35,6 +35,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import Terminated
 from dagrpo.core.runtime import Engine, Runtime
+from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
 from dagrpo.data.passages import passages_table
 from dagrpo.data.schema import to_table
@@ -46,7 +47,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.pipeline import launch as launcher
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.config import HeadDtype, Rollout
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard

@@ -25,6 +25,10 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0.01, le=604_800)]  # up to a week; less than a timer's grain would be no limit
 Factor = Annotated[float, Field(ge=-1000, le=1000)]  # of a reward
+Temperature = Annotated[float, Field(ge=0.01, le=100)]  # below, an engine samples greedily
+TopP = Annotated[float, Field(ge=0.001, le=1)]
+TopK = Annotated[int, Field(ge=-1, le=1 << 24)]
+HeadDtype = Literal["float32"] | None  # type of the language-model head; None: that of the model
 Texts = Annotated[list[str], Field(max_length=1000)]
 # Checked by its reader alone. Its values are plain ones within limits, as all of params.yaml: see plain_values.py.
 Unchecked = Annotated[dict[str, Any], Field(max_length=1000)]

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.sglang.adapters import Adapter
-from dagrpo.rollout.config import HeadDtype
 
 
 class RolloutEngine(Protocol):

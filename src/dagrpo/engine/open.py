@@ -15,6 +15,7 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.adapters import Adapter, AdapterFolders
@@ -24,7 +25,6 @@ from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import obstacle_to_sharing, sync_device
 from dagrpo.engine.sglang.weights import WeightsFolder, make_writable
 from dagrpo.engine.version import new_version
-from dagrpo.rollout.config import HeadDtype
 from dagrpo.utils.console import say
 
 API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere

@@ -8,11 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed
-
-Temperature = Annotated[float, Field(ge=0.01, le=100)]  # below, an engine samples greedily
-TopP = Annotated[float, Field(ge=0.001, le=1)]
-TopK = Annotated[int, Field(ge=-1, le=1 << 24)]
+from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed, Temperature, TopK, TopP
 
 
 class Sampling(Section):

@@ -15,13 +15,14 @@ from dagrpo.checkpoints.folder import require_chat_template, require_format, req
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Example
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.engine.open import open_engine
 from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.collect import collect
-from dagrpo.rollout.config import Conversation, HeadDtype
+from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import Surroundings, open_agent

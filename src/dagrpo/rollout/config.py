@@ -8,13 +8,11 @@ from pydantic import Field, model_validator
 from dagrpo.chat.renderers import CHATS
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugged import Choice, Chosen, Several
-from dagrpo.core.section import MOST_TOKENS, Section
-from dagrpo.evaluation.config import Temperature, TopK, TopP
+from dagrpo.core.section import MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
 from dagrpo.rollout.agents import AGENTS, Limits
 from dagrpo.tools import TOOLS, ToolSection
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-HeadDtype = Literal["float32"] | None
 LARGEST_SUPPORT = 4096  # SGLang's --sampling-mask-max-tokens
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.engine.sglang.command import (
     PICTURE_FLAGS,
     divided_environment,
@@ -14,7 +15,6 @@ from dagrpo.engine.sglang.command import (
     server_environment,
     write_settings,
 )
-from dagrpo.rollout.config import HeadDtype
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 ENGINE = Engine(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.engine.sglang.adapters import AdapterForm
 from dagrpo.engine.sglang.toolkit import compiler_environment
-from dagrpo.rollout.config import HeadDtype
 from dagrpo.utils.net import LOOPBACK
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 

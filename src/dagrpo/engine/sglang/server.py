@@ -22,6 +22,7 @@ import psutil
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Engine
+from dagrpo.core.section import HeadDtype
 from dagrpo.engine.errors import (
     NO_GPU_TO_LEAVE,
     ServerError,
@@ -45,7 +46,6 @@ from dagrpo.engine.sglang.phase import phase_in
 from dagrpo.engine.sglang.process import WatchedProcess
 from dagrpo.engine.sglang.servable import require_servable
 from dagrpo.models.pictures import takes_pictures
-from dagrpo.rollout.config import HeadDtype
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY

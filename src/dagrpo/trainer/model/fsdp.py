@@ -18,7 +18,8 @@ from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Reduction
-from dagrpo.rollout.config import HeadDtype, Rollout
+from dagrpo.core.section import HeadDtype
+from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.lora_config import Lora, untrained_tower
 from dagrpo.trainer.model.attention import attend_in_float32
