@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from dagrpo.core.runtime import Runtime
+from dagrpo.pipeline.declaration import threads_of
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.distributed import process_group
-from dagrpo.utils.threads import READ_BY_LIBRARIES, fix_threads, threads_of
+from dagrpo.utils.threads import READ_BY_LIBRARIES, fix_threads
 
 
 @pytest.mark.parametrize("stage", ["sft", "train"])

@@ -91,3 +91,8 @@ class Stage:
     processes: Callable[[Runtime], int] = _one_process  # that are launched together
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs
+
+
+def threads_of(stage: Stage, runtime: Runtime) -> int:
+    """Return the threads of each process: its share of the stage's declaration."""
+    return max(1, stage.needs(runtime).threads // stage.processes(runtime))

@@ -21,7 +21,7 @@ from dagrpo.core.errors import Terminated
 from dagrpo.core.redaction import RedactingFormatter
 from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.damaged import tell_damage
-from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.declaration import Job, Stage, threads_of
 from dagrpo.pipeline.failure_report import Ending, Kind
 from dagrpo.pipeline.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.tracking.attempt import noted
@@ -32,7 +32,6 @@ from dagrpo.utils.files import digest_of, link_or_copy, read_json, replace_folde
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.run_info import Stopwatch, write_account
-from dagrpo.utils.threads import threads_of
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
 _DECLARED = frozenset({MANIFEST, "provenance.json"})

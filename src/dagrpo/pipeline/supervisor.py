@@ -19,7 +19,7 @@ from dagrpo.core.redaction import hide_secrets_in_tracebacks
 from dagrpo.pipeline import runner as frame
 from dagrpo.pipeline.cache import taking_over
 from dagrpo.pipeline.damaged import tell_damage
-from dagrpo.pipeline.declaration import Stage
+from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.record import STATES, declared, outputs_of, runtime_of
 from dagrpo.pipeline.room import TRAINING, require_planned_room
@@ -29,7 +29,7 @@ from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.utils.locks import alone_with
-from dagrpo.utils.threads import fix_threads, threads_of
+from dagrpo.utils.threads import fix_threads
 
 WRITING = STATES / "writing"  # locks of outputs
 

@@ -6,9 +6,6 @@ down to --cores and passes that number to libraries; in a stage run by hand, the
 
 import os
 
-from dagrpo.core.runtime import Runtime
-from dagrpo.pipeline.declaration import Stage
-
 READ_BY_LIBRARIES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -17,11 +14,6 @@ READ_BY_LIBRARIES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-
-
-def threads_of(stage: Stage, runtime: Runtime) -> int:
-    """Return the threads of each process: its share of the stage's declaration."""
-    return max(1, stage.needs(runtime).threads // stage.processes(runtime))
 
 
 def fix_threads(count: int) -> None:

@@ -33,8 +33,9 @@ def train(
     """Take one half of training steps of params.yaml, outside of the DAG. Training itself is `snakemake --cores all target`."""
     from dagrpo.cli.half_steps import place
     from dagrpo.config.schema import read_params
+    from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
-    from dagrpo.utils.threads import fix_threads, threads_of
+    from dagrpo.utils.threads import fix_threads
 
     if rollouts_only == (from_rollouts is not None):
         raise UserError(

@@ -39,10 +39,11 @@ def profile(
     from dagrpo.cli.half_steps.place import training_run
     from dagrpo.cli.own_code import require_own_code
     from dagrpo.cli.status.terminal import console
+    from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
     from dagrpo.utils.console import say
     from dagrpo.utils.devices import own_devices
-    from dagrpo.utils.threads import fix_threads, threads_of
+    from dagrpo.utils.threads import fix_threads
 
     require_own_code()
     params = _params(experiment)
