@@ -18,8 +18,9 @@ from dagrpo.data.schema import to_table
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.rollout.prompts import Prompts
 from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
 from dagrpo.trainer.checks.probe import OUTSIDE, Probe

@@ -13,9 +13,9 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.prompts import training_problems
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import loop
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import single_process

@@ -22,9 +22,10 @@ from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError
 from dagrpo.pipeline.stages.train import rows_to_show
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.rollout.prompts import Prompts
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import prefetch_state as kept_batches
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import read_parquet

@@ -17,7 +17,7 @@ from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.open import may_sync_tensors, open_engine
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.failed_programs import FailedPrograms
-from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import checks, state
 from dagrpo.trainer.accumulators import BeforeUpdate
@@ -27,6 +27,7 @@ from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.batches.prefetch import Untrained, version_of
 from dagrpo.trainer.batches.prompt_sampler import Drawing
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.checks.free_memory import require_room
 from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.checks.suite import Watch, storable

@@ -24,9 +24,9 @@ from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.prompts import training_problems
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import loop
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune

@@ -20,7 +20,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import Agent
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts, prompt_indices, training_problems
+from dagrpo.rollout.prompts import Prompts, prompt_indices
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
@@ -28,6 +28,7 @@ from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.buffer import Buffer
 from dagrpo.trainer.batches.prompt_sampler import Drawing
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.utils.files import read_parquet
 

@@ -22,7 +22,8 @@ from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.rollout.prompts import Prompts
+from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
