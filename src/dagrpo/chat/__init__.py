@@ -1,1 +1,1 @@
-"""From conversations to tokens: templates, renderers and parsers of tool calls."""
+"""Chat templates, renderers and parsers of tool calls."""

@@ -1,1 +1,1 @@
-"""From sampled prompts to packed micro-batches."""
+"""Rollouts, prompt sampling and packed micro-batches."""
