@@ -215,7 +215,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: load_tokenizer(Path(DOWNLOAD)),
         (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/tokenizer_config.json", f"{DOWNLOAD}/tokenizer.json"),
     ),
-    "parameters of the report": (lambda: parameters.recorded([Path(PROVENANCE)], {}), (PROVENANCE,)),
+    "parameters of the report": (lambda: parameters.recorded([Path(PROVENANCE)], {}, {}), (PROVENANCE,)),
     "rollouts of the report": (
         lambda: listed_files(Path(RUN, "rollouts/manifest.json")),
         (f"{RUN}/rollouts/manifest.json",),

@@ -11,10 +11,11 @@ import pytest
 import torch
 from tests.pipeline.plan.conftest import project, qwen3
 
+from dagrpo.config.configuration import configuration_of
 from dagrpo.config.presets import composed, experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.jobs import configuration_file, configuration_of
+from dagrpo.pipeline.jobs import configuration_file
 from dagrpo.pipeline.plan import update
 from dagrpo.pipeline.room import require_planned_room, whole_params
 from dagrpo.trainer.objective import Objective

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import make_experiment
 
+from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.data.schema import SCHEMA
 from dagrpo.evaluation.statistics import wilson
@@ -99,7 +100,7 @@ def test_a_split_that_lacks_a_problem_is_named(tmp_path: Path) -> None:
 def test_a_kind_cannot_be_markup(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, problems=2, steps=2)
     files.splits.append(split(tmp_path / "s", ability=["<script>alert(1)</script>\u202e", "b"], data_source=["x", "x"]))
-    html = render(build(files.read(), Report(completions=1), {}))
+    html = render(build(files.read(), Report(completions=1), {}, Params().model_dump()))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e</th>" in html
     assert html.count("<script") == 1
 
@@ -107,4 +108,6 @@ def test_a_kind_cannot_be_markup(tmp_path: Path) -> None:
 def test_without_samples_nothing_tells_how_hard_a_problem_is_for_base(tmp_path: Path) -> None:
     made = make_experiment(tmp_path, problems=6, samples=0).read()
     assert breakdown(made, TASK).by_base == []
-    assert "Groups of problems" not in render(build(make_experiment(tmp_path / "x", samples=0).read(), Report(), {}))
+    assert "Groups of problems" not in render(
+        build(make_experiment(tmp_path / "x", samples=0).read(), Report(), {}, Params().model_dump())
+    )

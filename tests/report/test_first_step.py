@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import GROUP, Files
 
+from dagrpo.config.schema import Params
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.first_step import AS_THEY_COME, SAME, doubts
@@ -78,6 +79,6 @@ def test_another_task_is_not_compared(experiment: Files) -> None:
 
 
 def test_a_doubt_stands_on_the_page_and_in_the_summary(experiment: Files, tmp_path: Path) -> None:
-    page = replace(build(experiment.read(), Report(), {}), doubts=("Seed 0: <b>odd</b>.",))
+    page = replace(build(experiment.read(), Report(), {}, Params().model_dump()), doubts=("Seed 0: <b>odd</b>.",))
     assert "<b>Doubtful.</b> Seed 0: &lt;b&gt;odd&lt;/b&gt;." in render(page)
     assert "**Doubtful.** Seed 0" in summary_markdown("tiny", page.comparisons, {}, page.doubts)

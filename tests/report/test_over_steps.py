@@ -20,6 +20,7 @@ from tests.report.test_page import Checker
 from tests.report.test_pictures import write_split
 from tests.rollout import conversations
 
+from dagrpo.config.schema import Params
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.kinds import Kinds
@@ -59,7 +60,7 @@ def trained_on(root: Path, steps: Sequence[Sequence[Row]]) -> Files:
 
 
 def page_of(files: Files) -> Page:
-    return build(files.read(), Report(completions=1, prompts=2), {})
+    return build(files.read(), Report(completions=1, prompts=2), {}, Params().model_dump())
 
 
 def test_the_pictures_of_a_prompt_that_came_again_are_shown_once(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_page_of_long_attempts_stays_below_a_megabyte(tmp_path: Path) -> None:
         row |= {"completion_ids": list(range(300)), "rollout_logprobs": [-0.5] * 300}
     other = [row | {"problem_index": number} for number in range(2, 30) for row in group]
     files = trained_on(tmp_path, [[*group, *other]] * 4)
-    html = render(build(files.read(), Report(completions=5, prompts=30), {}))
+    html = render(build(files.read(), Report(completions=5, prompts=30), {}, Params().model_dump()))
     assert len(html.encode()) < 1_000_000
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import HOSTILE, Files, make_experiment
 
+from dagrpo.config.schema import Params
 from dagrpo.core.escape import visible
 from dagrpo.report.build import FIGURE_FILES, build, write
 from dagrpo.report.config import Report
@@ -63,7 +64,7 @@ class Checker(HTMLParser):
 
 
 def page_of(files: Files) -> Page:
-    return build(files.read(), REPORT, {"report": REPORT.model_dump()})
+    return build(files.read(), REPORT, {"report": REPORT.model_dump()}, Params().model_dump())
 
 
 def write_all(page: Page, folder: Path) -> None:
@@ -198,7 +199,7 @@ def with_params(page: Page, stage: str, **sections: object) -> str:
         record = read_json(path)
         if (record["stage"], record["seed"]) == (stage, 0):
             write_json(path, record | {"params": record["params"] | sections})
-            changed = recorded(page.inputs.provenance, {})
+            changed = recorded(page.inputs.provenance, {}, Params().model_dump())
             write_json(path, record)
     return render(replace(page, parameters=changed))
 

@@ -15,6 +15,7 @@ from tests.report.synthetic import Files, make_experiment
 from tests.report.test_page import Checker
 from tests.rollout.problems import example
 
+from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
 from dagrpo.report.build import build
@@ -105,7 +106,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_megabyte(files: Files) -> None:
-    page = build(files.read(), Report(completions=5, smoothing=3), {})
+    page = build(files.read(), Report(completions=5, smoothing=3), {}, Params().model_dump())
     html = render(page)
     assert len(html.encode()) < 1_000_000
     checked = Checker(html)
@@ -118,6 +119,8 @@ def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_
 
 
 def test_a_page_without_pictures_may_load_none(tmp_path: Path) -> None:
-    html = render(build(make_experiment(tmp_path).read(), Report(completions=1, smoothing=3), {}))
+    html = render(
+        build(make_experiment(tmp_path).read(), Report(completions=1, smoothing=3), {}, Params().model_dump())
+    )
     assert "<img" not in html
     assert "img-src" not in html

@@ -13,7 +13,8 @@ from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.locks import RUNNING, lock_of
-from dagrpo.pipeline.record import STATES, TOPS
+from dagrpo.pipeline.record import STATES
+from dagrpo.utils.provenance import TOPS
 
 A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
 

@@ -9,22 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.algorithms.teacher_config import TEACHER
-from dagrpo.config.overlay import flat
+from dagrpo.config.configuration import configuration_of
 from dagrpo.config.schema import Params
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import Needs, Stage
 from dagrpo.pipeline.identity import code_of
-from dagrpo.pipeline.trial_runs import configuration_digest
 from dagrpo.utils.files import digest_of, json_text, write_json
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
 NOT_DATA = frozenset({"script", "code"})
-MISSING = object()
-# Parameters that a history of runs names even at their defaults.
-SHOWN = ("model.name", "experiment.train", "algorithm.loss.name", "training.steps", "training.learning_rate")
 
 
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
@@ -99,13 +95,6 @@ def runtime_file(params: Params) -> str:
 def configuration_file(params: Params) -> str:
     """Return the path of the experiment's configuration, written if missing. For the history of runs: it decides no output."""
     return _file("configuration", configuration_of(params))
-
-
-def configuration_of(params: Params) -> dict[str, Any]:
-    """Return the digest of an experiment's parameters, its seeds, and the non-default parameters by dotted key."""
-    own, defaults = (flat(each.model_dump(exclude={"runtime"})) for each in (params, Params()))
-    changed = {key: value for key, value in own.items() if key in SHOWN or defaults.get(key, MISSING) != value}
-    return {"digest": configuration_digest(params), "seeds": params.experiment.seeds, "changed": changed}
 
 
 def overrides_file(overrides: Mapping[str, Any]) -> str:

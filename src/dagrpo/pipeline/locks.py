@@ -15,12 +15,13 @@ import psutil
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import STATES, TOPS
+from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_text, write_json
 from dagrpo.utils.locks import Holder, noted_holder
+from dagrpo.utils.provenance import TOPS
 from dagrpo.utils.run_environment import Process
 
 RUNNING = STATES / "running"

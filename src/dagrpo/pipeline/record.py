@@ -5,7 +5,7 @@ Read from the command line.
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.integrity import broken_file
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
-TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
-PROVENANCE = "provenance.json"
 NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 
 
@@ -118,14 +117,6 @@ def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, 
         except (UserError, KeyError, TypeError, AttributeError):  # damaged: its stage is about to run again
             continue
     return found
-
-
-def provenances_of(experiment: str) -> Iterator[Path]:
-    """Yield every provenance file of an experiment, except those being written."""
-    for top in TOPS:
-        for path in sorted(Path(top, experiment).rglob(f"*{PROVENANCE}")):
-            if not any(part.startswith(".") for part in path.parts):
-                yield path
 
 
 def _key(record: Mapping[str, Any], outputs: Iterable[Path]) -> str:

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dagrpo.config.configuration import configuration_digest
 from dagrpo.config.overlay import flat
 from dagrpo.config.schema import Params
 from dagrpo.core.experiment import Experiment
 from dagrpo.tracking.variations import TRY
-from dagrpo.utils.files import digest_of
-
-DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +34,6 @@ def try_of(params: Params, held: Params) -> Try:
     overrides |= {key: None for key in other if key not in own}
     digest = configuration_digest(params) if overrides else ""
     return Try(folder=_folder(params.experiment, digest), overrides=overrides)
-
-
-def configuration_digest(params: Params) -> str:
-    """Return one digest for all runs with equal parameters, without section runtime, which changes no result."""
-    return digest_of(params.model_dump(exclude={"runtime"}))[:DIGITS]
 
 
 def _folder(experiment: Experiment, digest: str) -> str:

@@ -29,17 +29,22 @@ FIGURE_FILES = tuple(f"{name}.{suffix}" for name in NAMES for suffix in ("png", 
 
 
 def build(
-    inputs: Inputs, report: Report, own_params: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+    inputs: Inputs,
+    report: Report,
+    own_params: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
 ) -> Page:
     """Compute everything the page shows.
 
-    `own_params`: the report's own part of params.yaml, shown as well; `overrides`: the parameters that make it an override run.
+    own_params: the report's part of params.yaml, shown as well; defaults: of all parameters, by section;
+    overrides: the parameters that make it an override run.
     """
     comparisons = [compare(inputs, task) for task in inputs.tasks]
     recorded_curves = curves(inputs)
     phases = first_and_last(inputs, report.smoothing)
     talk = conversations(inputs, report.completions)
-    parameters = recorded(inputs.provenance, own_params)
+    parameters = recorded(inputs.provenance, own_params, defaults)
     return Page(
         inputs=inputs,
         comparisons=comparisons,

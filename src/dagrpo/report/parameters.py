@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import canonical_json, read_object
 
@@ -40,8 +39,13 @@ class Parameter:
         return self.values != (self.default,)
 
 
-def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, list[Parameter]]:
-    """Return parameters by section; `own` are those of the report stage, whose provenance is not written yet."""
+def recorded(
+    provenance: Sequence[Path], own: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, list[Parameter]]:
+    """Return parameters by section.
+
+    own: those of the report stage, whose provenance is not written yet; defaults: those of the schema; both nested.
+    """
     values: dict[str, set[str]] = {}
     stages: dict[str, set[str]] = {}
     records = [_of_a_stage(path) for path in provenance]
@@ -49,7 +53,7 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
         for key, value in _flat(params):
             values.setdefault(key, set()).add(canonical_json(value))
             stages.setdefault(key, set()).add(stage)
-    defaults = {key: canonical_json(value) for key, value in _flat(Params().model_dump())}
+    texts = {key: canonical_json(value) for key, value in _flat(defaults)}
     sections: dict[str, list[Parameter]] = {}
     for key in sorted(values, key=_position):
         section, _, rest = key.partition(".")
@@ -57,7 +61,7 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
             key=rest,
             values=tuple(sorted(values[key])),
             stages=tuple(sorted(stages[key])),
-            default=defaults.get(key),
+            default=texts.get(key),
         )
         sections.setdefault(section, []).append(parameter)
     return sections

@@ -35,7 +35,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The contents for the run of a seed, or of all seeds (None), from report.history."""
+    """The contents for the run of a seed, or of all seeds (None), from tracking.report_page."""
 
     seed: int | None
     content: Mapping[str, Any]

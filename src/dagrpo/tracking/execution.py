@@ -7,16 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config.configuration import configuration_of
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.jobs import configuration_of
-from dagrpo.pipeline.record import PROVENANCE, TOPS, provenances_of
 from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.variations import TRY, experiment_name, variation_name
 from dagrpo.utils.console import say
 from dagrpo.utils.files import digest_of, read_object, sha256_of
-from dagrpo.utils.provenance import in_order, read_execution
+from dagrpo.utils.provenance import PROVENANCE, TOPS, in_order, provenances_of, read_execution
 from dagrpo.utils.run_environment import Process, user
 from dagrpo.utils.run_info import SUFFIX
 

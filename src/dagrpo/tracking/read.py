@@ -17,9 +17,7 @@ from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
 from dagrpo.evaluation.held_out import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
-from dagrpo.pipeline.record import PROVENANCE
 from dagrpo.report.build import metrics_to_log as difference_metrics
-from dagrpo.report.history import findings, pages, recorded_curves
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
@@ -29,9 +27,11 @@ from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataS
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.problems import problems_of
+from dagrpo.tracking.report_page import findings, pages, recorded_curves
 from dagrpo.trainer.run import step_file
 from dagrpo.utils.files import read_object, read_parquet, sha256_of
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.timings import read_times
 
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import TOPS, provenances_of
 from dagrpo.tracking.attempt import FOLDER, mode
 from dagrpo.tracking.store import (
     artifact_location,
@@ -24,6 +23,7 @@ from dagrpo.tracking.store import (
 from dagrpo.tracking.variations import DVC_NAME, recording_root
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import digest_of, write_text
+from dagrpo.utils.provenance import TOPS, provenances_of
 
 if TYPE_CHECKING:
     from dagrpo.tracking.execution import Execution

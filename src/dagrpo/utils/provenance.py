@@ -4,7 +4,7 @@ A file is named by its path and the sha256 of its content; a checkpoint by its m
 `dagrpo.pipeline.provenance.walk` adds MLflow's history of runs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import read_object
+
+PROVENANCE = "provenance.json"
+TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
 
 
 class File(NamedTuple):
@@ -47,6 +50,14 @@ class LineageRow:
 def files_of(digests: Mapping[str, str]) -> tuple[File, ...]:
     """{path: sha256} as files, sorted by path."""
     return tuple(File(path, digests[path]) for path in sorted(digests))
+
+
+def provenances_of(experiment: str) -> Iterator[Path]:
+    """Yield every provenance file of an experiment, except those being written."""
+    for top in TOPS:
+        for path in sorted(Path(top, experiment).rglob(f"*{PROVENANCE}")):
+            if not any(part.startswith(".") for part in path.parts):
+                yield path
 
 
 def read_execution(provenance: Path) -> Execution:

@@ -8,12 +8,12 @@ import pytest
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
+from dagrpo.data import verifiers_package
 from dagrpo.data.config import Data
 from dagrpo.data.registry import get_task
 from dagrpo.data.task import Problems
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agents import verifiers
 
 
 def task(number: int, prompt: Any = None) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, tasks: list[dict[str, Any]], program
     """What is made of a taskset that lists these."""
     lines = "\n".join(map(json.dumps, tasks))
     command = [sys.executable, "-c", program or f"print({lines!r})"]
-    monkeypatch.setattr(verifiers, "worker_command", lambda config, *, listing: command)
+    monkeypatch.setattr(verifiers_package, "worker_command", lambda *_, **__: command)
     params = Data.model_validate({"verifiers": {"taskset": "sums", "train": 2, "test": 1}})
     return get_task("verifiers").load(params)
 

@@ -11,9 +11,10 @@ from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.agents.verifiers import Config, open_verifiers, worker_command
-from dagrpo.rollout.programs.own_environment import python_of
+from dagrpo.data.verifiers_package import worker_command
+from dagrpo.rollout.agents.verifiers import Config, open_verifiers
 from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.utils.own_environment import python_of
 
 ROOT = Path(__file__).parents[3]
 TASKSETS = Path(__file__).with_name("tasksets")
@@ -37,9 +38,9 @@ def config() -> Config:
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """What the worker lists."""
     monkeypatch.setenv("PYTHONPATH", str(TASKSETS))
-    done = subprocess.run(
-        worker_command(config(), listing=9), capture_output=True, text=True, check=False, env={**os.environ}
-    )
+    given = config()
+    command = worker_command("sums", {}, lock=given.lock, environment=given.environment, list=9)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from dagrpo.algorithms.teacher_config import TEACHER
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import STATES, TOPS
+from dagrpo.pipeline.record import STATES
 from dagrpo.trainer.run import TrainingRun, files_in
+from dagrpo.utils.provenance import TOPS
 
 STEP = re.compile(r"step_([0-9]{5,})\.parquet")
 

@@ -9,7 +9,7 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 from dagrpo.models.pictures import takes_pictures
-from dagrpo.pipeline.record import PROVENANCE, STATES, state_folder
+from dagrpo.pipeline.record import STATES, state_folder
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
@@ -19,6 +19,7 @@ from dagrpo.trainer.run import DESCRIPTION, step_file
 from dagrpo.trainer.sync.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.utils.files import read_object, read_parquet, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
+from dagrpo.utils.provenance import PROVENANCE
 
 RESTORE = "restore it (`dvc pull`), or run the stage train again"
 

@@ -18,7 +18,7 @@ from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure
 from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
-from dagrpo.pipeline.record import provenances_of
+from dagrpo.utils.provenance import provenances_of
 
 _FAILURE = TypeAdapter(Failure)
 

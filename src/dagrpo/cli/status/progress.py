@@ -12,10 +12,11 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.made import named, stage_and_seed
-from dagrpo.pipeline.record import STATES, TOPS
+from dagrpo.pipeline.record import STATES
 from dagrpo.utils.checksummed_json import Damaged, read_sealed
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
+from dagrpo.utils.provenance import TOPS
 from dagrpo.utils.timings import step_seconds
 
 BEGUN = Path(".snakemake/incomplete")

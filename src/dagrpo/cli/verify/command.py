@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
-from dagrpo.pipeline.record import TOPS
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.provenance import TOPS
 
 LONGEST = 300
 

@@ -13,9 +13,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.data.pictures_beside import name_in_card
 from dagrpo.pipeline.changes.made import Made, all_made, experiments
-from dagrpo.pipeline.record import PROVENANCE, TOPS
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
+from dagrpo.utils.provenance import PROVENANCE, TOPS
 
 
 class State(StrEnum):

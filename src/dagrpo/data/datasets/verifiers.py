@@ -44,12 +44,11 @@ def load(params: Data) -> Problems:
 
 def _listed(wanted: VerifiersTaskset) -> list[dict[str, Any]]:
     """Key, hash and prompt of each task, by the package itself in its own environment."""
-    from dagrpo.rollout.agents.verifiers import Config, worker_command, worker_variables
+    from dagrpo.data.verifiers_package import worker_command, worker_variables
 
     if not wanted.taskset:
         raise UserError("data.verifiers.taskset is empty: name the module of a taskset of the package verifiers.")
-    config = Config(name="verifiers", taskset=wanted.taskset, parameters=wanted.parameters)
-    command = worker_command(config, listing=wanted.test + wanted.train)
+    command = worker_command(wanted.taskset, wanted.parameters, list=wanted.test + wanted.train)
     try:
         done = subprocess.run(
             command, env=worker_variables(), capture_output=True, text=True, timeout=SECONDS, check=False

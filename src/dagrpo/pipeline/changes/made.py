@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import PROVENANCE, TOPS, provenances_of
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.provenance import read_execution
+from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of, read_execution
 
 SEED = re.compile(r"/runs/seed_(\d+)/")
 STAGES = (  # by what a provenance file is called within an experiment; the first that fits

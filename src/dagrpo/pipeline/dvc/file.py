@@ -17,13 +17,13 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import Stage
 from dagrpo.pipeline.jobs import NOT_DATA, SCRIPT, code_files, given_inputs, held_out_tasks
-from dagrpo.pipeline.record import TOPS
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.configuration import PARAMS
 from dagrpo.pipeline.snakemake.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import read_text, write_text
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.provenance import TOPS
 
 PATH = Path("dvc.yaml")
 ANEW = "move it away, and have `dagrpo generate` write it anew"

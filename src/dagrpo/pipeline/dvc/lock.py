@@ -13,11 +13,12 @@ from typing import Any
 import yaml
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import STATES, TOPS, provenances_of
+from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives, note_what_ran
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, read_json
+from dagrpo.utils.provenance import TOPS, provenances_of
 
 PATH = Path("dvc.lock")
 KEPT = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`

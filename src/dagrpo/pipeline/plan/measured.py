@@ -15,8 +15,8 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.made import Made, read_made
 from dagrpo.pipeline.jobs import own_params
-from dagrpo.pipeline.record import PROVENANCE, provenances_of
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.run_info import read_accounts
 from dagrpo.utils.timings import GROUP, SECONDS, read_times, step_seconds
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import PROVENANCE
 from dagrpo.pipeline.snakemake.configuration import told_by_snakemake
+from dagrpo.utils.provenance import PROVENANCE
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
 

@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from snakemake.cli import get_argument_parser
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import TOPS
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils.provenance import TOPS
 
 # Options that ask for information or maintenance: nothing is run.
 WITHOUT_JOBS = (

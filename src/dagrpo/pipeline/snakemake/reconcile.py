@@ -22,12 +22,12 @@ from dagrpo.pipeline.damaged import forget_damage, is_noted
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.integrity import is_whole
 from dagrpo.pipeline.jobs import NOT_DATA, SCRIPT, code_files, own_params
-from dagrpo.pipeline.record import provenances_of
 from dagrpo.pipeline.snakemake.configuration import PARAMS
 from dagrpo.pipeline.snakemake.dag import PlannedJob, opened, planned
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.trial_runs import Try
 from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.provenance import provenances_of
 from dagrpo.utils.yaml_text import read_yaml
 
 RECORDS = Path(".snakemake/metadata")

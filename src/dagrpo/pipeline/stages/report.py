@@ -12,6 +12,7 @@ TOKENIZER = "tokenizer.json"
 
 def work(job: Job) -> None:
     """Write the page, its figures, and the numbers for DVC."""
+    from dagrpo.config.schema import Params
     from dagrpo.report.build import build, write
     from dagrpo.report.config import Report
     from dagrpo.report.format import headline
@@ -32,7 +33,7 @@ def work(job: Job) -> None:
         splits=job.inputs.get("splits", []),
         tokenizer=_tokenizer(job.inputs.get("model", [])),
     )
-    page = build(inputs, report, job.params, job.overrides)
+    page = build(inputs, report, job.params, Params().model_dump(), job.overrides)
     html = job.output("html")
     write(
         page,

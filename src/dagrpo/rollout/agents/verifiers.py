@@ -7,8 +7,6 @@ truth is the key of its task; the taskset gives the reward, which the reward com
 from __future__ import annotations
 
 import json
-import os
-import sysconfig
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from pydantic import Field
 
 from dagrpo.core.section import Unchecked
 from dagrpo.core.user_code import NamedCode
+from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ class Config(Limits):
     taskset: str = Field("", description="Module of the taskset, on PYTHONPATH or installed in the environment.")
     parameters: Unchecked = Field({}, description="Of the taskset.")
     harness: str = Field("null", description="Which of the package's agents asks the policy.")
-    lock: str = Field("requirements/verifiers.lock", description="Packages of the environment.")
-    environment: str = Field(".venv-verifiers", description="Folder of the environment; made when first needed.")
+    lock: str = Field(LOCK, description="Packages of the environment.")
+    environment: str = Field(ENVIRONMENT, description="Folder of the environment; made when first needed.")
 
 
 class VerifiersAgent:
@@ -60,44 +59,25 @@ class VerifiersAgent:
         return await attempt(self._gateway, session, sample_index, run, seconds=self._config.seconds)
 
 
-def worker_command(config: Config, *, listing: int = 0) -> list[str]:
-    """Return the command that runs the taskset's tasks, or lists `listing` of them.
-
-    Raises UserError if its environment cannot be created.
-    """
-    from dagrpo.rollout.programs import verifiers_worker_path
-    from dagrpo.rollout.programs.own_environment import python_of
-
-    told = {
-        "taskset": config.taskset,
-        "parameters": config.parameters,
-        "harness": config.harness,
-        "max_turns": config.max_turns,
-        "list": listing,
-    }
-    python = python_of(Path(config.environment), Path(config.lock))
-    return [str(python.absolute()), "-P", str(verifiers_worker_path()), json.dumps(told)]
-
-
-def worker_variables() -> dict[str, str]:
-    """Return our environment variables without secrets. The package prepares its own programs with uv."""
-    from dagrpo.rollout.programs.variables import without_secrets
-
-    variables = without_secrets()
-    return variables | {"PATH": f"{variables.get('PATH', os.defpath)}{os.pathsep}{sysconfig.get_path('scripts')}"}
-
-
 @asynccontextmanager
 async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent, the gateway and the worker. Raises UserError if the environment or the taskset is missing."""
     from dagrpo.core.errors import UserError
+    from dagrpo.data.verifiers_package import worker_command, worker_variables
     from dagrpo.rollout.gateway.server import open_gateway
-    from dagrpo.rollout.programs.own_environment import digest
     from dagrpo.rollout.programs.service import service
+    from dagrpo.utils.own_environment import digest
 
     if not config.taskset:
         raise UserError("rollout.agent.taskset is empty: name the module of a taskset of the package verifiers.")
-    command = worker_command(config)
+    command = worker_command(
+        config.taskset,
+        config.parameters,
+        lock=config.lock,
+        environment=config.environment,
+        harness=config.harness,
+        max_turns=config.max_turns,
+    )
     context.folder.mkdir(parents=True, exist_ok=True)
     made_from = {"taskset": config.taskset, "lock": config.lock, "lock_sha256": digest(Path(config.lock))}
     (context.folder / "verifiers.json").write_text(json.dumps(made_from, indent=2) + "\n")

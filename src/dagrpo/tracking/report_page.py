@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from dagrpo.config.schema import Params
 from dagrpo.evaluation.held_out import with_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
@@ -58,7 +59,7 @@ class Findings:
 
 def findings(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[str, Any]) -> Findings:
     """Compute the findings as the page computes them. `own_params`: the parameters of the stage report."""
-    parameters = recorded(inputs.provenance, own_params)
+    parameters = recorded(inputs.provenance, own_params, Params().model_dump())
     return Findings(
         inputs=inputs,
         comparisons=[compare(inputs, task) for task in inputs.tasks],

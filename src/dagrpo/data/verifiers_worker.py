@@ -27,7 +27,7 @@ async def main(config: dict[str, Any]) -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     identity = config["taskset"]
     taskset = vf.load_taskset(taskset_config_type(identity)(id=identity, **config.get("parameters", {})))
-    if config["list"]:
+    if "list" in config:
         list_tasks(itertools.islice(taskset, config["list"]), output)
         return
     tasks = {task.key: task for task in taskset}
