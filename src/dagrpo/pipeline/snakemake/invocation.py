@@ -47,7 +47,7 @@ WITHOUT_JOBS = (
 def _asked() -> Namespace | None:
     """Parse Snakemake's command line; None if its API is used instead."""
     program = Path(sys.argv[0])
-    if "snakemake" not in (program.name, program.parent.name):  # the latter: python -m snakemake
+    if program.name != "snakemake" and program.parts[-2:] != ("snakemake", "__main__.py"):  # python -m snakemake
         return None
     return get_argument_parser().parse_args(sys.argv[1:])  # type: ignore[no-any-return]
 
