@@ -20,8 +20,8 @@ import torch
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.runtime import Layout
-from dagrpo.trainer.batches.micro_batches import Cutter
-from dagrpo.trainer.batches.packing import Batch, PaddedBatch, TokenSequences
+from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch, TokenSequences
+from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy, token_logprobs
@@ -100,16 +100,16 @@ def drawn(prompts: int, samples: int, prompt_tokens: int, fewest: int, most: int
     )
 
 
-def batches(sequences: TokenSequences, way: Way, micro_batch_size: int) -> Iterator[Batch]:
+def batches(sequences: TokenSequences, way: Way, micro_batch_size: int) -> Iterator[MicroBatch]:
     """The micro-batches of all sequences."""
     budget = Budget(sequences=micro_batch_size, layout=way.layout, share_prompts=way.share_prompts)
-    cutter = Cutter(sequences, budget)
-    spans = cutter.arranged([slice(number, number + 1) for number in range(len(sequences))], 1)
-    for part in cutter.micro_batches(spans, 0, 1):
+    splitter = MicroBatchSplitter(sequences, budget)
+    spans = splitter.arranged([slice(number, number + 1) for number in range(len(sequences))], 1)
+    for part in splitter.micro_batches(spans, 0, 1):
         yield sequences.laid_out(part, PAD, CPU, way.layout, share_prompts=way.share_prompts)
 
 
-def tokens_of(batch: Batch) -> int:
+def tokens_of(batch: MicroBatch) -> int:
     """Those that a pass computes, padding included."""
     prompts = batch.prompts if isinstance(batch, PaddedBatch) else None
     return batch.input_ids.numel() + (0 if prompts is None else prompts.input_ids.numel())

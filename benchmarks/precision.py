@@ -20,7 +20,7 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.runtime import Engine
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.open import open_engine
-from dagrpo.trainer.batches.packing import PaddedBatch, TokenSequences
+from dagrpo.trainer.batches.batch import PaddedBatch, TokenSequences
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 CASES = ["float32", "bfloat16", "bfloat16+head", "float16", "float16+head"]

@@ -26,7 +26,7 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.core.runtime import Reduction
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
@@ -98,7 +98,7 @@ def _compute(initial: Path, micro_batches: int, updates: int) -> None:
                 print(f"| {reduction} | {min(own)[0]:.2f} s | {own[0][1]} |")
 
 
-def _rollouts(count: int) -> RolloutBatch:
+def _rollouts(count: int) -> Batch:
     drawn = torch.Generator().manual_seed(0)
     prompts, completions = (torch.randint(3, 60, (count, 8), generator=drawn).tolist() for _ in range(2))
     return batch_of(prompts, completions, torch.linspace(-1, 1, count))

@@ -26,7 +26,7 @@ from dagrpo.core.types import SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.sglang.adapters import Adapter
-from dagrpo.trainer.checks.weight_sync import HandOver
+from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.lora import add_adapter, begin
@@ -104,7 +104,7 @@ def _round(
     with handed.reading() as tensors:
         engine.load(tensors, f"step_{number}")
         times.append(time.perf_counter())
-        HandOver(Gates(), 0).check(engine, tensors, number, updated=True)
+        WeightSyncCheck(Gates(), 0).check(engine, tensors, number, updated=True)
         times.append(time.perf_counter())
     completions = engine.generate(requests, lockstep=True)
     times.append(time.perf_counter())

@@ -33,7 +33,7 @@ from dagrpo.pipeline.plan.amounts import MEBIBYTE
 from dagrpo.pipeline.plan.models import policy_shape
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.training import of_train
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import policy_optimizer
@@ -172,7 +172,7 @@ def _update(params: Params, model: Path) -> PolicyUpdate:
     )
 
 
-def _rollouts(params: Params, lengths: Lengths, step: int) -> RolloutBatch:
+def _rollouts(params: Params, lengths: Lengths, step: int) -> Batch:
     """The samples of a group have their prompt in common. Some are a token shorter than allowed, so that there is padding."""
     generator, samples = torch.Generator().manual_seed(step), params.training.samples_per_prompt
 
@@ -185,7 +185,7 @@ def _rollouts(params: Params, lengths: Lengths, step: int) -> RolloutBatch:
     written = [lengths.written - row % 2 for row in range(rows)]
     ids = [prompts[row // samples] + drawn(count) for row, count in enumerate(written)]
     masks = [[False] * lengths.prompt + [True] * count for count in written]
-    return RolloutBatch(
+    return Batch(
         sequences=TokenSequences.of(ids, masks),
         trajectories=torch.arange(rows),
         rollout_logprobs=torch.full((sum(written),), -4.0),

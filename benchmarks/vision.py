@@ -28,7 +28,7 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
@@ -133,12 +133,12 @@ class _Steps:
         self._update.run(number, batch, self._update.computed_before(batch))
         return time.process_time() - start
 
-    def _rollouts(self, number: int) -> RolloutBatch:
+    def _rollouts(self, number: int) -> Batch:
         drawn = torch.Generator().manual_seed(number)
         rows = [self._row(number * PROMPTS + prompt, drawn) for prompt in range(PROMPTS) for _ in range(SAMPLES)]
         mask = [[False] * PROMPT + [True] * COMPLETION] * len(rows)
         tokens = len(rows) * COMPLETION
-        return RolloutBatch(
+        return Batch(
             sequences=TokenSequences.of([ids for ids, _ in rows], mask, [files for _, files in rows]),
             trajectories=torch.arange(len(rows)),
             rollout_logprobs=torch.full((tokens,), -5.0),

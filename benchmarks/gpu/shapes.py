@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.runtime import Layout, SftRuntime
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.config import Training
@@ -194,12 +194,12 @@ def fresh(shape: dict[str, int | bool]) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(Qwen3Config(**shape))
 
 
-def made_up(lengths: Sequence[int], vocabulary: int) -> RolloutBatch:
+def made_up(lengths: Sequence[int], vocabulary: int) -> Batch:
     """Rollouts of one prompt token each; all the rest is trained on, so that the head has the most to do."""
     drawn = torch.Generator().manual_seed(0)
     ids = [torch.randint(vocabulary, (length,), generator=drawn).tolist() for length in lengths]
     trained = sum(lengths) - len(lengths)
-    return RolloutBatch(
+    return Batch(
         sequences=TokenSequences.of(ids, [[False] + [True] * (length - 1) for length in lengths]),
         trajectories=torch.arange(len(lengths)),
         rollout_logprobs=torch.full((trained,), -12.0),
@@ -208,7 +208,7 @@ def made_up(lengths: Sequence[int], vocabulary: int) -> RolloutBatch:
     )
 
 
-def _rl(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], object]:
+def _rl(policy: Policy, case: Case, batch: Batch) -> Callable[[int], object]:
     """The policy update of a step, as the stage train takes it."""
     training = Training.model_validate(
         {"prompts_per_step": case.sequences, "samples_per_prompt": 1, "learning_rate": 1e-6, "digests_every": 0}
@@ -229,7 +229,7 @@ def _rl(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], obje
     return lambda step: update.run(step, batch)
 
 
-def _sft(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], object]:
+def _sft(policy: Policy, case: Case, batch: Batch) -> Callable[[int], object]:
     """An update of supervised fine-tuning, as the stage sft takes it."""
     optimizer, layout = adamw(policy.parameters(), 0.01), prepare_layout(policy, case.layout, single_process())
     runtime = SftRuntime(micro_batch_size=case.sequences, head_chunk_tokens=case.head_chunk)

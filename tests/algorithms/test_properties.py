@@ -23,8 +23,8 @@ from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.core.plugged import Choice
-from dagrpo.trainer.batches.micro_batches import Cutter
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.model.policy import TokenLogprobs
 from dagrpo.trainer.objective import Objective
@@ -193,8 +193,8 @@ NOTHING = slice(0, 0)
 def _cut(size: int, ranks: int) -> list[slice]:
     """The micro-batches of all ranks."""
     each = [slice(row, row + 1) for row in range(len(TOKENS))]
-    cutter = Cutter(_laid_out(), Budget(sequences=size))
-    parts = [part for rank in range(ranks) for part in cutter.micro_batches(each, rank, ranks)]
+    splitter = MicroBatchSplitter(_laid_out(), Budget(sequences=size))
+    parts = [part for rank in range(ranks) for part in splitter.micro_batches(each, rank, ranks)]
     return [slice(part[0], part[-1] + 1) if part else NOTHING for part in parts]
 
 

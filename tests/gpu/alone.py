@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.model.fsdp import _shard_policy, load_policy
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
 from dagrpo.trainer.model.policy import Policy, token_logprobs

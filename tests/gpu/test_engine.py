@@ -19,12 +19,12 @@ from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
 from dagrpo.trainer.checks.probe import OUTSIDE, Probe
-from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
@@ -91,7 +91,7 @@ def test_weights_that_are_handed_over_have_the_digests_that_the_server_tells(
         ((held,),) = engine.digests()
         assert counterparts([*held], [*weights.specs]).keys() == held.keys()
         everything = Gates(digest_mebibytes=total_bytes(weights) // (1 << 20) + 1)
-        assert HandOver(everything, 7).check(engine, changed, 1, updated=True) == {COMPARED: len(held)}
+        assert WeightSyncCheck(everything, 7).check(engine, changed, 1, updated=True) == {COMPARED: len(held)}
     finally:
         engine.load(weights, "whole")
 

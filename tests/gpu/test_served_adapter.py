@@ -16,9 +16,9 @@ from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.adapters import Adapter
 from dagrpo.engine.sglang.digests import counterparts, not_held
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
-from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
@@ -53,7 +53,7 @@ def test_its_digests_are_those_of_the_adapter_that_was_handed_over_last(serving:
     known = counterparts([*held], [*both.specs])
     assert known.keys() == held.keys()
     assert not_held([*known], [held], known, both) == []
-    assert HandOver(Gates(), 7).check(serving, changed, 1, updated=True)[COMPARED] >= 1
+    assert WeightSyncCheck(Gates(), 7).check(serving, changed, 1, updated=True)[COMPARED] >= 1
 
 
 def test_it_samples_as_the_merged_weights_do(serving: ServerPool, initial: Path, weights: Tensors) -> None:

@@ -21,7 +21,7 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.core.runtime import Layout
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.utils.determinism import compute_deterministically

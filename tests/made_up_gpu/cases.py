@@ -279,7 +279,7 @@ def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
     """Sequences of four lengths, a quarter of each its prompt; before that the pictures that each shows."""
     import torch
 
-    from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+    from dagrpo.trainer.batches.batch import Batch, TokenSequences
 
     drawn = torch.Generator().manual_seed(0)
     lengths = [LENGTH * (1 + row) // SEQUENCES for row in range(SEQUENCES)]
@@ -291,7 +291,7 @@ def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
             ids[row] = [config.vision_start_token_id, *tokens, config.vision_end_token_id, *ids[row]]
             trained[row] = [False] * (len(tokens) + 2) + trained[row]
     number = sum(map(sum, trained))
-    return RolloutBatch(
+    return Batch(
         sequences=TokenSequences.of(ids, trained, shown),
         trajectories=torch.arange(SEQUENCES),
         rollout_logprobs=torch.full((number,), -7.0),

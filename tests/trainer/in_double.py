@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.trainer.batches.packing import Batch
+from dagrpo.trainer.batches.batch import MicroBatch
 from dagrpo.trainer.model.logit_stats import Extras
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 
@@ -32,7 +32,7 @@ def policy(**config: Any) -> Policy:
     return Policy(model)
 
 
-def computed(policy: Policy, batch: Batch) -> list[Tensor]:
+def computed(policy: Policy, batch: MicroBatch) -> list[Tensor]:
     """All that is read of a batch, and the gradients of all weights."""
     read = token_logprobs(policy, batch, 0.7, Extras(entropy_gradient=True, collision=True))
     weights = torch.linspace(-1, 1, len(read.logprobs), dtype=torch.float64)

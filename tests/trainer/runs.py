@@ -50,7 +50,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
-from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard
+from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, no_report
 from dagrpo.utils.distributed import World, process_group, single_process
 from dagrpo.utils.files import write_parquet
 
@@ -304,7 +304,7 @@ def execute(
     kind: type[ScriptedEngine] = ScriptedEngine,
     world: World | None = None,
     stop: Callable[[int], bool] = lambda step: False,
-    report_held_out: Report = unheard,
+    report_held_out: Report = no_report,
 ) -> tuple[list[str], Reported]:
     """Train with a scripted engine; returns what it was asked and what was reported. Ends where `stop(step)` says."""
     asked: list[str] = []
@@ -328,7 +328,7 @@ def _reported(
     open_engine: EngineOpener,
     world: World,
     stop: Callable[[int], bool],
-    report_held_out: Report = unheard,
+    report_held_out: Report = no_report,
 ) -> Reported:
     reported: Reported = []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from tests.trainer.updates import ALGORITHM, TRAINING, batch_of
 
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
@@ -20,7 +20,7 @@ from dagrpo.utils.distributed import World, process_group
 GROUP = TRAINING.samples_per_prompt
 
 
-def grouped_rollouts(step: int) -> RolloutBatch:
+def grouped_rollouts(step: int) -> Batch:
     """24 trajectories with prompts of two to seven tokens, each of four trajectories, and completions of one to seven."""
     drawn = torch.Generator().manual_seed(step)
     prompts = [torch.randint(3, 60, (2 + group,), generator=drawn).tolist() for group in range(24 // GROUP)]

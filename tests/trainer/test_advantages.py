@@ -16,7 +16,7 @@ from dagrpo.core.plugged import Choice
 from dagrpo.core.types import Score
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 
 SCORE = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
 
@@ -42,10 +42,8 @@ def _trajectory(*masks: str, **changes: Any) -> GradedTrajectory:
     return GradedTrajectory(trajectory=trajectory, score=SCORE)
 
 
-def _rollouts(graded: Sequence[GradedTrajectory], rewards: Sequence[float], **changes: Any) -> StepRollouts:
-    return StepRollouts(
-        step=0, group_size=2, graded=tuple(graded), rewards=torch.tensor(rewards), components={}, **changes
-    )
+def _rollouts(graded: Sequence[GradedTrajectory], rewards: Sequence[float], **changes: Any) -> Rollouts:
+    return Rollouts(step=0, group_size=2, graded=tuple(graded), rewards=torch.tensor(rewards), components={}, **changes)
 
 
 @pytest.mark.parametrize("masks", [["p+++"], ["p+oo++"], ["p+oooo+o+"], ["p++", "po+"]])
@@ -129,7 +127,7 @@ def test_the_time_for_advantages_grows_with_the_number_of_trajectories_and_not_w
     assert exponent < 1.5, seconds
 
 
-def _seconds_for(rollouts: StepRollouts) -> float:
+def _seconds_for(rollouts: Rollouts) -> float:
     start = time.process_time()
     step_advantages(rollouts, _config("grpo"), None, None)
     return time.process_time() - start

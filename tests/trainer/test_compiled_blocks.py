@@ -23,7 +23,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Layout
-from dagrpo.trainer.batches.packing import Batch, TokenSequences
+from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.checks.compilation import prepare_compilation
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model import packed_attention
@@ -62,7 +62,7 @@ def _places(tokens: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     return segment, everywhere - ends[segment]
 
 
-def _batch(lengths: list[int], layout: str) -> Batch:
+def _batch(lengths: list[int], layout: str) -> MicroBatch:
     ids = [[1, 2, 3, *range(4, length + 1)] for length in lengths]
     whole = TokenSequences.of(ids, [[False] * 3 + [True] * (length - 3) for length in lengths])
     share = layout == "shared prompts"
@@ -197,7 +197,7 @@ def test_a_compiled_layer_is_a_third_of_the_kernels() -> None:
     assert 30 < len(calls) < 57
 
 
-def _require_graphs(policy: Policy, batches: Sequence[Batch], graphs: int, backend: str) -> None:
+def _require_graphs(policy: Policy, batches: Sequence[MicroBatch], graphs: int, backend: str) -> None:
     """Check that logprobs and gradients are those of layers that are not compiled, to 1e-5 in float32."""
     uncompiled = [_computed(policy, batch) for batch in batches]
     compile_layers(policy, backend)
@@ -208,7 +208,7 @@ def _require_graphs(policy: Policy, batches: Sequence[Batch], graphs: int, backe
     assert (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())) == (graphs, 0)
 
 
-def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, ...]:
+def _computed(policy: Policy, batch: MicroBatch) -> tuple[Tensor, ...]:
     policy.zero_grad()
     logprobs = token_logprobs(policy, batch, 1.0).logprobs
     torch.autograd.backward(logprobs.sum())

@@ -115,7 +115,7 @@ def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
             for each in grade(*arguments)
         ]
 
-    monkeypatch.setattr("dagrpo.trainer.batches.buffer.grade", graded)
+    monkeypatch.setattr("dagrpo.trainer.batches.step_sampler.grade", graded)
     whole, resumed = (
         _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6) for name in ("whole", "killed")
     )

@@ -17,7 +17,7 @@ from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.dynamic_sampling import Drawn
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.history import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update import UpdateStats
@@ -47,7 +47,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
     return GradedTrajectory(trajectory=trajectory, score=score)
 
 
-ROLLOUTS = StepRollouts(
+ROLLOUTS = Rollouts(
     step=4,
     group_size=2,
     graded=(
@@ -207,12 +207,12 @@ def test_a_damaged_early_step_is_made_again_from_the_state_before_it_and_all_is_
     assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
 
 
-def _left_out() -> StepRollouts:
+def _left_out() -> Rollouts:
     """Three groups of two: of the first one trajectory is excluded, of the third both have no sample."""
     excluded = _changed(_graded(1, 3, 9.0, correct=True), stop_reason="excluded", fault="no server")
     nothing = [_changed(_graded(index, 1, 9.0, correct=True), samples=()) for index in (4, 5)]
     one, two, three = ROLLOUTS.graded[0], ROLLOUTS.graded[2], ROLLOUTS.graded[3]
-    return StepRollouts(
+    return Rollouts(
         step=4,
         group_size=2,
         graded=(one, excluded, two, three, *nothing),

@@ -10,7 +10,7 @@ from dagrpo.algorithms.advantages import ADVANTAGES, Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.core.plugged import Choice
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 
 # Of two prompts with two trajectories each: rewards 1, 0, 0 and 0, and 1, 3, 2 and 2 tokens. Penalties sum to 0.2, 0.3, 0, 0.4.
 PENALTY = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.0, 0.0, 0.3, 0.1], dtype=torch.float64)
@@ -23,13 +23,13 @@ def _token_rewards(batch: RewardBatch, config: Choice) -> torch.Tensor:
 TOKEN_REWARDS = Advantage(config=Choice, function=_token_rewards)
 
 
-def _advantages(name: str, rollouts: StepRollouts, penalty: torch.Tensor | None, **keys: bool) -> list[float]:
+def _advantages(name: str, rollouts: Rollouts, penalty: torch.Tensor | None, **keys: bool) -> list[float]:
     config: Choice = ADVANTAGES.get(name).config(name=name, **keys)
     values: list[float] = step_advantages(rollouts, config, None, penalty).tolist()
     return values
 
 
-def _without(place: int) -> StepRollouts:
+def _without(place: int) -> Rollouts:
     """The same, but for one trajectory that is left out."""
     graded = list(ROLLOUTS.graded)
     graded[place] = replace(

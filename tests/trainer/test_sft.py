@@ -20,8 +20,8 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.trainer.batches.packed import PackedBatch
-from dagrpo.trainer.batches.packing import Batch, PaddedBatch
+from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
+from dagrpo.trainer.batches.packed_rows import PackedBatch
 from dagrpo.trainer.batches.supervised import supervised_sequences
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import SftRun
@@ -163,15 +163,15 @@ def test_micro_batches_and_chunks_change_memory_but_not_the_result(
 @pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("packed", PackedBatch), ("padded", PaddedBatch)])
 def test_it_computes_in_the_layout_of_its_own_section_and_finds_the_same_loss(
     layout: Layout | None,
-    kind: type[Batch],
+    kind: type[MicroBatch],
     inputs: tuple[Path, Path],
     whole: tuple[SftRun, Reported],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    computed: list[Batch] = []
+    computed: list[MicroBatch] = []
 
-    def watched(policy: Policy, batch: Batch, *inputs: Any, **options: Any) -> Any:
+    def watched(policy: Policy, batch: MicroBatch, *inputs: Any, **options: Any) -> Any:
         computed.append(batch)
         return token_logprobs(policy, batch, *inputs, **options)
 

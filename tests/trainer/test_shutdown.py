@@ -20,7 +20,7 @@ from dagrpo.core.errors import Terminated
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.trainer.config import DynamicSampling
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.shutdown import Stop
+from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.distributed import World, single_process
 
 Inputs = tuple[Path, Path]
@@ -139,7 +139,7 @@ def test_what_takes_longer_than_the_grace_time_is_abandoned_and_nothing_is_half_
 
 def test_a_second_interrupt_from_the_keyboard_ends_at_once() -> None:
     reached: list[str] = []
-    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening():
+    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening():
         os.kill(os.getpid(), signal.SIGINT)
         reached.append("the update goes on")
         os.kill(os.getpid(), signal.SIGINT)
@@ -149,7 +149,7 @@ def test_a_second_interrupt_from_the_keyboard_ends_at_once() -> None:
 
 def test_a_second_signal_of_another_kind_is_no_impatience() -> None:
     reached: list[str] = []
-    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening():
+    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)  # as the workflow sends it to stages that have not ended yet
         reached.append("the update goes on")
@@ -175,32 +175,32 @@ def _fails_when_interrupted() -> None:
 
 
 def test_sampling_that_fails_by_itself_is_not_taken_for_a_stop() -> None:
-    with pytest.raises(OSError, match="no server"), Stop(1000, single_process()).listening() as stop:
-        stop.interrupts(_fails)
+    with pytest.raises(OSError, match="no server"), Shutdown(1000, single_process()).listening() as shutdown:
+        shutdown.interruptible(_fails)
 
 
 def test_an_engine_that_the_same_signal_has_ended_does_not_hide_it() -> None:
-    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening() as stop:
-        assert stop.interrupts(_fails_when_interrupted) is None
-        assert stop.told()
+    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening() as shutdown:
+        assert shutdown.interruptible(_fails_when_interrupted) is None
+        assert shutdown.requested()
 
 
 def test_what_breaks_after_the_signal_does_not_hide_it() -> None:
-    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening():
+    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening():
         os.kill(os.getpid(), signal.SIGINT)
         _fails()
 
 
 def test_nothing_is_begun_after_the_signal() -> None:
-    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening() as stop:
+    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening() as shutdown:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.interrupts(_fails) is None
+        assert shutdown.interruptible(_fails) is None
 
 
 def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:
-    with Stop(0.2, NoSignalOnRankZero(rank=1, size=2, device=torch.device("cpu"))).listening() as stop:
+    with Shutdown(0.2, NoSignalOnRankZero(rank=1, size=2, device=torch.device("cpu"))).listening() as shutdown:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert not stop.told()
+        assert not shutdown.requested()
         time.sleep(0.4)
 
 

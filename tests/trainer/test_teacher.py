@@ -25,7 +25,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.teacher import (
     DIVERGENCE,
@@ -162,12 +162,12 @@ class _Longer:
         return (1, 2, 3, *problem.token_ids)
 
 
-def _rollouts(*samples: TokenSample, problem: Problem = PROBLEM) -> StepRollouts:
+def _rollouts(*samples: TokenSample, problem: Problem = PROBLEM) -> Rollouts:
     trajectory = Trajectory(
         problem=problem, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
     )
     score = Score(extracted=None, correct=None, reward=0.0, verdict="missing", components={})
-    return StepRollouts(
+    return Rollouts(
         step=0, group_size=1, graded=(GradedTrajectory(trajectory=trajectory, score=score),), rewards=torch.zeros(1),
         components={},
     )  # fmt: skip

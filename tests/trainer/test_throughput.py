@@ -11,13 +11,13 @@ from tests.trainer.attempts import graded
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.core.runtime import Engine
 from dagrpo.trainer.batches.dynamic_sampling import Drawn
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.throughput import Arithmetic, Throughput, peak_of
 from dagrpo.utils.distributed import single_process
 
-ROLLOUTS = StepRollouts(
+ROLLOUTS = Rollouts(
     step=0,
     group_size=2,
     graded=(graded(0, 0, reward=1.0, tokens=2), graded(0, 1, reward=0.0, tokens=4)),

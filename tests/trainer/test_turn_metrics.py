@@ -8,7 +8,7 @@ from tests.rollout.problems import problem
 
 from dagrpo.core.types import CallStatus, Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.turn_metrics import CALLED, turn_metrics, turn_timings
 
 
@@ -33,8 +33,8 @@ def _graded(**changes: Any) -> GradedTrajectory:
     )
 
 
-def _rollouts(*graded: GradedTrajectory, several_turns: bool = True) -> StepRollouts:
-    return StepRollouts(
+def _rollouts(*graded: GradedTrajectory, several_turns: bool = True) -> Rollouts:
+    return Rollouts(
         step=0,
         group_size=2,
         graded=graded,

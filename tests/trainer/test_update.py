@@ -19,7 +19,7 @@ from tests.trainer.small_updates import (
 )
 from tests.trainer.updates import batch_of
 
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.optimizer import decayed, warmed_up
 from dagrpo.trainer.model.policy import token_logprobs
 
@@ -52,7 +52,7 @@ def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
     policy = small_policy()
     ids, mask = [[1, 2, 5, 9, 9, 6]], [[False, False, True, False, False, True]]
     sequences = TokenSequences.of(ids, mask)
-    batch = RolloutBatch(
+    batch = Batch(
         sequences=sequences,
         trajectories=torch.zeros(1, dtype=torch.int64),
         rollout_logprobs=torch.zeros(2),

@@ -21,7 +21,7 @@ from tests.trainer.small_updates import (
 from tests.trainer.updates import batch_of
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.utils.distributed import World
@@ -91,7 +91,7 @@ def test_micro_batches_change_memory_but_not_the_result() -> None:
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "prompt-mean"])
 @pytest.mark.parametrize("rollouts", [BATCH, SHARED, FILTERED])
 def test_the_gradient_in_double_is_that_of_one_big_batch_however_it_is_cut(
-    budget: Budget, aggregation: str, rollouts: RolloutBatch
+    budget: Budget, aggregation: str, rollouts: Batch
 ) -> None:
     """Sorted by length and cut by sequences or tokens; also where trajectories share a sequence or do not count."""
     algorithm = {

@@ -26,7 +26,7 @@ from dagrpo.core.plugged import Choice
 from dagrpo.core.runtime import Layout
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer import state
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.lora_config import Lora
@@ -50,7 +50,7 @@ ALGORITHM = Algorithm.model_validate(
 )
 
 
-def rollouts(step: int) -> RolloutBatch:
+def rollouts(step: int) -> Batch:
     """24 trajectories of one to seven tokens at most: of the steps 1 and 2 some are left out, and some have two samples.
 
     Both make ranks that have less to do than others, or nothing; step 2 has nothing at all for the second mini-batch.
@@ -65,7 +65,7 @@ def rollouts(step: int) -> RolloutBatch:
     return batch_of(prompts[: len(places)], completions[: len(places)], advantages[places], places=places)
 
 
-def with_pictures(batch: RolloutBatch, processor: PictureProcessor) -> RolloutBatch:
+def with_pictures(batch: Batch, processor: PictureProcessor) -> Batch:
     """The same rollouts, of which some show one picture and some two. Some micro-batches show none."""
     sequences, rows = batch.sequences, []
     parts = torch.split(sequences.token_ids, sequences.lengths.tolist())
@@ -84,13 +84,13 @@ def batch_of(
     completions: list[list[int]],
     advantages: torch.Tensor,
     places: Sequence[int] | None = None,
-) -> RolloutBatch:
+) -> Batch:
     """Prompts and completions as the update reads them; the engine's logprobs are all -1. One trajectory each, or `places`.
 
     advantages: [completions], above 0 where the answer is right.
     """
     pairs = list(zip(prompts, completions, strict=True))
-    return RolloutBatch(
+    return Batch(
         sequences=TokenSequences.of(
             [[*prompt, *completion] for prompt, completion in pairs],
             [[False] * len(prompt) + [True] * len(completion) for prompt, completion in pairs],

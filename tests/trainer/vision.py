@@ -12,7 +12,7 @@ import transformers
 from PIL import Image
 from transformers import PreTrainedModel
 
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import Tower, Vision, tower_module
 

@@ -12,12 +12,10 @@ from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugged import Choice
 from dagrpo.trainer.accumulators import BeforeUpdate
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 
 
-def step_advantages(
-    rollouts: StepRollouts, config: Choice, before: BeforeUpdate | None, penalty: Tensor | None
-) -> Tensor:
+def step_advantages(rollouts: Rollouts, config: Choice, before: BeforeUpdate | None, penalty: Tensor | None) -> Tensor:
     """Return one advantage per token of the kept trajectories, 0 where there is nothing to compare. [tokens] float32
 
     Trajectories that are left out, or that the update does not count, do not enter a baseline. The advantage is NaN where the
@@ -49,12 +47,12 @@ def step_advantages(
     return advantages
 
 
-def _without_a_number(rollouts: StepRollouts) -> list[int]:
+def _without_a_number(rollouts: Rollouts) -> list[int]:
     """Return the indices of trajectories with a non-finite reward: not every estimator propagates it to their advantages."""
     return [place for place in rollouts.kept if not math.isfinite(rollouts.rewards[place])]
 
 
-def _require_none_below_0(rollouts: StepRollouts, places: Sequence[int], name: str) -> None:
+def _require_none_below_0(rollouts: Rollouts, places: Sequence[int], name: str) -> None:
     lowest = min((float(rollouts.rewards[place]) for place in places), default=0.0)
     if lowest < BELOW_0:
         raise UserError(
@@ -68,13 +66,13 @@ def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor | slice) -> Polic
     return PolicyTokens(logprobs=before.logprobs[chosen].double(), collision=before.collision[chosen].double())
 
 
-def _compared(rollouts: StepRollouts) -> list[int]:
+def _compared(rollouts: Rollouts) -> list[int]:
     """Return the indices of the counted trajectories that have another counted trajectory in their group."""
     left = Counter(place // rollouts.group_size for place in rollouts.counted)
     return [place for place in rollouts.counted if left[place // rollouts.group_size] > 1]
 
 
-def _with_greedy_reward(rollouts: StepRollouts, places: Sequence[int]) -> list[int]:
+def _with_greedy_reward(rollouts: Rollouts, places: Sequence[int]) -> list[int]:
     """Return the indices among `places` whose problem's greedy completion was not left out."""
     assert rollouts.greedy_rewards is not None, "the buffer samples them for an estimator that needs them"
     known = (~rollouts.greedy_rewards.isnan()).tolist()
@@ -90,7 +88,7 @@ def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor | slice:
 
 
 def _reward_batch(
-    rollouts: StepRollouts,
+    rollouts: Rollouts,
     places: Sequence[int],
     *,
     lengths: Sequence[int],

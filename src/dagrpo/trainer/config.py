@@ -121,7 +121,7 @@ class Training(Section):
     min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
     max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
     dynamic_sampling: DynamicSampling = Field(
-        DynamicSampling(), description="Drawing prompts until enough of them have samples that differ."
+        DynamicSampling(), description="Sample more prompts until enough groups have samples that differ."
     )
     zero_variance_filter: bool = Field(
         False,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.trainer.batches.buffer import Buffer
 from dagrpo.trainer.batches.prefetch import Ahead, Untrained, version_of
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.batches.step_sampler import StepSampler
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.held_out import HeldOutEvaluations
 from dagrpo.trainer.history import Clock
@@ -25,9 +25,9 @@ class BatchMaker:
     engine: RolloutEngine
     teacher: Teacher | None
     agent: OpenAgent
-    buffer: Buffer
+    buffer: StepSampler
 
-    def make(self, step: int, clock: Clock) -> StepRollouts:
+    def make(self, step: int, clock: Clock) -> Rollouts:
         """Return the rollouts of `step` (0-based), with the teacher's logprobs if there is a teacher."""
         rollouts = self.buffer.next(step)
         clock.lap("rollout")
@@ -62,7 +62,7 @@ class RankZero:
     """Objects that only rank 0 has during the steps."""
 
     engine: RolloutEngine
-    buffer: Buffer
+    buffer: StepSampler
     ahead: Ahead
     grader: Grader
     held_out: HeldOutEvaluations
@@ -74,7 +74,7 @@ class RankZero:
         if self.held_out.is_on:
             clock.lap("held_out")
 
-    def rollouts(self, step: int, clock: Clock) -> StepRollouts:
+    def rollouts(self, step: int, clock: Clock) -> Rollouts:
         """Return the rollouts of `step` (0-based). The engine must hold the weights after `step` updates."""
         self.evaluate(step, clock)
         self.ahead.start(step)

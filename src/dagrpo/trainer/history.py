@@ -20,7 +20,7 @@ from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.types import Score
 from dagrpo.rollout.table import discarded_table, training_table
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks import logprob_differences
 from dagrpo.trainer.checks.finite import OVERFLOWED
 from dagrpo.trainer.integrity import require_whole_file
@@ -136,7 +136,7 @@ class Clock:
         self.laps[f"timing/{inner}_seconds"] = seconds
 
 
-def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
+def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:
     """Return the table of a step's rollouts: prompt by prompt in sampling order, including the discarded ones.
 
     trainer_logprobs: [tokens], of the policy before the update.
@@ -160,7 +160,7 @@ def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
     return pa.concat_tables([table, discarded_table(rollouts.step + 1, rollouts.drawn.discarded)]).take(place_in_order)
 
 
-def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]:
+def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
     """Return a row of metrics.parquet without its step: the figures that belong to a step's result. Timings do not.
 
     Rewards, answers and lengths are of the trajectories that are learned from.
@@ -235,13 +235,13 @@ def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
     return ", ".join([*words, f"{metrics['timing/tokens_per_second']:,.0f} tokens/s"])
 
 
-def _teacher_logprobs(rollouts: StepRollouts) -> list[list[float]] | None:
+def _teacher_logprobs(rollouts: Rollouts) -> list[list[float]] | None:
     """Return the teacher's logprobs of each trajectory's tokens; None without a teacher."""
     told = rollouts.teacher_logprobs
     return None if told is None else [part.tolist() for part in torch.split(told, rollouts.lengths)]
 
 
-def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
+def _greedy_rewards(rollouts: Rollouts) -> list[float | None] | None:
     """Return for each trajectory its problem's greedy reward, None where that is left out; None without greedy completions."""
     if rollouts.greedy_rewards is None:
         return None
@@ -249,14 +249,14 @@ def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
     return [None if math.isnan(reward) else reward for reward in rewards]
 
 
-def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
+def _greedy_reward_mean(rollouts: Rollouts) -> dict[str, float]:
     """Return the mean greedy reward as a metric; {} without greedy completions."""
     if rollouts.greedy_rewards is None:
         return {}
     return {"reward/greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
-def _without_advantage(rollouts: StepRollouts) -> float:
+def _without_advantage(rollouts: Rollouts) -> float:
     """Return the share of groups in which the advantage of every token is 0."""
     assert rollouts.advantages is not None
     parts = torch.split(rollouts.advantages, rollouts.lengths)

@@ -23,14 +23,14 @@ from dagrpo.trainer import checks, state
 from dagrpo.trainer.accumulators import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches import prefetch_state
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.prefetch import Untrained, version_of
-from dagrpo.trainer.batches.prompt_sampler import Drawing
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.checks.free_memory import require_room
 from dagrpo.trainer.checks.sharing import resolved
-from dagrpo.trainer.checks.suite import Watch, storable
+from dagrpo.trainer.checks.suite import CheckSuite, storable
 from dagrpo.trainer.driver import RankZero
 from dagrpo.trainer.held_out import HeldOutEvaluations, is_evaluated
 from dagrpo.trainer.history import Clock, Record, in_brief, rollout_rows, step_metrics
@@ -38,8 +38,8 @@ from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.open_driver import AGENT, open_rank_zero
-from dagrpo.trainer.run import Report, TrainingRun, unheard
-from dagrpo.trainer.shutdown import Stop
+from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.trainer.throughput import Throughput
 from dagrpo.trainer.turn_metrics import CALLED, turn_timings
@@ -59,7 +59,7 @@ def train(
     report: Report,
     world: World,
     opener: EngineOpener = open_engine,
-    report_held_out: Report = unheard,
+    report_held_out: Report = no_report,
 ) -> None:
     """Train to the last step, from the newest state if there is one, and write the outputs.
 
@@ -85,7 +85,7 @@ class Trainer:
         report: Report,
         world: World,
         opener: EngineOpener,
-        report_held_out: Report = unheard,
+        report_held_out: Report = no_report,
     ) -> None:
         """Read the data, then load the policy, so that a bad row fails at once."""
         self._run = run
@@ -107,7 +107,7 @@ class Trainer:
         self._optimizer = policy_optimizer(self._policy, run.training)
         self._base = tensor_digest_of(run.initial)
         self._throughput = Throughput.of(self._policy.model, world, run.runtime.engine)
-        self._watch = Watch(
+        self._watch = CheckSuite(
             run,
             self._problems,
             self._record,
@@ -155,17 +155,17 @@ class Trainer:
         update, saved = self._policy_update(first), first
         self._watch.go_on(self._notes(first).get(GATES, {}))
         weights = EngineWeights(self._policy.model, run, self._world)
-        stop = Stop(run.runtime.grace_seconds, self._world)
-        with self._rank_zero(weights, first) as rank_zero, stop.listening():
+        shutdown = Shutdown(run.runtime.grace_seconds, self._world)
+        with self._rank_zero(weights, first) as rank_zero, shutdown.listening():
             if rank_zero and first == steps:
-                stop.interrupts(partial(rank_zero.evaluate, steps, Clock()))
-            last = steps if self._make_up_missing(rank_zero, weights, first, stop) else first
+                shutdown.interruptible(partial(rank_zero.evaluate, steps, Clock()))
+            last = steps if self._make_up_missing(rank_zero, weights, first, shutdown) else first
             for step in range(first, last):
                 clock = Clock()
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
                 clock.lap("gates")
-                rollouts = stop.interrupts(partial(rank_zero.rollouts, step, clock)) if rank_zero else None
-                if stop.told():
+                rollouts = shutdown.interruptible(partial(rank_zero.rollouts, step, clock)) if rank_zero else None
+                if shutdown.requested():
                     if step > saved:
                         self._save(step, update, rank_zero)
                     break
@@ -177,13 +177,13 @@ class Trainer:
                 stats = update.run(step, batch, before)
                 clock.lap("update")
                 figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
-                goes_on = self._finish_sampling(rank_zero, clock, stop)
+                goes_on = self._finish_sampling(rank_zero, clock, shutdown)
                 # The last weights sample no batch: sync them only for a held-out evaluation.
                 if goes_on and (step + 1 < steps or is_evaluated(run.training, steps)):
                     self._load_into_engine(rank_zero, weights, step + 1)
                 clock.lap("hand_over")
                 if rank_zero and step + 1 == steps:
-                    stop.interrupts(partial(rank_zero.evaluate, steps, clock))
+                    shutdown.interruptible(partial(rank_zero.evaluate, steps, clock))
                 if rank_zero and rollouts:
                     clock.split("rollout", "rewards", rollouts.grading_seconds)
                     self._keep(rollouts, stats, figures, clock, rank_zero.bar)
@@ -196,7 +196,9 @@ class Trainer:
             if rank_zero:
                 rank_zero.ahead.require_sound()
 
-    def _make_up_missing(self, rank_zero: RankZero | None, weights: EngineWeights, first: int, stop: Stop) -> bool:
+    def _make_up_missing(
+        self, rank_zero: RankZero | None, weights: EngineWeights, first: int, shutdown: Shutdown
+    ) -> bool:
         """Sample the missing batches of earlier weights: the run was stopped before that, or had fewer steps.
 
         Returns, in every rank, True if none is missing; the engine then holds the weights after `first` steps.
@@ -204,19 +206,19 @@ class Trainer:
         if not self._world.broadcast(bool(rank_zero.ahead.missing(first)) if rank_zero else None):
             return True
         if rank_zero:
-            stop.interrupts(partial(rank_zero.make_up, first))
-        if stop.told():
+            shutdown.interruptible(partial(rank_zero.make_up, first))
+        if shutdown.requested():
             return False
         self._load_into_engine(rank_zero, weights, first)
         return True
 
-    def _finish_sampling(self, rank_zero: RankZero | None, clock: Clock, stop: Stop) -> bool:
+    def _finish_sampling(self, rank_zero: RankZero | None, clock: Clock, shutdown: Shutdown) -> bool:
         """Wait until sampling has ended. Returns, in every rank, True if the run continues, so that the engine gets new weights."""
         if not self._run.training.staleness:
             return True
-        finished = stop.interrupts(rank_zero.ahead.finish) if rank_zero else None
+        finished = shutdown.interruptible(rank_zero.ahead.finish) if rank_zero else None
         clock.lap("rollout")
-        return not stop.told() and bool(self._world.broadcast(finished))
+        return not shutdown.requested() and bool(self._world.broadcast(finished))
 
     def _save(self, finished: int, update: PolicyUpdate, rank_zero: RankZero | None) -> None:
         """Write the state after `finished` steps; rank 0 knows the prompts that they have sampled, and writes the notes."""
@@ -232,14 +234,14 @@ class Trainer:
         model, optimizer = self._policy.model, self._optimizer
         state.save(run.state, finished, model, optimizer, self._world, notes, keep, self._base, beside)
 
-    def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
+    def _broadcast(self, rollouts: Rollouts | None) -> Batch:
         """Return, in every rank, the data of rank 0's rollouts that the update reads."""
         tensors = rollouts.batch().tensors() if rollouts else None
-        return RolloutBatch.from_tensors(self._world.broadcast_tensors(tensors))
+        return Batch.from_tensors(self._world.broadcast_tensors(tensors))
 
     def _with_advantages(
-        self, rollouts: StepRollouts | None, batch: RolloutBatch, before: BeforeUpdate | None, objective: Objective
-    ) -> tuple[StepRollouts | None, RolloutBatch]:
+        self, rollouts: Rollouts | None, batch: Batch, before: BeforeUpdate | None, objective: Objective
+    ) -> tuple[Rollouts | None, Batch]:
         """Compute the advantages on rank 0, broadcast them and add them to rollouts and batch."""
         if rollouts is not None:
             penalty = None if before is None else objective.penalty(before.logprobs, before.reference_logprobs)
@@ -259,7 +261,7 @@ class Trainer:
             rank_zero.ahead.remember(finished, handed)
 
     def _keep(
-        self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
+        self, rollouts: Rollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
     ) -> None:
         """Record and report a finished step, with the figures of its checks."""
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
@@ -304,9 +306,9 @@ class Trainer:
         with opened as rank_zero:
             yield rank_zero
 
-    def _drawing(self, finished: int) -> Drawing:
+    def _drawing(self, finished: int) -> PromptSampler:
         saved = self._notes(finished).get(DRAWN)
-        return Drawing(self._problems, self._run.training, self._run.seed, finished=finished, saved=saved)
+        return PromptSampler(self._problems, self._run.training, self._run.seed, finished=finished, saved=saved)
 
     def _policy_update(self, finished: int) -> PolicyUpdate:
         run = self._run

@@ -17,10 +17,10 @@ from dagrpo.rollout.prompts import tools_of
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import prefetch_state
-from dagrpo.trainer.batches.buffer import Buffer
 from dagrpo.trainer.batches.prefetch import version_of
-from dagrpo.trainer.batches.prompt_sampler import Drawing
-from dagrpo.trainer.checks.suite import Watch
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
+from dagrpo.trainer.batches.step_sampler import StepSampler
+from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.driver import BatchMaker, RankZero
 from dagrpo.trainer.held_out import HeldOutEvaluations
 from dagrpo.trainer.run import TrainingRun
@@ -40,9 +40,9 @@ def open_rank_zero(
     *,
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
-    drawing: Drawing,
+    drawing: PromptSampler,
     held_out: HeldOutEvaluations,
-    watch: Watch,
+    watch: CheckSuite,
 ) -> Iterator[RankZero]:
     """Open rank 0's part of a run with `finished` steps, while the other ranks give their parts of the weights."""
     with ExitStack() as stack:
@@ -94,9 +94,9 @@ def _buffer(
     agent: OpenAgent,
     grader: Grader,
     problems: Sequence[Problem],
-    drawing: Drawing,
-) -> Buffer:
-    return Buffer(
+    drawing: PromptSampler,
+) -> StepSampler:
+    return StepSampler(
         engine=engine,
         agent=agent,
         grader=grader,

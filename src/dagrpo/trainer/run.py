@@ -19,7 +19,7 @@ DESCRIPTION = "run.json"  # in the folder of a run's state
 Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): called for every finished step
 
 
-def unheard(step: int, metrics: Mapping[str, float]) -> None:
+def no_report(step: int, metrics: Mapping[str, float]) -> None:
     """Discard metrics: the default report."""
 
 

@@ -20,8 +20,8 @@ from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
-from dagrpo.trainer.batches.micro_batches import Cutter
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.batches.supervised import SupervisedSequence, supervised_sequences
 from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.checks import advice_on_memory
@@ -32,7 +32,7 @@ from dagrpo.trainer.model.fsdp import load_policy, reduce_next
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import Report, SftRun
-from dagrpo.trainer.shutdown import Stop
+from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.console import progress
 from dagrpo.utils.determinism import compute_deterministically, explained
 from dagrpo.utils.distributed import World, expand_segments
@@ -95,14 +95,14 @@ class FineTuning:
         finished = state.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
         # Metrics of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
-        stop = Stop(run.grace_seconds, self._world)
-        with self._reporting() as report, stop.listening():
+        shutdown = Shutdown(run.grace_seconds, self._world)
+        with self._reporting() as report, shutdown.listening():
             for step in range(1, finished + 1):
                 report(step, metrics[step - 1])
             for step in range(finished, steps):
                 metrics.append(self._step(step))
                 report(step + 1, metrics[-1])
-                is_told = stop.told()
+                is_told = shutdown.requested()
                 if is_told or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
                     state.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
                 if is_told:
@@ -151,8 +151,8 @@ def accumulate(
     """Add the gradient of this rank's part of a batch; return the loss over all ranks."""
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     each = [slice(row, row + 1) for row in range(len(sequences))]
-    cutter = Cutter(sequences, Budget(sequences=runtime.micro_batch_size))
-    parts = cutter.micro_batches(each, world.rank, world.size)
+    splitter = MicroBatchSplitter(sequences, Budget(sequences=runtime.micro_batch_size))
+    parts = splitter.micro_batches(each, world.rank, world.size)
     on_gpu = world.device.type == "cuda"
     reduction = reduction_of(runtime, on_gpu=on_gpu)
     chunk = head_chunk_of(runtime, on_gpu=on_gpu, linear_head=policy.has_linear_head)

@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 logger = logging.getLogger(__name__)
 
 
-class Stop:
+class Shutdown:
     """Signal to stop, if one has come, and the reaction to the next one."""
 
     def __init__(self, grace_seconds: float, world: World) -> None:
@@ -31,7 +31,7 @@ class Stop:
         self._signal = 0
         self._interrupts = False
 
-    def interrupts(self, work: Callable[[], Result]) -> Result | None:
+    def interruptible(self, work: Callable[[], Result]) -> Result | None:
         """Run the work of rank 0 and return its result; None if a signal interrupts it, or came before and prevented it."""
         try:
             self._interrupts = True
@@ -43,7 +43,7 @@ class Stop:
         finally:
             self._interrupts = False
 
-    def told(self) -> bool:
+    def requested(self) -> bool:
         """Return True if rank 0 has received a signal to stop, in every rank. Every rank calls this.
 
         A signal that reached another rank alone is ignored: its timer is cancelled.
@@ -54,7 +54,7 @@ class Stop:
         return self._signal != 0
 
     @contextmanager
-    def listening(self) -> Iterator["Stop"]:
+    def listening(self) -> Iterator["Shutdown"]:
         """Catch signals to stop inside the block. After it, a caught signal is raised again with its former handler."""
         former: dict[int, Any] = {number: signal.signal(number, self._note) for number in SIGNALS}
         former[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._abandon)

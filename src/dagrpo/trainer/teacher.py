@@ -24,7 +24,7 @@ from dagrpo.models.pictures import PictureProcessor, processor_of, takes_picture
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem, TokenSample
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import TrainingRun
 
 SPARE = 6  # tokens of its context that SGLang's scheduler keeps from a prompt
@@ -83,7 +83,7 @@ class Teacher:
     lockstep: bool
     longest: int  # most tokens that it can read
 
-    def scored(self, rollouts: StepRollouts) -> StepRollouts:
+    def scored(self, rollouts: Rollouts) -> Rollouts:
         """Return the rollouts with the teacher's logprob of each token that the policy wrote in the kept trajectories.
 
         Raises UserError if a sequence is too long for the teacher, or does not begin with its problem's prompt.
@@ -191,7 +191,7 @@ def _folder(run: TrainingRun) -> Path:
     return run.teacher
 
 
-def teacher_metrics(rollouts: StepRollouts, trainer_logprobs: torch.Tensor) -> dict[str, float]:
+def teacher_metrics(rollouts: Rollouts, trainer_logprobs: torch.Tensor) -> dict[str, float]:
     """Return metrics of the policy's distance from the teacher before the update; {} without one.
 
     trainer_logprobs: [tokens], of that policy. The metrics are the reverse divergence KL(policy || teacher) in nats per token,

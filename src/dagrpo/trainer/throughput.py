@@ -14,7 +14,7 @@ from dagrpo.checkpoints.experts import number_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.core.runtime import Engine
 from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_TOKENS
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.utils.distributed import World
 from dagrpo.utils.gpu_specs import kind_of
@@ -88,7 +88,7 @@ class Throughput:
             rollout_peak=None if engine.servers or peak is None else peak * engine.replicas,
         )
 
-    def figures(self, rollouts: StepRollouts, seconds: Mapping[str, float]) -> dict[str, float]:
+    def figures(self, rollouts: Rollouts, seconds: Mapping[str, float]) -> dict[str, float]:
         """Return the throughput of a step, by the seconds of its parts so far; held-out evaluations do not count as training."""
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         cut_off = rollouts.drawn.figures.get(CUT_OFF_TOKENS, 0.0) if rollouts.drawn else 0.0

@@ -12,12 +12,12 @@ import numpy as np
 
 from dagrpo.core.types import CallStatus, StopReason, ToolCall
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 
 CALLED = "tool/called_fraction"  # of the trajectories
 
 
-def turn_metrics(rollouts: StepRollouts) -> dict[str, float]:
+def turn_metrics(rollouts: Rollouts) -> dict[str, float]:
     """Return reproducible metrics; {} if every trajectory has one turn and calls no tool.
 
     Means are over the trajectories that are learned from, and reasons to stop are of all.
@@ -29,7 +29,7 @@ def turn_metrics(rollouts: StepRollouts) -> dict[str, float]:
     return {**_of_turns(trajectories, learned), **_of_calls(learned, rollouts.functions)}
 
 
-def turn_timings(rollouts: StepRollouts) -> dict[str, float]:
+def turn_timings(rollouts: Rollouts) -> dict[str, float]:
     """Return timings, which depend on the machine and are no part of a result."""
     if not rollouts.several_turns:
         return {}

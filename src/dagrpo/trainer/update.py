@@ -10,9 +10,9 @@ from torch import Tensor
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.trainer.accumulators import BeforeUpdate, StepTokens, Sums
-from dagrpo.trainer.batches.micro_batches import NOTHING, Cutter, Part
-from dagrpo.trainer.batches.mini_batches import Divider, RolloutMiniBatch
-from dagrpo.trainer.batches.packing import Batch, PaddedBatch, RolloutBatch
+from dagrpo.trainer.batches.batch import Batch, MicroBatch, PaddedBatch
+from dagrpo.trainer.batches.micro_batches import NOTHING, MicroBatchSplitter, Part
+from dagrpo.trainer.batches.mini_batches import MiniBatch, MiniBatchSplitter
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
@@ -85,7 +85,7 @@ class PolicyUpdate:
         self._policy = policy
         self._reference = reference
         self._optimizer = optimizer
-        self._divider = Divider(algorithm, training, world, seed)
+        self._mini_batches = MiniBatchSplitter(algorithm, training, world, seed)
         self._training = training
         self._budget = budget
         self._temperature = temperature
@@ -106,7 +106,7 @@ class PolicyUpdate:
         scale = {} if self.loss_scale is None else {LOSS_SCALE: self.loss_scale.saved}
         return {COEFFICIENTS: self.objective.coefficients, **scale}
 
-    def before(self, batch: RolloutBatch) -> BeforeUpdate | None:
+    def before(self, batch: Batch) -> BeforeUpdate | None:
         """Return every token of a step under the policy before its first update, in every rank. Costs a forward pass.
 
         None if nothing needs it: a single update computes those logprobs itself.
@@ -115,12 +115,12 @@ class PolicyUpdate:
             return None
         return self.computed_before(batch)
 
-    def computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
+    def computed_before(self, batch: Batch) -> BeforeUpdate:
         """Compute the logprobs before the update unconditionally (see `before`)."""
         with advice_on_memory(*self._limit_of_memory()), torch.no_grad():
             return self._computed_before(batch)
 
-    def run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None = None) -> UpdateStats:
+    def run(self, step: int, batch: Batch, before: BeforeUpdate | None = None) -> UpdateStats:
         """Update on the rollouts of `step` (0-based), whose advantages are set, in one pass.
 
         `before`: the result of the method `before` for them, if it was called. Raises UserError if memory runs out, or if
@@ -134,7 +134,7 @@ class PolicyUpdate:
             self._reference.forget_pictures()
         return stats
 
-    def _run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None) -> UpdateStats:
+    def _run(self, step: int, batch: Batch, before: BeforeUpdate | None) -> UpdateStats:
         seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
         if before is not None:
             seen.fill(before)
@@ -144,9 +144,9 @@ class PolicyUpdate:
         every = self._training.digests_every
         gradients: list[PendingDigests] | None = [] if every and (step + 1) % every == 0 else None
         of_tower: list[float] = []
-        cutter = self._cutter(batch)
+        splitter = self._splitter(batch)
         for number in range(self._training.mini_batches):
-            mini_batch = self._divider.of(step, number, batch, before, cutter)
+            mini_batch = self._mini_batches.of(step, number, batch, before, splitter)
             learning_rate = warmed_up(
                 self._training.learning_rate, mini_batch.update, self._training.learning_rate_warmup_steps
             )
@@ -189,7 +189,7 @@ class PolicyUpdate:
         *of_gradients, of_weights = read([*gradients, weights], self._world)
         return StepDigests(computed=computed, gradients=tuple(of_gradients), weights=of_weights)
 
-    def _apply(self, mini_batch: RolloutMiniBatch, losses: Tensor, learning_rate: float) -> float | None:
+    def _apply(self, mini_batch: MiniBatch, losses: Tensor, learning_rate: float) -> float | None:
         """Update the weights and return the gradient's norm: 0, without an update, if no sequence counts.
 
         Returns None if the norm, a loss or an advantage is not finite in some rank: then no rank updates.
@@ -218,27 +218,29 @@ class PolicyUpdate:
             return "runtime.training.micro_batch_tokens", self._budget.tokens
         return "runtime.training.micro_batch_size", self._budget.sequences
 
-    def _cutter(self, batch: RolloutBatch) -> Cutter:
-        """Return the cutter of a step's mini-batches. Patches do not limit a frozen tower, which sees one picture at a time anyway."""
+    def _splitter(self, batch: Batch) -> MicroBatchSplitter:
+        """Return the splitter of a step's mini-batches. Patches do not limit a frozen tower, which sees one picture at a time anyway."""
         tower, pictures = self._policy.tower, batch.sequences.pictures
         limits = self._budget.patches is not None and tower is not None and not tower.frozen
         files = pictures.files if pictures is not None and limits else ()
-        return Cutter(batch.sequences, self._budget, [tower.patches(file) for file in files] if tower else ())
+        return MicroBatchSplitter(
+            batch.sequences, self._budget, [tower.patches(file) for file in files] if tower else ()
+        )
 
-    def _computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
+    def _computed_before(self, batch: Batch) -> BeforeUpdate:
         seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
-        extras, cutter = self.objective.extras_before, self._cutter(batch)
+        extras, splitter = self.objective.extras_before, self._splitter(batch)
         # Cut as the updates are, so that the first update computes the same bits.
         for number in range(self._training.mini_batches):
-            spans = cutter.arranged(self._divider.spans(batch, number), self._world.size)
-            for part in cutter.micro_batches(spans, self._world.rank, self._world.size):
+            spans = splitter.arranged(self._mini_batches.spans(batch, number), self._world.size)
+            for part in splitter.micro_batches(spans, self._world.rank, self._world.size):
                 micro_batch, places = self._laid_out(batch, part), batch.sequences.trained_places(part)
                 reference = self._reference_logprobs(micro_batch) if self.objective.penalises else None
                 seen.keep(places, self._logprobs(self._policy, micro_batch, extras), reference)
         return seen.of_all_ranks(self._world)
 
     def _accumulate(
-        self, batch: RolloutBatch, mini_batch: RolloutMiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
+        self, batch: Batch, mini_batch: MiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
     ) -> Tensor:
         """Add the gradient of this rank's part of one mini-batch; return the sum of its losses."""
         losses = torch.zeros((), device=self._world.device)
@@ -261,21 +263,21 @@ class PolicyUpdate:
             self.loss_scale.unscale(self._policy.parameters())
         return losses
 
-    def _reference_logprobs(self, micro_batch: Batch) -> Tensor | None:
+    def _reference_logprobs(self, micro_batch: MicroBatch) -> Tensor | None:
         if self._reference is None:
             return None
         with torch.no_grad():
             return self._logprobs(self._reference, micro_batch).logprobs
 
-    def _logprobs(self, policy: Reference, micro_batch: Batch, extras: Extras = PLAIN) -> TokenLogprobs:
+    def _logprobs(self, policy: Reference, micro_batch: MicroBatch, extras: Extras = PLAIN) -> TokenLogprobs:
         return token_logprobs(policy, micro_batch, self._temperature, extras, self._budget.head_chunk_tokens)
 
     def _token_batch(
         self,
-        batch: RolloutBatch,
-        mini_batch: RolloutMiniBatch,
+        batch: Batch,
+        mini_batch: MiniBatch,
         part: Part,
-        micro_batch: Batch,
+        micro_batch: MicroBatch,
         outputs: TokenLogprobs,
         seen: StepTokens,
     ) -> TokenBatch:
@@ -314,7 +316,7 @@ class PolicyUpdate:
             else seen_by_losses.only(batch.counted[numbers].to(device)[micro_batch.rows])
         )
 
-    def _laid_out(self, batch: RolloutBatch, part: Part) -> Batch:
+    def _laid_out(self, batch: Batch, part: Part) -> MicroBatch:
         device, budget = self._world.device, self._budget
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, device)

@@ -19,7 +19,7 @@ from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.own_servers import gpus_of, log_of
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.pipeline.stages import difficulty, sample, train
-from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.utils.devices import VISIBLE
 
@@ -130,7 +130,7 @@ def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_s
             assert addresses <= {"127.0.0.1", "::1"}
             ((one, other),) = engine.digests()
             assert one.keys() == other.keys()
-            gate = HandOver(everything, 7)
+            gate = WeightSyncCheck(everything, 7)
             assert gate.check(engine, initial, 0, updated=False) == {COMPARED: len(one)}
             engine.load(changed, "changed")
             assert gate.check(engine, changed, 1, updated=True) == {COMPARED: len(one)}

@@ -22,10 +22,10 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
-from dagrpo.trainer.batches.buffer import Buffer
 from dagrpo.trainer.batches.full_batch import FullBatch
-from dagrpo.trainer.batches.prompt_sampler import Drawing
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.batches.step_sampler import StepSampler
 from dagrpo.trainer.config import Training
 
 SEED, PROMPTS, SAMPLES = 3, 2, 2
@@ -52,9 +52,9 @@ class Steps:
     """What makes steps, and remembers nothing but what a state does."""
 
     engine: PacedEngine
-    buffer: Buffer
+    buffer: StepSampler
 
-    def next(self, step: int) -> StepRollouts:
+    def next(self, step: int) -> Rollouts:
         rollouts = self.buffer.next(step)
         assert self.engine.at_work.total() == 0, "something still runs"
         return rollouts
@@ -65,12 +65,12 @@ def steps_with(
     engine: PacedEngine, training: Training, saved: Mapping[str, Any] | None = None, *, greedy: bool = False
 ) -> Iterator[Steps]:
     with Grader(1.0) as grader, agent_with({}) as agent:
-        buffer = Buffer(
+        buffer = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=PROBLEMS,
-            drawing=Drawing(PROBLEMS, training, SEED, saved=saved),
+            drawing=PromptSampler(PROBLEMS, training, SEED, saved=saved),
             rollout=Rollout(deterministic=False),
             reward=Reward(),
             training=training,
@@ -81,7 +81,7 @@ def steps_with(
         yield Steps(engine, buffer)
 
 
-def finished(rollouts: StepRollouts) -> list[int]:
+def finished(rollouts: Rollouts) -> list[int]:
     """The rows whose groups have finished, in the order of drawing."""
     assert rollouts.drawn is not None
     used, thrown = iter(rollouts.graded[::SAMPLES]), iter(rollouts.drawn.discarded[::SAMPLES])
@@ -253,8 +253,8 @@ def test_a_batch_is_full_when_its_groups_with_spread_and_those_of_earlier_rounds
 )
 def test_what_is_put_back_follows_from_the_rows_alone(drawn: list[int], done: list[int], left: list[int]) -> None:
     problems = {row: tool_problem(index=row) for row in (1, 2, 3)}
-    drawing = Drawing([*problems.values()], settings_of(), SEED, saved={"position": 0, "retired": []})
-    prompts = Drawing(
+    drawing = PromptSampler([*problems.values()], settings_of(), SEED, saved={"position": 0, "retired": []})
+    prompts = PromptSampler(
         [*problems.values()],
         settings_of(),
         SEED,

@@ -6,15 +6,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.images import SequencePictures
-from dagrpo.trainer.batches.micro_batches import NOTHING, Cutter, Part
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.micro_batches import NOTHING, MicroBatchSplitter, Part
 from dagrpo.trainer.budget import Budget
 
 
-def _cutter(lengths: list[int], **budget: Any) -> Cutter:
+def _splitter(lengths: list[int], **budget: Any) -> MicroBatchSplitter:
     masks = [[False] * (length - 1) + [True] for length in lengths]
-    return Cutter(TokenSequences.of([[5] * length for length in lengths], masks), Budget(**{"sequences": 99, **budget}))
+    return MicroBatchSplitter(
+        TokenSequences.of([[5] * length for length in lengths], masks), Budget(**{"sequences": 99, **budget})
+    )
 
 
 def _spans(*counts: int, start: int = 0) -> list[slice]:
@@ -23,15 +25,15 @@ def _spans(*counts: int, start: int = 0) -> list[slice]:
 
 
 def test_an_odd_number_of_trajectories_is_shared_as_written_by_hand() -> None:
-    cutter, spans = _cutter([2] * 6, sequences=2), _spans(1, 3, 1, 1)  # the second trajectory has three sequences
-    assert cutter.micro_batches(spans, 0, 1) == [(0,), (1, 2, 3), (4, 5)]
-    assert [cutter.micro_batches(spans, rank, 3) for rank in range(3)] == [[(0,)], [(1, 2, 3)], [(4, 5)]]
-    assert [cutter.micro_batches(spans[:2], rank, 3) for rank in range(3)] == [[NOTHING], [(0,)], [(1, 2, 3)]]
+    splitter, spans = _splitter([2] * 6, sequences=2), _spans(1, 3, 1, 1)  # the second trajectory has three sequences
+    assert splitter.micro_batches(spans, 0, 1) == [(0,), (1, 2, 3), (4, 5)]
+    assert [splitter.micro_batches(spans, rank, 3) for rank in range(3)] == [[(0,)], [(1, 2, 3)], [(4, 5)]]
+    assert [splitter.micro_batches(spans[:2], rank, 3) for rank in range(3)] == [[NOTHING], [(0,)], [(1, 2, 3)]]
 
 
 def test_tokens_count_with_their_padding_and_a_longer_sequence_is_alone() -> None:
     """At most 12 tokens: 3 rows of 4; 13 alone; 2 rows padded to 6, where a third would make 18."""
-    assert _cutter([4, 3, 2, 13, 6, 2, 2], tokens=12).micro_batches(_spans(*[1] * 7), 0, 1) == [
+    assert _splitter([4, 3, 2, 13, 6, 2, 2], tokens=12).micro_batches(_spans(*[1] * 7), 0, 1) == [
         (0, 1, 2),
         (3,),
         (4, 5),
@@ -41,24 +43,24 @@ def test_tokens_count_with_their_padding_and_a_longer_sequence_is_alone() -> Non
 
 def test_what_is_cut_is_sorted_from_long_to_short_in_each_ranks_share_and_equals_keep_their_order() -> None:
     spans = _spans(*[1] * 6)
-    cutter = _cutter([3, 5, 3, 2, 4, 4], sequences=2)
-    assert [span.start for span in cutter.arranged(spans, 1)] == [1, 4, 5, 0, 2, 3]
-    assert [span.start for span in cutter.arranged(spans, 2)] == [1, 0, 2, 4, 5, 3]
-    assert cutter.micro_batches(cutter.arranged(spans, 1), 0, 1) == [(1, 4), (5, 0), (2, 3)]
+    splitter = _splitter([3, 5, 3, 2, 4, 4], sequences=2)
+    assert [span.start for span in splitter.arranged(spans, 1)] == [1, 4, 5, 0, 2, 3]
+    assert [span.start for span in splitter.arranged(spans, 2)] == [1, 0, 2, 4, 5, 3]
+    assert splitter.micro_batches(splitter.arranged(spans, 1), 0, 1) == [(1, 4), (5, 0), (2, 3)]
 
 
 def test_one_micro_batch_stays_in_order() -> None:
     spans = _spans(*[1] * 4)
-    assert _cutter([2, 5, 3, 4]).arranged(spans, 1) == spans
-    assert _cutter([2, 5, 3, 4], sequences=2).arranged(spans, 2) == spans
+    assert _splitter([2, 5, 3, 4]).arranged(spans, 1) == spans
+    assert _splitter([2, 5, 3, 4], sequences=2).arranged(spans, 2) == spans
 
 
 def test_a_picture_counts_once_however_many_sequences_show_it() -> None:
     """Pictures of 4, 8 and 16 patches, at most 12 a micro-batch: the samples of one problem share theirs."""
     shown = [(b"a",), (b"a",), (b"a", b"b"), (b"c",), (), (b"b",)]
     sequences = TokenSequences.of([[5, 6]] * 6, [[False, True]] * 6, shown)
-    cutter = Cutter(sequences, Budget(sequences=99, patches=12), [4, 8, 16])
-    assert cutter.micro_batches(_spans(*[1] * 6), 0, 1) == [(0, 1, 2), (3,), (4, 5)]
+    splitter = MicroBatchSplitter(sequences, Budget(sequences=99, patches=12), [4, 8, 16])
+    assert splitter.micro_batches(_spans(*[1] * 6), 0, 1) == [(0, 1, 2), (3,), (4, 5)]
     assert isinstance(sequences.pictures, SequencePictures)
     assert sequences.pictures.files == (b"a", b"b", b"c")
 
@@ -73,9 +75,9 @@ def test_ranks_share_all_sequences_in_equally_many_micro_batches_within_the_budg
     lengths: list[list[int]], size: int, tokens: int, ranks: int
 ) -> None:
     flat, spans = [*itertools.chain.from_iterable(lengths)], _spans(*map(len, lengths))
-    cutter = _cutter(flat, sequences=size, tokens=tokens) if flat else _cutter([2])
-    arranged = cutter.arranged(spans, ranks)
-    shares = [cutter.micro_batches(arranged, rank, ranks) for rank in range(ranks)]
+    splitter = _splitter(flat, sequences=size, tokens=tokens) if flat else _splitter([2])
+    arranged = splitter.arranged(spans, ranks)
+    shares = [splitter.micro_batches(arranged, rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     assert sorted(number for share in shares for part in share for number in part) == [*range(len(flat))]
     whole = [tuple(range(span.start, span.stop)) for span in spans]

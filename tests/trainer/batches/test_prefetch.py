@@ -15,13 +15,13 @@ from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.errors import ServerError
 from dagrpo.trainer.batches.prefetch import Ahead, Untrained, steps_in_sampler
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.history import Clock
 from dagrpo.trainer.sync.weight_sync import copy_in_memory
 
 
-def _batch(step: int) -> StepRollouts:
-    return StepRollouts(step=step, group_size=1, graded=(), rewards=torch.zeros(0), components={})
+def _batch(step: int) -> Rollouts:
+    return Rollouts(step=step, group_size=1, graded=(), rewards=torch.zeros(0), components={})
 
 
 def _weights(finished: int) -> Tensors:
@@ -41,7 +41,7 @@ class _Engine:
     fails_at: int | None = None
     interrupted: threading.Event = field(default_factory=threading.Event)
 
-    def make(self, step: int, clock: Clock) -> StepRollouts:
+    def make(self, step: int, clock: Clock) -> Rollouts:
         self.at_work, version = True, self.loaded
         if self.interrupted.wait(self.seconds(step)):
             raise ServerError("interrupted")
@@ -125,7 +125,7 @@ def test_the_next_batch_is_sampled_while_the_policy_is_updated() -> None:
 
 def test_without_staleness_there_is_no_thread() -> None:
     class Here(_Engine):
-        def make(self, step: int, clock: Clock) -> StepRollouts:
+        def make(self, step: int, clock: Clock) -> Rollouts:
             assert threading.current_thread() is threading.main_thread()
             return super().make(step, clock)
 

@@ -29,8 +29,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Layout, TrainingRuntime
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.batches.micro_batches import Cutter, Part
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter, Part
 from dagrpo.trainer.budget import Budget, usual_sharing
 from dagrpo.trainer.checks.sharing import require_sharing, resolved
 from dagrpo.trainer.model.policy import Policy, token_logprobs
@@ -127,9 +127,9 @@ def test_micro_batches_keep_groups_together_and_count_a_prompt_once(layout: Layo
     """
     pairs = [([*range(1, 10)], [2, 2, 2])] * 4 + [([1] * 5, [3])] + [([*range(2, 11)], [4])] * 4
     sequences, spans = _sequences(pairs), [slice(number, number + 1) for number in range(9)]
-    cutter = Cutter(sequences, Budget(sequences=99, tokens=25, share_prompts=True, layout=layout))
-    arranged = cutter.arranged(spans, 1)
-    assert cutter.micro_batches(arranged, 0, 1) == parts
+    splitter = MicroBatchSplitter(sequences, Budget(sequences=99, tokens=25, share_prompts=True, layout=layout))
+    arranged = splitter.arranged(spans, 1)
+    assert splitter.micro_batches(arranged, 0, 1) == parts
 
 
 @pytest.mark.parametrize(

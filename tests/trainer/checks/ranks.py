@@ -13,7 +13,7 @@ import torch
 from tests.trainer.updates import TRAINING, rollouts
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw
@@ -46,7 +46,7 @@ def run(initial: Path, out: Path, world: World) -> None:
     (out / f"{world.rank}.json").write_text(json.dumps(seen))
 
 
-def _with_a_reward_that_is_no_number(batch: RolloutBatch) -> RolloutBatch:
+def _with_a_reward_that_is_no_number(batch: Batch) -> Batch:
     """Its advantage is none either: that of the first trajectory, which rank 0 alone computes."""
     assert batch.advantages is not None
     advantages = batch.advantages.clone()

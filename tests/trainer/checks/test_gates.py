@@ -9,7 +9,7 @@ from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.trajectory import TokenSample, Trajectory
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.checks import (
     FIRST_STEPS,
     logprob_differences,
@@ -37,7 +37,7 @@ def test_logprob_differences_are_the_mean_and_the_largest() -> None:
 
 def _judged(rollout: list[float], trainer: list[float], dtype: str, state: Path, **gates: Any) -> dict[str, float]:
     """Of a step 3 with a prompt of one token and an answer of so many."""
-    batch = RolloutBatch(
+    batch = Batch(
         sequences=TokenSequences.of([[5, *range(len(rollout))]], [[False] + [True] * len(rollout)]),
         trajectories=torch.tensor([0]),
         rollout_logprobs=torch.tensor(rollout),

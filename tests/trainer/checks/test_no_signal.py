@@ -2,7 +2,7 @@
 
 import pytest
 
-from dagrpo.trainer.checks.no_signal import METRIC, LearnsNothing
+from dagrpo.trainer.checks.no_signal import METRIC, NoSignal
 from dagrpo.trainer.checks_config import Gates
 
 STEPS = Gates().steps_in_a_row
@@ -20,7 +20,7 @@ def _metrics(**own: float) -> dict[str, float]:
 
 
 def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[str]:
-    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
+    watched = NoSignal(Gates(), seed=3, max_new_tokens=20)
     for step in range(1, steps + 1):
         watched.counted(_metrics(**own))
         watched.check(step)
@@ -59,7 +59,7 @@ def test_it_is_said_again_only_after_as_many_steps_more(capsys: pytest.CaptureFi
 
 
 def test_one_problem_whose_samples_differ_begins_the_count_anew() -> None:
-    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
+    watched = NoSignal(Gates(), seed=3, max_new_tokens=20)
     counts = [
         watched.counted(_metrics(**{"rollout/groups_without_advantage": share}))[METRIC]
         for share in (1.0, 1.0, 0.97, 1.0)
@@ -68,7 +68,7 @@ def test_one_problem_whose_samples_differ_begins_the_count_anew() -> None:
 
 
 def test_a_share_that_is_left_open_is_not_watched(capsys: pytest.CaptureFixture[str]) -> None:
-    watched = LearnsNothing(Gates(without_advantage=None), seed=3, max_new_tokens=20)
+    watched = NoSignal(Gates(without_advantage=None), seed=3, max_new_tokens=20)
     counts = [watched.counted(_metrics())[METRIC] for _ in range(STEPS)]
     watched.check(STEPS)
     assert counts == [0] * STEPS

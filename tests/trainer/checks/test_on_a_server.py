@@ -26,7 +26,7 @@ from dagrpo.rollout.prompts import Prompts
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
-from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
@@ -87,7 +87,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
 def test_a_healthy_hand_over_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:
     ((held,),) = engine.digests()
     assert counterparts([*held], [*weights]).keys() == held.keys()
-    figures = HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
+    figures = WeightSyncCheck(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
     assert figures == {COMPARED: len(held)}
 
 
@@ -107,7 +107,7 @@ def test_half_of_the_weights_are_refused_by_digest_and_by_probe(
     engine.load(StateTensors(weights | {name: tensor * 1.5 for name, tensor in half.items()}), "half")
     try:
         with pytest.raises(UserError, match="after step 3 server 0 holds other weights than it was handed"):
-            HandOver(Gates(), 7).check(engine, StateTensors(weights), 3, updated=True)
+            WeightSyncCheck(Gates(), 7).check(engine, StateTensors(weights), 3, updated=True)
         with pytest.raises(UserError, match=r"before step 4: of .* probed tokens") as caught:
             probe_of(Rollout()).check(engine, 3)
     finally:
@@ -144,6 +144,6 @@ def test_a_server_that_goes_on_with_packed_copies_of_old_weights_is_refused_by_t
         with pytest.raises(UserError, match="probed tokens"):
             probe.check(engine, 0)
         engine.load(StateTensors(weights), "new")
-        HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
+        WeightSyncCheck(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
         with pytest.raises(UserError, match="probed tokens"):
             probe.check(engine, 1)

@@ -9,8 +9,8 @@ from tests.trainer import runs
 from tests.trainer.conftest import inputs
 
 from dagrpo.core.runtime import Layout
-from dagrpo.trainer.batches.packed import PackedBatch
-from dagrpo.trainer.batches.packing import Batch, PaddedBatch
+from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
+from dagrpo.trainer.batches.packed_rows import PackedBatch
 from dagrpo.trainer.checks import probe
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.policy import token_logprobs
@@ -19,11 +19,11 @@ __all__ = ["inputs"]
 
 
 @pytest.fixture
-def scored(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[MicroBatch]:
     """The batches that probes were scored in."""
-    batches: list[Batch] = []
+    batches: list[MicroBatch] = []
 
-    def watched(policy: Any, batch: Batch, *inputs: Any) -> Any:
+    def watched(policy: Any, batch: MicroBatch, *inputs: Any) -> Any:
         batches.append(batch)
         return token_logprobs(policy, batch, *inputs)
 
@@ -33,7 +33,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
 
 @pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("packed", PackedBatch), ("padded", PaddedBatch)])
 def test_a_probe_has_the_layout_of_the_update(
-    layout: Layout | None, kind: type[Batch], inputs: tuple[Path, Path], scored: list[Batch], tmp_path: Path
+    layout: Layout | None, kind: type[MicroBatch], inputs: tuple[Path, Path], scored: list[MicroBatch], tmp_path: Path
 ) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1, layout=layout)
     _, ((_, figures),) = runs.execute(run)
@@ -43,7 +43,7 @@ def test_a_probe_has_the_layout_of_the_update(
 
 @pytest.mark.parametrize("share_prompts", [True, False])
 def test_a_probe_shares_prompts_as_the_update_does(
-    share_prompts: bool, inputs: tuple[Path, Path], scored: list[Batch], tmp_path: Path
+    share_prompts: bool, inputs: tuple[Path, Path], scored: list[MicroBatch], tmp_path: Path
 ) -> None:
     """Ten problems, of which so many are asked that some are asked again: these share a prompt."""
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1, share_prompts=share_prompts)

@@ -7,7 +7,7 @@ import pytest
 from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.checks.prompt_order import require_prompts
 from dagrpo.trainer.config import Training
 from dagrpo.utils.files import write_parquet
@@ -33,7 +33,7 @@ def _recorded(folder: Path, *steps: list[int]) -> None:
 def _check(folder: Path, steps: int, **changed: Any) -> None:
     values = {"prompts_per_step": 2, "samples_per_prompt": 2, "order": "easy_first"}
     training = Training.model_validate(values | changed)
-    require_prompts(lambda step: folder / f"{step}.parquet", steps, Drawing(PROBLEMS, training, 0), training)
+    require_prompts(lambda step: folder / f"{step}.parquet", steps, PromptSampler(PROBLEMS, training, 0), training)
 
 
 def test_records_of_the_planned_prompts_pass(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_where_a_step_may_draw_more_the_next_goes_on_behind_all_that_it_drew(tmp
 def _check_cut(folder: Path, *cut_off: int) -> None:
     values: dict[str, Any] = {"prompts_per_step": 2, "samples_per_prompt": 2, "order": "easy_first"}
     training = Training.model_validate(values | {"dynamic_sampling": {"oversampling": 2.0, "max_aborts": 1}})
-    drawing = Drawing(PROBLEMS, training, 0)
+    drawing = PromptSampler(PROBLEMS, training, 0)
     require_prompts(
         lambda step: folder / f"{step}.parquet", len(cut_off), drawing, training, lambda step: cut_off[step - 1]
     )

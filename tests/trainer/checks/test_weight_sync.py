@@ -7,7 +7,7 @@ from tests.rollout.scripted_engine import ScriptedEngine
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.sglang.digests import digest_on_cpu
-from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 
 State = dict[str, torch.Tensor]
@@ -31,7 +31,7 @@ def _weights(step: int) -> State:
 
 
 def test_an_engine_that_holds_what_it_was_handed_passes_at_every_step() -> None:
-    gate = HandOver(Gates(), seed=7)
+    gate = WeightSyncCheck(Gates(), seed=7)
     for step in range(5):
         weights = _weights(step)
         assert gate.check(_Holding(weights, weights), StateTensors(weights), step, updated=step > 0) == {COMPARED: 16}
@@ -43,7 +43,7 @@ def test_an_engine_that_loaded_half_of_the_weights_is_refused_and_named() -> Non
     with pytest.raises(
         UserError, match=r"after step 1 server 1 holds other weights .*: 4 of 8 tensors .* layer\.[0-3]"
     ):
-        HandOver(Gates(), seed=7).check(_Holding(new, half), StateTensors(new), 1, updated=True)
+        WeightSyncCheck(Gates(), seed=7).check(_Holding(new, half), StateTensors(new), 1, updated=True)
 
 
 def test_one_bit_of_one_tensor_is_found() -> None:
@@ -51,7 +51,7 @@ def test_one_bit_of_one_tensor_is_found() -> None:
     flipped = weights | {"layer.5.weight": weights["layer.5.weight"].clone()}
     flipped["layer.5.weight"].view(torch.int32)[3] ^= 1
     with pytest.raises(UserError, match=r"1 of 8 tensors .* such as layer\.5\.weight"):
-        HandOver(Gates(), seed=7).check(_Holding(flipped), StateTensors(weights), 1, updated=True)
+        WeightSyncCheck(Gates(), seed=7).check(_Holding(flipped), StateTensors(weights), 1, updated=True)
 
 
 def test_each_rank_of_a_server_is_compared_with_its_share_and_has_to_change() -> None:
@@ -61,7 +61,7 @@ def test_each_rank_of_a_server_is_compared_with_its_share_and_has_to_change() ->
     def ranks(left: torch.Tensor, right: torch.Tensor) -> _Holding:
         return _Holding([{name: left[:, :4]}, {name: right[:, 4:]}])
 
-    gate = HandOver(Gates(unchanged_weights=1), seed=7)
+    gate = WeightSyncCheck(Gates(unchanged_weights=1), seed=7)
     assert gate.check(ranks(whole, whole), StateTensors({name: whole}), 0, updated=False) == {COMPARED: 1}
     assert gate.check(ranks(later, later), StateTensors({name: later}), 1, updated=True) == {COMPARED: 1}
     with pytest.raises(UserError, match="after step 2 server 0 holds other weights"):
@@ -74,13 +74,13 @@ def test_each_rank_of_a_server_is_compared_with_its_share_and_has_to_change() ->
 def test_an_adapter_that_several_ranks_divide_is_refused() -> None:
     adapter = {"base_model.model.model.layers.0.mlp.down_proj.lora_A.weight": torch.zeros(4, 8)}
     with pytest.raises(UserError, match="server 0 divides the adapter over 2 GPUs, so that it cannot be verified"):
-        HandOver(Gates(), seed=7).check(_Holding([adapter, adapter]), StateTensors(adapter), 0, updated=False)
+        WeightSyncCheck(Gates(), seed=7).check(_Holding([adapter, adapter]), StateTensors(adapter), 0, updated=False)
 
 
 def test_a_large_model_is_compared_in_parts_that_differ_from_step_to_step() -> None:
     """The first that is drawn, and 2 MiB of others."""
     weights = {f"layer.{number}.weight": torch.zeros(1 << 18) for number in range(4)}  # 1 MiB each
-    gate, compared = HandOver(Gates(digest_mebibytes=2), seed=7), set()
+    gate, compared = WeightSyncCheck(Gates(digest_mebibytes=2), seed=7), set()
     for step in range(12):
         for name in weights:
             wrong = {**weights, name: torch.ones(1 << 18)}
@@ -93,12 +93,12 @@ def test_a_large_model_is_compared_in_parts_that_differ_from_step_to_step() -> N
 
 def test_a_tensor_larger_than_the_limit_has_its_turn() -> None:
     weights = {"embedding.weight": torch.zeros(1 << 19)}  # 2 MiB
-    gate = HandOver(Gates(digest_mebibytes=1), seed=7)
+    gate = WeightSyncCheck(Gates(digest_mebibytes=1), seed=7)
     assert gate.check(_Holding(weights), StateTensors(weights), 0, updated=False) == {COMPARED: 1}
 
 
 def test_weights_that_never_change_although_the_policy_is_updated_end_the_run_at_the_third_hand_over() -> None:
-    gate, weights = HandOver(Gates(), seed=7), _weights(0)
+    gate, weights = WeightSyncCheck(Gates(), seed=7), _weights(0)
     gate.check(_Holding(weights), StateTensors(weights), 0, updated=False)
     for step in (1, 2):
         gate.check(_Holding(weights), StateTensors(weights), step, updated=True)
@@ -107,13 +107,13 @@ def test_weights_that_never_change_although_the_policy_is_updated_end_the_run_at
 
 
 def test_weights_that_were_not_updated_may_stay_as_they_are() -> None:
-    gate, weights = HandOver(Gates(unchanged_weights=1), seed=7), _weights(0)
+    gate, weights = WeightSyncCheck(Gates(unchanged_weights=1), seed=7), _weights(0)
     for step in range(4):
         gate.check(_Holding(weights), StateTensors(weights), step, updated=False)
 
 
 def test_an_engine_with_names_of_its_own_is_not_compared_but_has_to_change() -> None:
-    gate, other = HandOver(Gates(unchanged_weights=1), seed=7), {"experts.w13_weight": torch.ones(3)}
+    gate, other = WeightSyncCheck(Gates(unchanged_weights=1), seed=7), {"experts.w13_weight": torch.ones(3)}
     weights = StateTensors(_weights(0))
     assert gate.check(_Holding(other), weights, 0, updated=False) == {COMPARED: 0}
     with pytest.raises(UserError, match="in 1 hand-overs in a row not a bit"):
@@ -121,4 +121,7 @@ def test_an_engine_with_names_of_its_own_is_not_compared_but_has_to_change() -> 
 
 
 def test_at_0_mebibytes_nobody_is_asked() -> None:
-    assert HandOver(Gates(digest_mebibytes=0), seed=7).check(ScriptedEngine(), StateTensors({}), 0, updated=True) == {}
+    assert (
+        WeightSyncCheck(Gates(digest_mebibytes=0), seed=7).check(ScriptedEngine(), StateTensors({}), 0, updated=True)
+        == {}
+    )

@@ -24,7 +24,7 @@ from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
-from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
+from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy
@@ -94,7 +94,7 @@ def test_every_tensor_of_the_tower_and_of_the_language_model_is_compared(engine:
     known = counterparts([*held], [*weights])
     assert {part for parts in known.values() for part in parts} == weights.keys()
     assert {name for name in held if name not in known} <= {"model.layers.0.self_attn.rotary_emb.axis_map"}
-    figures = HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
+    figures = WeightSyncCheck(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
     assert figures == {COMPARED: len(known)}
 
 
@@ -122,6 +122,6 @@ def test_pictures_that_a_server_has_seen_with_another_tower_are_found_by_the_pro
     probe.check(engine, 0)
     weights = StateTensors(_with_another_tower(policy))
     engine.load(weights, "moved")
-    HandOver(Gates(), 7).check(engine, weights, 1, updated=True)
+    WeightSyncCheck(Gates(), 7).check(engine, weights, 1, updated=True)
     with pytest.raises(UserError, match=r"before step 2: of .* probed tokens"):
         probe.check(engine, 1)

@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
 from dagrpo.trainer.model.lora import add_adapter, begin

@@ -15,7 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.head import read_of_head

@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.logit_stats import Extras, LogitProcessing
 from dagrpo.trainer.model.optimizer import adamw, take_step
 from dagrpo.trainer.model.policy import Policy, require_known_logits, token_logprobs
@@ -69,7 +69,7 @@ def test_a_softmax_over_the_support_is_that_of_transformers_over_these_tokens_al
     sequences = TokenSequences.of([[5, 6, 7, 8], [9, 10]], [[False, False, True, True], [False, True]])
     support = TokenSupport.of([array("i", ids) for ids in ([3, 7, 9], [8], range(40))])
     assert support is not None
-    rollouts = RolloutBatch(
+    rollouts = Batch(
         sequences=sequences,
         trajectories=torch.arange(2),
         rollout_logprobs=torch.zeros(3),

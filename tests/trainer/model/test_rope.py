@@ -8,7 +8,7 @@ from tests.trainer.in_double import SIZES
 from transformers import Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.packing import Batch, TokenSequences
+from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.rope import longest_of_one_rope
 
@@ -42,7 +42,7 @@ def test_a_longer_sequence_is_refused_in_any_layout(config: Any, layout: str) ->
         token_logprobs(policy, share, 1.0)
 
 
-def _batch(written: int, layout: str) -> Batch:
+def _batch(written: int, layout: str) -> MicroBatch:
     """Two samples of a prompt of nine tokens."""
     ids = [[*range(1, 10), *[sample] * written] for sample in (3, 4)]
     sequences = TokenSequences.of(ids, [[False] * 9 + [True] * written] * 2)

@@ -9,7 +9,7 @@ from tests.trainer import vision
 from torch import Tensor
 
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.model.policy import Policy, require_known_logits
 from dagrpo.trainer.model.vision_tower import Vision
 

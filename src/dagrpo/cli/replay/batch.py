@@ -20,8 +20,8 @@ from dagrpo.cli.replay.pictures import PicturesOf, no_pictures
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
 from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.dynamic_sampling import spread
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.sampling_mask import TokenSupport
 
@@ -33,7 +33,7 @@ class RecordedStep:
     """Contents of one step's rollout table."""
 
     step: int  # from 1
-    batch: RolloutBatch  # with its advantages
+    batch: Batch  # with its advantages
     trainer_logprobs: Tensor  # [trained tokens] float32, of the policy before the step
 
 
@@ -68,7 +68,7 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures
     samples = [(each, *sample) for each in learned for sample in each.samples]
     return RecordedStep(
         step=rows[0]["step"],
-        batch=RolloutBatch(
+        batch=Batch(
             sequences=TokenSequences.of(
                 [token_ids for _, token_ids, _ in samples],
                 [mask for _, _, mask in samples],

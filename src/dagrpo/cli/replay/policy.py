@@ -11,7 +11,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import TrainingRuntime
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.sharing import prepare, resolved
 from dagrpo.trainer.config import Training
@@ -73,7 +73,7 @@ class UpdatedPolicy:
         self._prepared.add(budget)
         return budget
 
-    def update(self, step: int, batch: RolloutBatch, budget: Budget, hashed_by: Hash | None = None) -> UpdateStats:
+    def update(self, step: int, batch: Batch, budget: Budget, hashed_by: Hash | None = None) -> UpdateStats:
         """Run the update of `step` (1-based) on its rollouts, which have advantages. `hashed_by`: as in PolicyUpdate.
 
         Raises UserError if they lack the teacher's logprobs, from which the run learns, or have tokens outside the policy's vocabulary,
@@ -111,7 +111,7 @@ class UpdatedPolicy:
             prepare(self._policy, budget, self._world)
             self._prepared.add(budget)
 
-    def _require_known_tokens(self, step: int, batch: RolloutBatch) -> None:
+    def _require_known_tokens(self, step: int, batch: Batch) -> None:
         known = int(self.model.config.get_text_config().vocab_size)
         lowest, highest = (int(each) for each in batch.sequences.token_ids.aminmax())
         if lowest < 0 or highest >= known:

@@ -23,7 +23,7 @@ from dagrpo.core.runtime import Layout
 from dagrpo.pipeline.plan.counting import Counting, Kernel
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.stand_in import META, StandIn
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.budget import CACHED, Budget
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.lora_config import Lora
@@ -277,7 +277,7 @@ def _update(policy: Policy, reference: Any, passes: Passes, device: torch.device
     )
 
 
-def _rollouts(vocabulary: int, passes: Passes) -> tuple[RolloutBatch, int]:
+def _rollouts(vocabulary: int, passes: Passes) -> tuple[Batch, int]:
     """Return sequences as long as they may be, and how many of their trained tokens are left out.
 
     The head takes a few at a time, so that many are long to count and take no more memory.
@@ -292,7 +292,7 @@ def _rollouts(vocabulary: int, passes: Passes) -> tuple[RolloutBatch, int]:
     ]
     mask = [[place >= prompt and place < prompt + counted for place in range(batch.longest)]] * batch.sequences
     trained = counted * batch.sequences
-    rollouts = RolloutBatch(
+    rollouts = Batch(
         sequences=TokenSequences.of(ids, mask),
         trajectories=torch.arange(batch.sequences),
         rollout_logprobs=torch.zeros(trained),

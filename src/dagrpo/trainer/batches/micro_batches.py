@@ -5,15 +5,15 @@ The cut changes speed, memory and the last bits of sums, but no result: the loss
 
 from collections.abc import Sequence
 
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.budget import Budget, Load
 
 Part = tuple[int, ...]  # the numbers of a micro-batch's sequences
 NOTHING: Part = ()  # a micro-batch without sequences
 
 
-class Cutter:
-    """Cutter of trajectories into micro-batches. A span is one trajectory: its sequences, which stay together."""
+class MicroBatchSplitter:
+    """MicroBatchSplitter of trajectories into micro-batches. A span is one trajectory: its sequences, which stay together."""
 
     def __init__(self, sequences: TokenSequences, budget: Budget, patches: Sequence[int] = ()) -> None:
         """Cut by `budget`. `patches`: those of each picture of `sequences.pictures`, if the budget limits them."""

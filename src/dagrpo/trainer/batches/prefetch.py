@@ -5,7 +5,7 @@ run is a function of its seed, however long anything takes. Weights are synced b
 sampled: a step waits for the batches of its weights before the next ones are loaded. With S = 0 there is no thread, and each
 batch is sampled on request.
 
-buffer.py samples a batch, prefetch_state.py saves it.
+step_sampler.py samples a batch, prefetch_state.py saves it.
 """
 
 import threading
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.history import Clock
 
 JOIN_SECONDS = 10.0  # for a thread that was asked to end: the requests it waits for have been cancelled
@@ -35,7 +35,7 @@ def version_of(finished: int) -> str:
 class Untrained:
     """Part of a state beside its policy: sampled batches that are not trained on yet, and older weights that have yet to sample."""
 
-    batches: Mapping[int, StepRollouts] = field(default_factory=dict)  # by step, from 0
+    batches: Mapping[int, Rollouts] = field(default_factory=dict)  # by step, from 0
     samplers: Mapping[int, Tensors] = field(default_factory=dict)  # by the number of finished steps in them
 
 
@@ -44,7 +44,7 @@ class Ahead:
 
     def __init__(
         self,
-        make: Callable[[int, Clock], StepRollouts],
+        make: Callable[[int, Clock], Rollouts],
         drawn: Callable[[], Drawn],
         *,
         staleness: int,
@@ -95,7 +95,7 @@ class Ahead:
             self._thread = threading.Thread(target=self._work, args=(steps,), name="rollouts-ahead", daemon=True)
             self._thread.start()
 
-    def take(self, step: int, clock: Clock) -> StepRollouts:
+    def take(self, step: int, clock: Clock) -> Rollouts:
         """Wait for the batch of a step and return it. States keep it until `trained` is called for the step.
 
         Re-raises any exception of `make`.
@@ -159,7 +159,7 @@ class Ahead:
             self._thread = None
             self._changed.notify_all()
 
-    def _whole(self, step: int) -> tuple[StepRollouts, Drawn]:
+    def _whole(self, step: int) -> tuple[Rollouts, Drawn]:
         """Sample the batch of a step; return it as the trainer gets it, and the prompt sampler's state by then."""
         clock, finished = Clock(), steps_in_sampler(step, self._staleness)
         batch = self._make(step, clock)
@@ -169,7 +169,7 @@ class Ahead:
         ahead = replace(batch, staleness=step - finished, ahead_seconds=seconds, grading_seconds=0.0)
         return ahead, self._drawn_by_now()
 
-    def _keep(self, step: int, batch: StepRollouts, drawn: Drawn) -> None:
+    def _keep(self, step: int, batch: Rollouts, drawn: Drawn) -> None:
         with self._changed:
             if self._ended:  # the state is being written without this batch
                 return

@@ -21,7 +21,7 @@ from dagrpo.core.types import Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.batches.dynamic_sampling import Drawn
 from dagrpo.trainer.batches.prefetch import Untrained
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import step_file
 from dagrpo.utils.files import read_parquet, write_parquet
 from dagrpo.utils.manifest import FileEntry, entry_of
@@ -85,7 +85,7 @@ def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
         yield int(match[1]), StateTensors({name: file.read(name).clone() for name in file.names})
 
 
-def _table(batch: StepRollouts) -> pa.Table:
+def _table(batch: Rollouts) -> pa.Table:
     """Return a table with one row per trajectory: first the batch, then the discarded ones."""
     parts = () if batch.teacher_logprobs is None else torch.split(batch.teacher_logprobs, batch.lengths)
     told = [part.tolist() for part in parts] or [[] for _ in batch.graded]
@@ -96,7 +96,7 @@ def _table(batch: StepRollouts) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_SCHEMA).replace_schema_metadata(metadata)
 
 
-def _of_step(batch: StepRollouts) -> dict[str, Any]:
+def _of_step(batch: Rollouts) -> dict[str, Any]:
     """Return all JSON-serialisable data of the batch but the trajectories; mappings keep their order."""
     greedy, drawn = batch.greedy_rewards, batch.drawn
     return {
@@ -112,12 +112,12 @@ def _of_step(batch: StepRollouts) -> dict[str, Any]:
     }
 
 
-def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> StepRollouts:
+def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> Rollouts:
     known, rows = json.loads(table.schema.metadata[_OF_STEP]), table.to_pylist()
     graded = tuple(_graded(row, problems[row["problem_index"]]) for row in rows)
     inside, drawn, greedy = known["trajectories"], known["drawn"], known["greedy_rewards"]
     told = [logprob for row in rows for logprob in row["teacher_logprobs"]]
-    return StepRollouts(
+    return Rollouts(
         **{name: known[name] for name in _PLAIN},
         graded=graded[:inside],
         rewards=torch.tensor(known["rewards"], dtype=torch.float32),

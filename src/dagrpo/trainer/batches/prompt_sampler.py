@@ -24,7 +24,7 @@ class Prompt:
     aborts: int = 0  # consecutive earlier times that its group was cut off
 
 
-class Drawing:
+class PromptSampler:
     """Prompt sampler of a run: the order of its problems, and the position in it."""
 
     def __init__(

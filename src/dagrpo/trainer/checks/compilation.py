@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Layout
-from dagrpo.trainer.batches.packing import Batch
+from dagrpo.trainer.batches.batch import MicroBatch
 from dagrpo.trainer.checks.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
 from dagrpo.trainer.model.compiled import compile_layers, forget_compiled, why_not_compiled
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
@@ -90,7 +90,7 @@ def _difference(
     return f"logprobs differ by {difference:.1e} and the gradient by {apart / whole:.1e} of its norm from those of uncompiled layers"
 
 
-def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+def _computed(policy: Policy, batch: MicroBatch) -> tuple[Tensor, list[Tensor]]:
     """Return the logprobs of a batch, [tokens], and this rank's part of the gradient of their sum for each trained weight.
 
     With the gradients of a second call this takes no more memory than AdamW's state, which is not allocated yet.

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Layout
-from dagrpo.trainer.batches.packing import Batch, TokenSequences
+from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.budget import usual_layout
 from dagrpo.trainer.checks.kernel_heads import is_packed_by_kernel
 from dagrpo.trainer.model.attention import NAME as IN_FLOAT32
@@ -136,7 +136,7 @@ def _difference(policy: Policy) -> str | None:
         isinstance(policy, FSDPModule) or policy.model.device.type == "cuda"
     )
     numbers, device = range(len(EXAMPLE)), policy.model.device
-    batches: list[Batch] = [EXAMPLE.padded(numbers, 0, device)]
+    batches: list[MicroBatch] = [EXAMPLE.padded(numbers, 0, device)]
     batches += [EXAMPLE.packed(numbers, device, share_prompts=share) for share in (False, True)]
     padded, *packed = (token_logprobs(policy if casts else policy.__call__, batch, 1.0).logprobs for batch in batches)
     difference = float((padded - torch.stack(packed)).abs().max())

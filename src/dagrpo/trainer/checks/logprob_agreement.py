@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.batches.packing import RolloutBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.checks.refused import keep
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.config import Training
@@ -59,7 +59,7 @@ def largest_share(gates: Gates, dtype: str) -> float:
 
 
 def require_the_policys_rollouts(
-    batch: RolloutBatch,
+    batch: Batch,
     trainer_logprobs: Tensor,
     gates: Gates,
     *,
@@ -104,7 +104,7 @@ def require_the_policys_rollouts(
     )
 
 
-def _table(batch: RolloutBatch, trainer_logprobs: Tensor) -> pa.Table:
+def _table(batch: Batch, trainer_logprobs: Tensor) -> pa.Table:
     """Return a table with one row per trained token and both logprobs."""
     sequences, trained = batch.sequences, trainer_logprobs.new_tensor(batch.sequences.trained).long()
     return pa.table(

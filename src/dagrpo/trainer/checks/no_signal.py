@@ -37,7 +37,7 @@ WATCHED = (
 )
 
 
-class LearnsNothing:
+class NoSignal:
     """Counter of steps from which little can be learned, fed with every step in order, also those before an interruption."""
 
     def __init__(self, params: Gates, *, seed: int, max_new_tokens: int) -> None:

@@ -18,7 +18,7 @@ from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.batches.packing import Batch, TokenSequences
+from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share
 from dagrpo.trainer.checks.probed import probe_requests
@@ -136,7 +136,7 @@ class Probe:
             self._policy.reshard()
         return logprobs
 
-    def _laid_out(self, sequences: TokenSequences, part: range) -> Batch:
+    def _laid_out(self, sequences: TokenSequences, part: range) -> MicroBatch:
         """Lay out a part of the sequences as the update lays out its micro-batches."""
         device, budget = self._world.device, self._budget
         return sequences.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)

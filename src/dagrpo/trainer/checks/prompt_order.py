@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
-from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.config import Training
 from dagrpo.utils.files import naming_parquet
 
@@ -25,7 +25,7 @@ OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which m
 def require_prompts(
     rollouts: Callable[[int], Path],
     steps: int,
-    drawing: Drawing,
+    drawing: PromptSampler,
     training: Training,
     cut_off: Callable[[int], int] = lambda step: 0,
 ) -> None:
@@ -49,7 +49,7 @@ def require_prompts(
             )
 
 
-def _planned(recorded: Sequence[int], drawing: Drawing, training: Training, step: int, cut_off: int) -> list[int]:
+def _planned(recorded: Sequence[int], drawing: PromptSampler, training: Training, step: int, cut_off: int) -> list[int]:
     """Return the expected train split row of each recorded attempt of `step` (1-based).
 
     The record alone shows which of the sampled groups were cut off: the `cut_off` ones that it lacks. They are put back.

@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicLayer
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import TrainingRuntime
-from dagrpo.trainer.batches.packing import TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.budget import Budget, usual_sharing
 from dagrpo.trainer.checks.compilation import prepare_compilation
 from dagrpo.trainer.checks.layout import prepare_layout

@@ -13,17 +13,17 @@ from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_GROUPS
-from dagrpo.trainer.batches.packing import RolloutBatch
 from dagrpo.trainer.batches.prefetch import steps_in_sampler
-from dagrpo.trainer.batches.prompt_sampler import Drawing
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_or_zero
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, compared_in, require_the_policys_rollouts
-from dagrpo.trainer.checks.no_signal import LearnsNothing
+from dagrpo.trainer.checks.no_signal import NoSignal
 from dagrpo.trainer.checks.probe import Probe
 from dagrpo.trainer.checks.prompt_order import require_prompts
-from dagrpo.trainer.checks.weight_sync import HandOver
+from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.history import Record
 from dagrpo.trainer.model.policy import Policy
@@ -34,7 +34,7 @@ from dagrpo.utils.distributed import World
 _UNCHANGED = "unchanged_weights"
 
 
-class Watch:
+class CheckSuite:
     """All checks of a run, called at each stage of a step, in order."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Watch:
         self._run = run
         self._problems = problems
         self._record = record
-        self._hand_over = HandOver(gates, run.seed)
+        self._hand_over = WeightSyncCheck(gates, run.seed)
         self._probe = Probe(
             gates,
             run.rollout,
@@ -66,7 +66,7 @@ class Watch:
             seed=run.seed,
             world=world,
         )
-        self._learns_nothing = LearnsNothing(
+        self._learns_nothing = NoSignal(
             _of_what_is_learned(gates, run.algorithm), seed=run.seed, max_new_tokens=run.rollout.max_new_tokens
         )
         self._skipped = SkippedSteps(gates, run.state)
@@ -102,7 +102,7 @@ class Watch:
         """Return True if weight checks are due, the same in every rank."""
         return self._is_first or finished % self._every == 0
 
-    def updated(self, batch: RolloutBatch, stats: UpdateStats, step: int) -> dict[str, float]:
+    def updated(self, batch: Batch, stats: UpdateStats, step: int) -> dict[str, float]:
         """Check the update of `step` (1-based) on rank 0; return the figures, which are part of the result.
 
         A skipped step is not compared, as its logprobs are not finite: its share is 0.
@@ -135,7 +135,7 @@ class Watch:
         """Check the prompts of `steps` recorded steps, when a run resumes or ends."""
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
-            drawing = Drawing(self._problems, training, self._run.seed)
+            drawing = PromptSampler(self._problems, training, self._run.seed)
             require_prompts(self._record.rollouts, steps, drawing, training, self._cut_off)
 
     def _cut_off(self, step: int) -> int:

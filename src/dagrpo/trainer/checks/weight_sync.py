@@ -25,7 +25,7 @@ _MEBIBYTE = 1 << 20
 Ranks = list[dict[str, str]]  # the digests of each rank of a server
 
 
-class HandOver:
+class WeightSyncCheck:
     """Check of every weight sync, in order; on rank 0."""
 
     def __init__(self, params: Gates, seed: int) -> None:

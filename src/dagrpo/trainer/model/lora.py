@@ -17,7 +17,7 @@ from dagrpo.checkpoints.sharded import fill
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest_of
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.batches.packing import Batch
+from dagrpo.trainer.batches.batch import MicroBatch
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.logit_stats import PLAIN, Extras, Read
 from dagrpo.trainer.model.policy import Policy
@@ -60,7 +60,7 @@ class WithoutAdapter:
         self._policy = policy
 
     def __call__(
-        self, batch: Batch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
+        self, batch: MicroBatch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
     ) -> Read:
         """Compute the policy's outputs without its adapter."""
         with _left_out(self._policy):

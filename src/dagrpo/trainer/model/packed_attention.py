@@ -15,7 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.trainer.batches.packed import Segments
+from dagrpo.trainer.batches.packed_rows import Segments
 from dagrpo.trainer.model.attention import attended as attended_in_float32
 
 NAME = "dagrpo_packed"

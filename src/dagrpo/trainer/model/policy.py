@@ -11,8 +11,8 @@ from torch.func import functional_call
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.packed import PackedBatch
-from dagrpo.trainer.batches.packing import Batch, PaddedBatch
+from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
+from dagrpo.trainer.batches.packed_rows import PackedBatch
 from dagrpo.trainer.batches.shared_prompts import hidden_after
 from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
 from dagrpo.trainer.model.head import read_of_head
@@ -69,7 +69,7 @@ class Policy(torch.nn.Module):
 
     def forward(
         self,
-        batch: Batch,
+        batch: MicroBatch,
         temperature: float,
         extras: Extras = PLAIN,
         head_chunk_tokens: int | None = None,
@@ -100,12 +100,12 @@ class Policy(torch.nn.Module):
         """Prepare the model for packed rows as well; gates/layout.py checks that it supports them."""
         attend_by_segment(self.model)
 
-    def _hidden(self, batch: Batch) -> Tensor:
+    def _hidden(self, batch: MicroBatch) -> Tensor:
         """Return the last hidden states, [sequences, length, width]; of a packed row, [1, tokens, width]."""
         self._require_one_rope(batch)
         return self._hidden_of_row(batch) if isinstance(batch, PackedBatch) else self._hidden_of_padded(batch)
 
-    def _require_one_rope(self, batch: Batch) -> None:
+    def _require_one_rope(self, batch: MicroBatch) -> None:
         """Raise UserError if a sequence is so long that it changes the positions of all others in its batch."""
         if self._longest is not None and batch.longest > self._longest:
             raise UserError(
@@ -210,7 +210,7 @@ class Reference(Protocol):
     """Policy that is not trained."""
 
     def __call__(
-        self, batch: Batch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
+        self, batch: MicroBatch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
     ) -> Read: ...
 
     def take_packed(self) -> None: ...
@@ -220,7 +220,7 @@ class Reference(Protocol):
 
 def token_logprobs(
     policy: Callable[..., Read],
-    batch: Batch,
+    batch: MicroBatch,
     temperature: float,
     extras: Extras = PLAIN,
     head_chunk_tokens: int | None = None,

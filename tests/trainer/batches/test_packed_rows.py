@@ -36,9 +36,9 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import TrainingRuntime
-from dagrpo.trainer.batches.micro_batches import Cutter
-from dagrpo.trainer.batches.packed import Segments
-from dagrpo.trainer.batches.packing import Batch, RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, MicroBatch, TokenSequences
+from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
+from dagrpo.trainer.batches.packed_rows import Segments
 from dagrpo.trainer.budget import Budget, usual_layout
 from dagrpo.trainer.checks import layout as gate
 from dagrpo.trainer.checks.layout import prepare_layout
@@ -139,7 +139,7 @@ def test_logprobs_entropies_and_gradients_are_those_of_padded_sequences(
 @pytest.mark.parametrize("tokens", [None, 9])
 @pytest.mark.parametrize("rollouts", [BATCH, SHARED, FILTERED])
 def test_an_update_on_packed_rows_with_shared_prompts_has_the_gradient_of_one_on_padded_sequences(
-    rollouts: RolloutBatch, tokens: int | None
+    rollouts: Batch, tokens: int | None
 ) -> None:
     """In double, to 1e-12, as one micro-batch and cut into several; with a reference."""
     algorithm = {"kl": {"coefficient": 0.1}}
@@ -159,7 +159,7 @@ def test_an_update_on_packed_rows_with_shared_prompts_has_the_gradient_of_one_on
 def test_in_16_bits_it_is_as_near_to_the_exact_values_as_the_padded_form(dtype: torch.dtype) -> None:
     exact = in_double.policy()
     sequences = _sequences([([5, 6, 7], [True] * 9), ([3], [True] * 4), ([9, 8, 7, 6], [True] * 9)])
-    batches: list[Batch] = [sequences.padded(range(3), 0, CPU), sequences.packed(range(3), CPU)]
+    batches: list[MicroBatch] = [sequences.padded(range(3), 0, CPU), sequences.packed(range(3), CPU)]
     own = Policy(in_double.policy().model.float(), dtype=dtype)
     own.take_packed()
     true = token_logprobs(exact, batches[0], 1.0).logprobs
@@ -246,7 +246,7 @@ def test_micro_batches_of_packed_sequences_count_no_padding() -> None:
     sequences = _sequences([([1] * (length - 1), [True]) for length in (8, 5, 4, 3)])
     spans = [slice(number, number + 1) for number in range(4)]
     cut = [
-        Cutter(sequences, Budget(sequences=99, tokens=13, layout=layout)).micro_batches(spans, 0, 1)
+        MicroBatchSplitter(sequences, Budget(sequences=99, tokens=13, layout=layout)).micro_batches(spans, 0, 1)
         for layout in ("padded", "packed")
     ]
     assert cut == [[(0,), (1, 2), (3,)], [(0, 1), (2, 3)]]

@@ -1,6 +1,6 @@
 """Token sequences, and the padded or packed micro-batches made from them.
 
-packed.py holds the packed ones.
+packed_rows.py holds the packed ones.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dagrpo.core.runtime import Layout
 from dagrpo.trainer.batches.images import PaddedPictures, SequencePictures
-from dagrpo.trainer.batches.packed import PackedBatch, Tail
+from dagrpo.trainer.batches.packed_rows import PackedBatch, Tail
 from dagrpo.trainer.batches.shared_prompts import SharedPrompts
 from dagrpo.trainer.sampling_mask import PaddedSupport, TokenSupport
 
@@ -59,7 +59,7 @@ class PaddedBatch:
         )
 
 
-Batch = PaddedBatch | PackedBatch
+MicroBatch = PaddedBatch | PackedBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class TokenSequences:
         layout: Layout,
         *,
         share_prompts: bool = False,
-    ) -> Batch:
+    ) -> MicroBatch:
         """Return some of the sequences as one batch, padded or packed."""
         if layout == "packed":
             return self.packed(numbers, device, share_prompts=share_prompts)
@@ -220,7 +220,7 @@ class TokenSequences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutBatch:
+class Batch:
     """Data of one step's rollouts that the update reads: their samples as token sequences, in the order of the rollouts.
 
     A trajectory has one sequence or several, next to each other. Trajectories that are left out have no sequence.
@@ -253,7 +253,7 @@ class RolloutBatch:
         layout: Layout = "padded",
         *,
         share_prompts: bool = False,
-    ) -> Batch:
+    ) -> MicroBatch:
         """Return some of the sequences as one batch; see TokenSequences.laid_out."""
         batch = self.sequences.laid_out(numbers, pad_token_id, device, layout, share_prompts=share_prompts)
         if self.support is None:
@@ -293,7 +293,7 @@ class RolloutBatch:
         }
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> "RolloutBatch":
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "Batch":
         """Rebuild the batch from the tensors of `tensors`."""
         return cls(
             sequences=TokenSequences.from_tensors(tensors),

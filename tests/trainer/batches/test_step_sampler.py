@@ -25,9 +25,9 @@ from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.batches.buffer import Buffer
-from dagrpo.trainer.batches.prompt_sampler import Drawing
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.batches.step_sampler import StepSampler
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.utils.files import read_parquet
@@ -46,7 +46,7 @@ class _Notebook(runs.ScriptedEngine):
 LOST = 7
 # Their seeds make the greedy completions of the step numbered 2 so long: 5, 3, 3 and 2 tokens. Each after the first costs 1/5.
 GREEDY_REWARDS = [-0.8, -0.4, -0.4, -0.2]
-_Sampled = tuple[StepRollouts, list[SamplingRequest], list[int]]
+_Sampled = tuple[Rollouts, list[SamplingRequest], list[int]]
 
 
 def _flaky(agent: Agent) -> Agent:
@@ -61,7 +61,7 @@ def _flaky(agent: Agent) -> Agent:
     return attempt
 
 
-def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> StepRollouts:
+def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> Rollouts:
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
     tokenizer = load_tokenizer(run.initial)
     problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
@@ -69,12 +69,12 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
     engine.load(open_tensors(run.initial), "step_0")
     with Grader(1.0) as grader, single_turns(tokenizer) as agent:
         agent.make_attempt = _flaky(agent.make_attempt)
-        buffer = Buffer(
+        buffer = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=Drawing(problems, run.training, run.seed),
+            drawing=PromptSampler(problems, run.training, run.seed),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -126,12 +126,12 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
     with Grader(1.0) as grader, single_turns(tokenizer) as agent:
-        buffer = Buffer(
+        buffer = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=Drawing(problems, run.training, run.seed, finished=2),
+            drawing=PromptSampler(problems, run.training, run.seed, finished=2),
             rollout=run.rollout,
             reward=run.reward,
             training=run.training,
@@ -144,7 +144,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
 
 def _greedy_step(
     folder: Path, *, permuted: bool, max_excluded: float = 0.05, lost: int = -1, **changed: dict[str, Any]
-) -> tuple[StepRollouts, list[SamplingRequest]]:
+) -> tuple[Rollouts, list[SamplingRequest]]:
     """The step numbered 2 with greedy completions; those at the row `lost` run into a broken server."""
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
     training = Training.model_validate(run.training.model_dump() | changed.get("training", {}))
@@ -164,12 +164,12 @@ def _greedy_step(
             return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
 
         agent.make_attempt = attempt
-        buffer = Buffer(
+        buffer = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=Drawing(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
+            drawing=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.trainer.batches.packing import PaddedBatch, RolloutBatch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, PaddedBatch, TokenSequences
 
 CPU = torch.device("cpu")
 tokens = st.lists(st.integers(1, 90), min_size=1, max_size=9)
@@ -55,20 +55,20 @@ def test_a_sequence_without_a_trained_token_is_refused() -> None:
 
 def test_a_batch_that_was_taken_apart_for_other_ranks_is_put_together_again() -> None:
     sequences = TokenSequences.of([[5, 6, 8], [7, 9]], [[False, False, True], [False, True]])
-    batch = RolloutBatch(
+    batch = Batch(
         sequences=sequences,
         trajectories=torch.tensor([2, 2]),
         rollout_logprobs=torch.tensor([-0.5, -1.5]),
         positive=torch.tensor([True, False]),
     )
-    again = RolloutBatch.from_tensors(batch.tensors())
+    again = Batch.from_tensors(batch.tensors())
     assert again.sequences.trained == [1, 1]
     assert torch.equal(again.rollout_logprobs, batch.rollout_logprobs)
     assert torch.equal(again.sequences.token_ids, sequences.token_ids)
 
 
-def _batch_at(places: list[int]) -> RolloutBatch:
-    return RolloutBatch(
+def _batch_at(places: list[int]) -> Batch:
+    return Batch(
         sequences=TokenSequences.of([[1, 2]] * len(places), [[False, True]] * len(places)),
         trajectories=torch.tensor(places, dtype=torch.int64),
         rollout_logprobs=torch.zeros(len(places)),

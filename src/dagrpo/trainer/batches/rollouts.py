@@ -1,6 +1,6 @@
 """One step's graded trajectories, and the update's view of them.
 
-buffer.py samples and grades them.
+step_sampler.py samples and grades them.
 """
 
 import itertools
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.dynamic_sampling import Drawn, Flags, spread
-from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.sampling_mask import TokenSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRollouts:
+class Rollouts:
     """One step's graded trajectories; those of one problem are next to each other.
 
     A trajectory is left out of all learning and of all means if it was excluded or nothing was sampled.
@@ -72,12 +72,12 @@ class StepRollouts:
         """Return the engine's logprobs of all tokens that the policy wrote in the kept trajectories. [tokens]"""
         return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
 
-    def batch(self) -> RolloutBatch:
+    def batch(self) -> Batch:
         """Return the data that the update reads."""
         places = [place for place, _ in self.samples]
         counted = set(self.counted)
         samples = [sample for _, sample in self.samples]
-        return RolloutBatch(
+        return Batch(
             sequences=TokenSequences.of(
                 [s.token_ids for s in samples],
                 [s.loss_mask for s in samples],

@@ -31,8 +31,8 @@ from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Traject
 from dagrpo.trainer import checks
 from dagrpo.trainer.batches.dynamic_sampling import Drawn, figures, prompts_to_draw, used_groups
 from dagrpo.trainer.batches.full_batch import FullBatch
-from dagrpo.trainer.batches.prompt_sampler import Drawing, Prompt
-from dagrpo.trainer.batches.step_rollouts import StepRollouts
+from dagrpo.trainer.batches.prompt_sampler import Prompt, PromptSampler
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks import diversity
 from dagrpo.trainer.checks.refused import keeping_attempts
 from dagrpo.trainer.config import Training
@@ -53,7 +53,7 @@ def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
     return tuple(sorted({tool["function"]["name"] for problem in problems for tool in problem.tools}))
 
 
-class Buffer:
+class StepSampler:
     """Source of each step's rollouts.
 
     In lockstep they are a function of the run's seed, the step, the weights that the engine holds and the prompt sampler's
@@ -67,7 +67,7 @@ class Buffer:
         agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
-        drawing: Drawing,
+        drawing: PromptSampler,
         rollout: Rollout,
         reward: Reward,
         training: Training,
@@ -96,7 +96,7 @@ class Buffer:
         self._state = state
         self._grading_seconds = 0.0  # of the current step
 
-    def next(self, step: int) -> StepRollouts:
+    def next(self, step: int) -> Rollouts:
         """Return the rollouts of `step` (0-based).
 
         Raises ServerError if the engine fails, and UserError if a ground truth is invalid, no prompt is left, or nothing can be learned.
@@ -115,7 +115,7 @@ class Buffer:
             discarded=tuple(each for each, is_used in zip(attempted, in_batch, strict=True) if not is_used),
             figures=figures(used, made.rounds, self.drawing.retired, made.cut_off, self._training),
         )
-        return StepRollouts(
+        return Rollouts(
             step=step,
             group_size=self._training.samples_per_prompt,
             graded=tuple(graded),
