@@ -20,8 +20,8 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
+from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import write_parquet
 

@@ -16,7 +16,7 @@ from tests.listening import beyond_loopback, open_sockets
 from tests.trainer import runs
 
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.loop import train
+from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import process_group
 from dagrpo.utils.files import read_parquet
 

@@ -20,7 +20,7 @@ from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
 from dagrpo.trainer.checks.probe import OUTSIDE, Probe

@@ -19,7 +19,7 @@ from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, written
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.utils.files import write_parquet
 

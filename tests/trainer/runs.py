@@ -49,8 +49,8 @@ from dagrpo.pipeline import launch as launcher
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, no_report
+from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import World, process_group, single_process
 from dagrpo.utils.files import write_parquet
 

@@ -16,9 +16,10 @@ from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer import state
-from dagrpo.trainer.batches.dynamic_sampling import Drawn
 from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.history import Clock, Record, in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.record import Record
+from dagrpo.trainer.step_metrics import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
@@ -130,7 +131,7 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0, 16.0])
-    monkeypatch.setattr("dagrpo.trainer.history.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("dagrpo.trainer.clock.time.perf_counter", lambda: next(now))
     clock = Clock()
     clock.lap("gates")
     clock.lap("rollout")
@@ -259,8 +260,8 @@ def test_groups_of_equal_rewards_are_counted_in_the_update_unless_they_are_filte
 
 def test_discarded_groups_stand_among_the_others_in_the_order_of_drawing() -> None:
     thrown_away = tuple(_graded(index, 2, 0.5, correct=True) for index in (8, 9))
-    drawn = Drawn(used=(True, False, True), discarded=thrown_away, figures={"rollout/rounds": 2.0})
-    rollouts = replace(ROLLOUTS, drawn=drawn)
+    metrics = {"rollout/rounds": 2.0}
+    rollouts = replace(ROLLOUTS, used=(True, False, True), discarded=thrown_away, sampling_metrics=metrics)
     table = rollout_rows(rollouts, STATS.logprobs)
     assert table["problem_index"].to_pylist() == [0, 0, 4, 4, 1, 1]
     assert table["discarded"].to_pylist() == [False, False, True, True, False, False]

@@ -14,10 +14,11 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import loop
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer import setup, training
+from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.model import loss_scale
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import TrainingRun, no_report
+from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_parquet
 
@@ -186,9 +187,8 @@ def test_a_head_in_float32_is_the_engines_and_the_policys(inputs: Inputs, tmp_pa
 
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1)
     run = replace(run, rollout=run.rollout.model_copy(update={"head_dtype": "float32"}))
-    trainer = loop.Trainer(run, lambda step, metrics: None, single_process(), opener)
-    assert trainer._policy.float32_head
-    trainer.train()
+    assert Setup(run, single_process()).policy.float32_head
+    training.train(run, no_report, single_process(), opener)
     assert asked == ["float32"]
 
 
@@ -289,7 +289,7 @@ def _with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     def problems(*arguments: Any) -> list[Problem]:
         return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_problems(*arguments)]
 
-    monkeypatch.setattr(loop, "training_problems", problems)
+    monkeypatch.setattr(setup, "training_problems", problems)
 
 
 @pytest.mark.usefixtures("_with_a_tool")

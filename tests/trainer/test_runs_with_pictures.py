@@ -127,7 +127,7 @@ def test_rollouts_then_updates_are_a_whole_step(
     torch.use_deterministic_algorithms(True)
     run = picture_runs.training_run(inputs, tmp_path, 1, KINDS[family])
     half = RolloutHalf(run, single_process(), None, runs.opener([], picture_runs.SeeingEngine))
-    assert [step for step, _ in half.make([1], run.rollouts.parent)] == [1]
+    assert [step for step, _ in half.write([1], run.rollouts.parent)] == [1]
     table = run.rollouts.with_name("step_00001.parquet")
     assert [step for step, _ in update_from(run, {1: table}, None, single_process())] == [1]
     digests = [read_digests(path.with_name(FILE))[1] for path in (run.metrics, whole.rollouts)]

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -156,11 +156,18 @@ def test_a_second_signal_of_another_kind_is_no_impatience() -> None:
     assert reached == ["the update goes on"]
 
 
+def _run(shutdown: Shutdown, work: Callable[[], object]) -> None:
+    """Work as the source of rollouts does."""
+    with shutdown.interruptible() as is_allowed:
+        if is_allowed:
+            work()
+
+
 class NoSignalOnRankZero(World):
     """As another rank sees it."""
 
     def broadcast(self, value: Any = None) -> Any:
-        return 0
+        return 0, False
 
 
 def _fails() -> None:
@@ -176,12 +183,12 @@ def _fails_when_interrupted() -> None:
 
 def test_sampling_that_fails_by_itself_is_not_taken_for_a_stop() -> None:
     with pytest.raises(OSError, match="no server"), Shutdown(1000, single_process()).listening() as shutdown:
-        shutdown.interruptible(_fails)
+        _run(shutdown, _fails)
 
 
 def test_an_engine_that_the_same_signal_has_ended_does_not_hide_it() -> None:
     with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening() as shutdown:
-        assert shutdown.interruptible(_fails_when_interrupted) is None
+        _run(shutdown, _fails_when_interrupted)
         assert shutdown.requested()
 
 
@@ -194,7 +201,7 @@ def test_what_breaks_after_the_signal_does_not_hide_it() -> None:
 def test_nothing_is_begun_after_the_signal() -> None:
     with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening() as shutdown:
         os.kill(os.getpid(), signal.SIGINT)
-        assert shutdown.interruptible(_fails) is None
+        _run(shutdown, _fails)
 
 
 def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:

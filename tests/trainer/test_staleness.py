@@ -25,7 +25,7 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import prefetch_state as kept_batches
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import read_parquet
@@ -61,7 +61,7 @@ def _handlers_of_a_stage() -> Iterator[None]:
     yield
     for pair in zip((signal.SIGTERM, signal.SIGINT), former, strict=True):
         signal.signal(*pair)
-    assert not [thread for thread in threading.enumerate() if thread.name == "rollouts-ahead"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
 def test_the_engine_gets_weights_between_two_batches_and_each_batch_those_of_the_lag(
@@ -308,8 +308,7 @@ def test_a_batch_is_read_back_to_the_bit(inputs: Inputs, tmp_path: Path) -> None
     assert batch.step == 2
     assert batch.teacher_logprobs is not None
     assert batch.greedy_rewards is not None
-    assert batch.drawn is not None
-    assert len(batch.drawn.discarded) == 8
+    assert len(batch.discarded) == 8
     assert batch.graded[0].trajectory.samples[0].support
     kept_batches.write(tmp_path / "again", read)
     name = f"{kept_batches.FOLDER}/step_00003.parquet"

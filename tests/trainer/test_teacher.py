@@ -125,7 +125,7 @@ def test_the_halves_of_a_step_are_those_of_a_whole_one(
     run = _run(inputs, teacher, tmp_path, steps=1)
     asked: list[str] = []
     half = RolloutHalf(run, single_process(), None, runs.opener(asked))
-    assert [step for step, _ in half.make([1], run.rollouts.parent)] == [1]
+    assert [step for step, _ in half.write([1], run.rollouts.parent)] == [1]
     assert asked == ["load step_0", "load teacher", "generate", "score"]
     assert _tables(run)[1].read_bytes() == _tables(whole)[1].read_bytes()
     ((_, figures),) = update_from(run, _tables(run), None, single_process())

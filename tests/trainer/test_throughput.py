@@ -10,7 +10,6 @@ from tests.trainer.attempts import graded
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.core.runtime import Engine
-from dagrpo.trainer.batches.dynamic_sampling import Drawn
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.fsdp import load_policy
@@ -45,17 +44,15 @@ def test_the_figures_of_a_step_are_those_computed_by_hand() -> None:
 
 
 def test_tokens_that_were_thrown_away_were_written_and_not_learned_from() -> None:
-    drawn = Drawn(used=(True, False), discarded=(graded(1, 0, reward=0.0, tokens=6),), figures={})
     throughput = Throughput(arithmetic=ARITHMETIC, update_peak=4896.0, rollout_peak=None)
-    figures = throughput.figures(replace(ROLLOUTS, drawn=drawn), SECONDS)
+    figures = throughput.figures(replace(ROLLOUTS, discarded=(graded(1, 0, reward=0.0, tokens=6),)), SECONDS)
     assert figures == {"timing/tokens_per_second": 3.0, "timing/update_mfu": 0.25}
 
 
 def test_tokens_of_what_was_cut_off_were_written_too() -> None:
     """Six and ten in four seconds."""
-    drawn = Drawn(used=(True,), discarded=(), figures={"rollout/cut_off_tokens": 10.0})
     throughput = Throughput(arithmetic=ARITHMETIC, update_peak=None, rollout_peak=320.0)
-    figures = throughput.figures(replace(ROLLOUTS, drawn=drawn), SECONDS)
+    figures = throughput.figures(replace(ROLLOUTS, sampling_metrics={"rollout/cut_off_tokens": 10.0}), SECONDS)
     assert figures == {"timing/tokens_per_second": 4.0, "timing/rollout_mfu": 320 / (3 * 320)}
 
 

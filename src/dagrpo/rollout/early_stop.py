@@ -1,8 +1,7 @@
 """Free-running groups, judged as they finish, until there are enough.
 
 The rest is cut off: its requests are aborted at the engine, and none of its tokens is used.
-trainer/batches/full_batch.py decides which groups
-count.
+trainer/batches/dynamic_sampling.py decides which groups count.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ class HeldOutEvaluations:
             if is_evaluated(self._run.training, step):
                 self._rows(step)
 
-    def go_on(self, finished: int) -> bool:
+    def restore(self, finished: int) -> bool:
         """Report the recorded evaluations of the policies up to that after `finished` steps.
 
         Returns True if that policy's own evaluation is missing. Later ones are repeated: where rollouts are not deterministic,
@@ -64,7 +64,7 @@ class HeldOutEvaluations:
         """
         self._known = {step for step in range(finished + 1) if self._is_known(step)}
         for step in sorted(self._known):
-            self._tell(step)
+            self._report_accuracies(step)
         return is_evaluated(self._run.training, finished) and finished not in self._known
 
     def evaluate(self, finished: int, engine: RolloutEngine, grader: Grader) -> None:
@@ -76,11 +76,13 @@ class HeldOutEvaluations:
             row for task in self._tasks for row in task.answered(finished, engine, self._tokenizer, grader, extractor)
         ]
         write_sealed(self._file(finished), {"rows": rows})
-        told = ", ".join(f"{each.task} {each.accuracy:.3f} ({each.right} of {each.problems})" for each in points(rows))
-        sentence = f"train (seed {self._run.seed}), held-out problems after step {finished}: {told}"
+        accuracies = ", ".join(
+            f"{each.task} {each.accuracy:.3f} ({each.right} of {each.problems})" for each in points(rows)
+        )
+        sentence = f"train (seed {self._run.seed}), held-out problems after step {finished}: {accuracies}"
         logger.info(sentence)
         say(sentence)
-        self._tell(finished)
+        self._report_accuracies(finished)
 
     def write(self, path: Path) -> None:
         """Write held_out.parquet of a finished run; without rows if no evaluation was asked for."""
@@ -95,7 +97,7 @@ class HeldOutEvaluations:
         except Damaged:
             return False
 
-    def _tell(self, finished: int) -> None:
+    def _report_accuracies(self, finished: int) -> None:
         for step, values in figures(self._rows(finished)).items():
             self._report(step, values)
 

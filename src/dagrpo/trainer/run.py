@@ -16,6 +16,7 @@ from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST
 
 DESCRIPTION = "run.json"  # in the folder of a run's state
+AGENT = "agent"  # the folder in a run's state that an agent's program writes to
 Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): called for every finished step
 
 

@@ -102,10 +102,10 @@ class FineTuning:
             for step in range(finished, steps):
                 metrics.append(self._step(step))
                 report(step + 1, metrics[-1])
-                is_told = shutdown.requested()
-                if is_told or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
+                is_last = shutdown.requested()
+                if is_last or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
                     state.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
-                if is_told:
+                if is_last:
                     break
         save_sharded(model, run.model, run.tuned, self._world)
         if self._world.is_rank_zero:

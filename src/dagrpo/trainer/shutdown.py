@@ -9,49 +9,58 @@ Rank 0 decides; the other ranks learn of it where they wait for the next step. S
 
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from dagrpo.core.errors import Terminated
 from dagrpo.utils.distributed import World
 
-Result = TypeVar("Result")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 logger = logging.getLogger(__name__)
 
 
 class Shutdown:
-    """Signal to stop, if one has come, and the reaction to the next one."""
+    """Requests to end a run: a signal to stop, or an error that may end it only after a state is saved."""
 
     def __init__(self, grace_seconds: float, world: World) -> None:
         self._grace_seconds = grace_seconds
         self._world = world
         self._signal = 0
+        self._error: BaseException | None = None
         self._interrupts = False
+        self.was_requested = False  # the last result of `requested`
 
-    def interruptible(self, work: Callable[[], Result]) -> Result | None:
-        """Run the work of rank 0 and return its result; None if a signal interrupts it, or came before and prevented it."""
+    @contextmanager
+    def interruptible(self) -> Iterator[bool]:
+        """Let a signal to stop interrupt the block, which is left in silence then.
+
+        Yields True if no signal has come before: else the block has to do nothing.
+        """
         try:
             self._interrupts = True
-            return None if self._signal else work()
-        except BaseException:  # after a signal to stop, whatever error ended the work: Ctrl-C reaches the engine, too
+            yield not self._signal
+        except BaseException:  # after a signal to stop, any error in the block: Ctrl-C reaches the engine as well
             if not self._signal:
                 raise
-            return None
         finally:
             self._interrupts = False
 
+    def end_with(self, error: BaseException | None) -> None:
+        """End the run with an error of rank 0, if there is one, after the steps that are finished have been saved."""
+        self._error = error
+
     def requested(self) -> bool:
-        """Return True if rank 0 has received a signal to stop, in every rank. Every rank calls this.
+        """Return True, in every rank, if rank 0 has received a signal to stop, or an error is to end it. Every rank calls this.
 
         A signal that reached another rank alone is ignored: its timer is cancelled.
         """
-        self._signal = self._world.broadcast(self._signal)
+        self._signal, has_failed = self._world.broadcast((self._signal, self._error is not None))
         if not self._signal:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        return self._signal != 0
+        self.was_requested = self._signal != 0 or has_failed
+        return self.was_requested
 
     @contextmanager
     def listening(self) -> Iterator["Shutdown"]:
@@ -70,6 +79,8 @@ class Shutdown:
                 signal.signal(number, handler)
         if self._signal:
             signal.raise_signal(self._signal)
+        if self._error is not None:
+            raise self._error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         is_impatient = self._signal == number == signal.SIGINT

@@ -90,9 +90,8 @@ class Throughput:
 
     def figures(self, rollouts: Rollouts, seconds: Mapping[str, float]) -> dict[str, float]:
         """Return the throughput of a step, by the seconds of its parts so far; held-out evaluations do not count as training."""
-        discarded = rollouts.drawn.discarded if rollouts.drawn else ()
-        cut_off = rollouts.drawn.figures.get(CUT_OFF_TOKENS, 0.0) if rollouts.drawn else 0.0
-        written = sum(each.trajectory.tokens for each in (*rollouts.graded, *discarded)) + round(cut_off)
+        cut_off = rollouts.sampling_metrics.get(CUT_OFF_TOKENS, 0.0)
+        written = sum(each.tokens for each in rollouts.attempts) + round(cut_off)
         of_training = sum(seconds.values()) - seconds.get("timing/held_out_seconds", 0.0)
         figures = {"timing/tokens_per_second": written / of_training}
         if self.rollout_peak is not None:

@@ -1,6 +1,6 @@
 """Metrics of turns, tools and simulated users.
 
-They are in the groups `rollout/` and `tool/`; runs without tools and without a simulated user do not have them. history.py
+They are in the groups `rollout/` and `tool/`; runs without tools and without a simulated user do not have them. step_metrics.py
 computes the metrics of every run.
 """
 

@@ -1,7 +1,7 @@
 """Policy update of one GRPO step, by all ranks together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,12 +10,15 @@ from torch import Tensor
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.trainer.accumulators import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.batch import Batch, MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.micro_batches import NOTHING, MicroBatchSplitter, Part
 from dagrpo.trainer.batches.mini_batches import MiniBatch, MiniBatchSplitter
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import reduce_next
 from dagrpo.trainer.model.logit_stats import PLAIN, Extras
@@ -47,6 +50,7 @@ class UpdateStats:
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
     digests: StepDigests  # of gradients and weights
+    advantages: Tensor | None = None  # [tokens], those of the update
     vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: no tower is trained
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
     overflowed: int = 0  # among the skipped ones, those that the loss scale explains
@@ -75,6 +79,7 @@ class PolicyUpdate:
         seed: int = 0,
         saved: Mapping[str, Any] = NOT_SAVED,
         hashed_by: Hash | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Prepare the update. `budget`: one that the policy supports, see gates/sharing.py. `hashed_by`: None for the device's default.
 
@@ -83,6 +88,8 @@ class PolicyUpdate:
         assert (reference is not None) == (algorithm.kl.coefficient > 0)
         self.objective = Objective(algorithm, max_new_tokens, saved.get(COEFFICIENTS))
         self._policy = policy
+        self._advantage = algorithm.advantage
+        self._clock = clock or Clock()
         self._reference = reference
         self._optimizer = optimizer
         self._mini_batches = MiniBatchSplitter(algorithm, training, world, seed)
@@ -105,6 +112,23 @@ class PolicyUpdate:
         """Return the JSON-serialisable state of the update beside weights and optimizer."""
         scale = {} if self.loss_scale is None else {LOSS_SCALE: self.loss_scale.saved}
         return {COEFFICIENTS: self.objective.coefficients, **scale}
+
+    def update(self, step: int, batch: Batch, rollouts: Rollouts | None) -> UpdateStats:
+        """Compute the advantages of rank 0's rollouts of `step` (0-based) and update on them. Every rank calls this.
+
+        `batch`: the data of `rollouts`, which the other ranks do not have. Raises UserError as `run` does.
+        """
+        before = self.before(batch)
+        advantages = None if rollouts is None else {"advantages": self.advantages(rollouts, before)}
+        shared = self._world.broadcast_tensors(advantages)
+        stats = self.run(step, replace(batch, advantages=shared["advantages"]), before)
+        self._clock.lap("update")
+        return stats
+
+    def advantages(self, rollouts: Rollouts, before: BeforeUpdate | None) -> Tensor:
+        """Return the advantages of a step's tokens, with the penalty in the reward if there is one. [tokens]"""
+        penalty = None if before is None else self.objective.penalty(before.logprobs, before.reference_logprobs)
+        return step_advantages(rollouts, self._advantage, before, penalty)
 
     def before(self, batch: Batch) -> BeforeUpdate | None:
         """Return every token of a step under the policy before its first update, in every rank. Costs a forward pass.
@@ -174,6 +198,7 @@ class PolicyUpdate:
             grad_norm=sum(norm or 0.0 for norm in grad_norms) / updates,
             learning_rate=learning_rate,
             digests=self._digests(gradients),
+            advantages=batch.advantages,
             vision_grad_norm=sum(of_tower) / updates if self._trained_tower else None,
             skipped=grad_norms.count(None),
             overflowed=self._overflowed,

@@ -52,7 +52,7 @@ def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingR
 def _rollouts(run: TrainingRun, start: SavedState | None, step: int) -> list[str]:
     asked: list[str] = []
     half = RolloutHalf(run, single_process(), start, runs.opener(asked))
-    assert [made for made, _ in half.make([step], run.rollouts.parent)] == [step]
+    assert [made for made, _ in half.write([step], run.rollouts.parent)] == [step]
     return asked
 
 

@@ -25,8 +25,8 @@ from dagrpo.report import build
 from dagrpo.report.comparison import compare
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import loop
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer import setup
+from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune
@@ -67,7 +67,7 @@ def _with_a_tool_and_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(*arguments: Any) -> Throughput:
         return replace(known(*arguments), update_peak=1e12, rollout_peak=1e12)
 
-    monkeypatch.setattr(loop, "training_problems", problems)
+    monkeypatch.setattr(setup, "training_problems", problems)
     monkeypatch.setattr(Throughput, "of", of)
 
 

@@ -22,10 +22,11 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
-from dagrpo.trainer.batches.full_batch import FullBatch
+from dagrpo.trainer.batches.dynamic_sampling import FullBatch
 from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.batches.step_sampler import StepSampler
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config import Training
 
 SEED, PROMPTS, SAMPLES = 3, 2, 2
@@ -52,10 +53,10 @@ class Steps:
     """What makes steps, and remembers nothing but what a state does."""
 
     engine: PacedEngine
-    buffer: StepSampler
+    sampler: StepSampler
 
     def next(self, step: int) -> Rollouts:
-        rollouts = self.buffer.next(step)
+        rollouts = self.sampler.sample(step, Clock())
         assert self.engine.at_work.total() == 0, "something still runs"
         return rollouts
 
@@ -65,12 +66,12 @@ def steps_with(
     engine: PacedEngine, training: Training, saved: Mapping[str, Any] | None = None, *, greedy: bool = False
 ) -> Iterator[Steps]:
     with Grader(1.0) as grader, agent_with({}) as agent:
-        buffer = StepSampler(
+        sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=PROBLEMS,
-            drawing=PromptSampler(PROBLEMS, training, SEED, saved=saved),
+            prompts=PromptSampler(PROBLEMS, training, SEED, saved=saved),
             rollout=Rollout(deterministic=False),
             reward=Reward(),
             training=training,
@@ -78,14 +79,13 @@ def steps_with(
             state=Path("nothing is refused"),
             greedy=greedy,
         )
-        yield Steps(engine, buffer)
+        yield Steps(engine, sampler)
 
 
 def finished(rollouts: Rollouts) -> list[int]:
     """The rows whose groups have finished, in the order of drawing."""
-    assert rollouts.drawn is not None
-    used, thrown = iter(rollouts.graded[::SAMPLES]), iter(rollouts.drawn.discarded[::SAMPLES])
-    return [next(used if is_used else thrown).trajectory.problem.index for is_used in rollouts.drawn.used]
+    used, thrown = iter(rollouts.graded[::SAMPLES]), iter(rollouts.discarded[::SAMPLES])
+    return [next(used if is_used else thrown).trajectory.problem.index for is_used in rollouts.used]
 
 
 def row_of_prompts(count: int) -> list[int]:
@@ -133,14 +133,15 @@ def test_no_prompt_is_lost_or_comes_twice_in_an_epoch(luck: int, dynamic: dict[s
         with steps_with(chance(luck), training, saved) as steps:
             for step in range(first, last):
                 rollouts = steps.next(step)
-                saved = json.loads(json.dumps(steps.buffer.drawing.saved))
+                saved = json.loads(json.dumps(steps.sampler.prompts.saved))
                 waiting = saved["cut_off"]
                 done += finished(rollouts)
                 assert len(rollouts.graded) == PROMPTS * SAMPLES
                 assert sorted(done + [row for row, _ in waiting]) == sorted(row_of_prompts(saved["position"]))
                 assert all(1 <= aborts <= dynamic["max_aborts"] for _, aborts in waiting)
-                assert rollouts.drawn is not None
-                assert rollouts.drawn.figures["rollout/cut_off_groups"] == len(waiting), "all of them are drawn again"
+                assert rollouts.sampling_metrics["rollout/cut_off_groups"] == len(waiting), (
+                    "all of them are drawn again"
+                )
 
 
 def test_a_prompt_that_was_cut_off_comes_first_in_the_next_step_also_after_a_kill() -> None:
@@ -148,12 +149,12 @@ def test_a_prompt_that_was_cut_off_comes_first_in_the_next_step_also_after_a_kil
     training = settings_of(spread_of=None)
     with steps_with(_never(first, third), training) as steps:
         rollouts = steps.next(0)
-        saved = json.loads(json.dumps(steps.buffer.drawing.saved))
+        saved = json.loads(json.dumps(steps.sampler.prompts.saved))
     assert finished(rollouts) == [second, fourth]
     assert saved == {"position": 4, "retired": [], "cut_off": [[first, 1], [third, 1]]}
     with steps_with(_never(fifth, sixth), training, saved) as steps:
         assert finished(steps.next(1)) == [first, third]
-        assert steps.buffer.drawing.saved["cut_off"] == [[fifth, 1], [sixth, 1]]
+        assert steps.sampler.prompts.saved["cut_off"] == [[fifth, 1], [sixth, 1]]
 
 
 def _never(*rows: int) -> PacedEngine:
@@ -171,7 +172,7 @@ def test_a_prompt_that_was_cut_off_as_often_as_it_may_be_is_waited_for() -> None
         assert first in finished(steps.next(0)), "it was drawn with two aborts, of two"
     with steps_with(engine, settings_of(spread_of=None), saved | {"cut_off": [[first, 1]]}) as steps:
         assert first not in finished(steps.next(0))
-        assert [first, 2] in steps.buffer.drawing.saved["cut_off"]
+        assert [first, 2] in steps.sampler.prompts.saved["cut_off"]
 
 
 def test_groups_without_spread_do_not_fill_a_batch_that_asks_for_it() -> None:
@@ -253,12 +254,12 @@ def test_a_batch_is_full_when_its_groups_with_spread_and_those_of_earlier_rounds
 )
 def test_what_is_put_back_follows_from_the_rows_alone(drawn: list[int], done: list[int], left: list[int]) -> None:
     problems = {row: tool_problem(index=row) for row in (1, 2, 3)}
-    drawing = PromptSampler([*problems.values()], settings_of(), SEED, saved={"position": 0, "retired": []})
+    sampler = PromptSampler([*problems.values()], settings_of(), SEED, saved={"position": 0, "retired": []})
     prompts = PromptSampler(
         [*problems.values()],
         settings_of(),
         SEED,
         saved={"position": 0, "retired": [], "cut_off": [[row, 0] for row in drawn]},
     ).draw(len(drawn), 0)
-    assert [prompt.problem.index for prompt in drawing.put_back(prompts, done)] == left
-    assert drawing.saved["cut_off"] == [[row, 1] for row in left]
+    assert [prompt.problem.index for prompt in sampler.put_back(prompts, done)] == left
+    assert sampler.saved["cut_off"] == [[row, 1] for row in left]

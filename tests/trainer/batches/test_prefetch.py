@@ -1,4 +1,4 @@
-"""Batches that are sampled ahead: their order, their lag, and how what goes wrong reaches the trainer. No engine here."""
+"""Batches that are sampled prefetch: their order, their lag, and how what goes wrong reaches the trainer. No engine here."""
 
 import threading
 import time
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.errors import ServerError
-from dagrpo.trainer.batches.prefetch import Ahead, Untrained, steps_in_sampler
+from dagrpo.trainer.batches.prefetch import PendingBatches, Prefetch, steps_in_sampler
 from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.history import Clock
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.sync.weight_sync import copy_in_memory
 
 
@@ -58,41 +58,40 @@ class _Engine:
         self.loaded = finished
 
 
-def _ahead(engine: _Engine, staleness: int, steps: int, first: int = 0, untrained: Untrained | None = None) -> Ahead:
-    ahead = Ahead(
+def _prefetch(
+    engine: _Engine, staleness: int, steps: int, first: int = 0, pending: PendingBatches | None = None
+) -> Prefetch:
+    prefetch = Prefetch(
         engine.make,
-        lambda: {"position": len(engine.made)},
         staleness=staleness,
         steps=steps,
         first=first,
         interrupt=engine.interrupted.set,
-        untrained=untrained or Untrained(),
+        pending=pending or PendingBatches(),
     )
     engine.load(first)
-    ahead.remember(first, _weights(first))
-    return ahead
+    prefetch.remember(first, _weights(first))
+    return prefetch
 
 
 def _train(
-    engine: _Engine, ahead: Ahead, first: int, steps: int, update: Callable[[int], float] = lambda step: 0.0
+    engine: _Engine, prefetch: Prefetch, first: int, steps: int, update: Callable[[int], float] = lambda step: 0.0
 ) -> None:
     """What the loop does with it."""
     for step in range(first, steps):
-        ahead.start(step)
-        assert ahead.take(step, Clock()).step == step
+        prefetch.start(step)
+        assert prefetch.take(step).step == step
         time.sleep(update(step))
-        if not ahead.finish():
-            ahead.require_sound()
+        assert prefetch.finish() is None
         engine.trained = step + 1
         if step + 1 < steps:
             engine.load(step + 1)
-            ahead.remember(step + 1, _weights(step + 1))
-        ahead.trained(step)
+            prefetch.remember(step + 1, _weights(step + 1))
 
 
 @settings(deadline=None, max_examples=30)
 @given(
-    staleness=st.integers(0, 4),
+    staleness=st.integers(1, 4),
     steps=st.integers(1, 7),
     sampling=st.lists(st.sampled_from([0.0, 0.003]), min_size=7, max_size=7),
     update=st.lists(st.sampled_from([0.0, 0.003]), min_size=7, max_size=7),
@@ -101,13 +100,13 @@ def test_each_batch_is_made_once_in_order_by_the_weights_of_the_lag_whatever_tak
     staleness: int, steps: int, sampling: list[float], update: list[float]
 ) -> None:
     engine = _Engine(seconds=sampling.__getitem__)
-    _train(engine, _ahead(engine, staleness, steps), 0, steps, update.__getitem__)
+    _train(engine, _prefetch(engine, staleness, steps), 0, steps, update.__getitem__)
     assert engine.made == [(step, max(0, step - staleness)) for step in range(steps)]
     assert engine.most_ahead <= staleness
 
 
 def test_a_run_that_begins_has_left_nothing_over() -> None:
-    assert _ahead(_Engine(), 3, 9).missing(0) == []
+    assert _prefetch(_Engine(), 3, 9).missing(0) == []
 
 
 def test_the_lag_is_that_of_the_documentation() -> None:
@@ -119,48 +118,41 @@ def test_the_lag_is_that_of_the_documentation() -> None:
 def test_the_next_batch_is_sampled_while_the_policy_is_updated() -> None:
     engine = _Engine(seconds=lambda step: 0.1)
     started = time.perf_counter()
-    _train(engine, _ahead(engine, 1, 5), 0, 5, lambda step: 0.1)
+    _train(engine, _prefetch(engine, 1, 5), 0, 5, lambda step: 0.1)
     assert time.perf_counter() - started < 0.9  # 0.6, and one after the other 1.0
 
 
 def test_without_staleness_there_is_no_thread() -> None:
-    class Here(_Engine):
-        def make(self, step: int, clock: Clock) -> Rollouts:
-            assert threading.current_thread() is threading.main_thread()
-            return super().make(step, clock)
-
-    engine = Here()
-    ahead = _ahead(engine, 0, 2)
-    _train(engine, ahead, 0, 2)
-    assert ahead.untrained(2) == Untrained()
+    prefetch = _prefetch(_Engine(), 0, 2)
+    prefetch.start(0)
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    assert prefetch.finish() is None
+    assert prefetch.pending(2) == PendingBatches()
 
 
 def test_what_making_a_batch_raises_is_raised_where_it_is_asked_for_and_not_before() -> None:
     engine = _Engine(fails_at=1)
-    ahead = _ahead(engine, 1, 4)
-    ahead.start(0)
-    assert ahead.take(0, Clock()).step == 0
-    assert not ahead.finish()
+    prefetch = _prefetch(engine, 1, 4)
+    prefetch.start(0)
+    assert prefetch.take(0).step == 0
+    error = prefetch.finish()
+    assert isinstance(error, UserError)
     with pytest.raises(UserError, match="step 2: nothing can be learned"):
-        ahead.require_sound()
-    with pytest.raises(UserError, match="step 2: nothing can be learned"):
-        ahead.take(1, Clock())
+        prefetch.take(1)
 
 
 def test_a_thread_that_is_told_to_end_does_so_at_once_and_leaves_what_was_whole() -> None:
     engine = _Engine(seconds=lambda step: 0.0 if step < 2 else 600.0)
-    ahead = _ahead(engine, 2, 9)
-    ahead.start(0)
-    ahead.take(1, Clock())
+    prefetch = _prefetch(engine, 2, 9)
+    prefetch.start(0)
+    prefetch.take(1)
     started = time.perf_counter()
-    ahead.end()
+    prefetch.end()
     assert time.perf_counter() - started < 5
-    assert ahead.finish() is False
-    ahead.require_sound()  # it is no failure
-    left = ahead.untrained(1)
-    assert sorted(left.batches) == [0, 1]
+    assert prefetch.finish() is None  # it is no failure
+    left = prefetch.pending(1)
+    assert sorted(left.batches) == [1]
     assert sorted(left.samplers) == [0]
-    assert ahead.drawn(1) == {"position": 2}
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 3])
@@ -168,37 +160,37 @@ def test_a_thread_that_is_told_to_end_does_so_at_once_and_leaves_what_was_whole(
 def test_what_was_broken_off_is_made_up_by_the_weights_that_it_was_left_to(staleness: int, broken: int) -> None:
     """The run is told to stop in the batch `broken`, goes on, and is extended by three steps at its end."""
     engine = _Engine(seconds=lambda step: 600.0 if step == broken else 0.0)
-    ahead = _ahead(engine, staleness, 6)
+    prefetch = _prefetch(engine, staleness, 6)
     finished = max(0, broken - staleness) + 1  # the update beside it is finished
     for step in range(finished):
-        ahead.start(step)
-        ahead.take(step, Clock())
+        prefetch.start(step)
+        prefetch.take(step)
         if step + 1 < finished:
-            assert ahead.finish()
+            assert prefetch.finish() is None
             engine.load(step + 1)
-            ahead.remember(step + 1, _weights(step + 1))
-            ahead.trained(step)
+            prefetch.remember(step + 1, _weights(step + 1))
     while not (engine.at_work and len(engine.made) == broken):
         time.sleep(0.001)
-    ahead.end()
-    ahead.trained(finished - 1)
-    first, left = _run_on(finished, ahead.untrained(finished), staleness, 6)
+    prefetch.end()
+    first, left = _run_on(finished, prefetch.pending(finished), staleness, 6)
     second, _ = _run_on(6, left, staleness, 9)
     made = engine.made + first + second
     assert made == [(step, max(0, step - staleness)) for step in range(9)]
 
 
-def _run_on(first: int, untrained: Untrained, staleness: int, steps: int) -> tuple[list[tuple[int, int]], Untrained]:
+def _run_on(
+    first: int, pending: PendingBatches, staleness: int, steps: int
+) -> tuple[list[tuple[int, int]], PendingBatches]:
     engine = _Engine()
-    ahead = _ahead(engine, staleness, steps, first, untrained)
-    for step in ahead.missing(first):
-        finished, weights = ahead.sampler(step)
+    prefetch = _prefetch(engine, staleness, steps, first, pending)
+    for step in prefetch.missing(first):
+        finished, weights = prefetch.sampler(step)
         assert weights.read("weight").item() == finished
         engine.load(finished)
-        ahead.make_up(step)
+        prefetch.make_up(step)
     engine.load(first)
-    _train(engine, ahead, first, steps)
-    return engine.made, ahead.untrained(steps)
+    _train(engine, prefetch, first, steps)
+    return engine.made, prefetch.pending(steps)
 
 
 def test_weights_that_are_held_do_not_change_with_the_policy() -> None:

@@ -25,10 +25,10 @@ from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler, training_problems
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.batches.step_sampler import StepSampler
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config import Training
 from dagrpo.utils.files import read_parquet
 
@@ -69,12 +69,12 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
     engine.load(open_tensors(run.initial), "step_0")
     with Grader(1.0) as grader, single_turns(tokenizer) as agent:
         agent.make_attempt = _flaky(agent.make_attempt)
-        buffer = StepSampler(
+        sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=PromptSampler(problems, run.training, run.seed),
+            prompts=PromptSampler(problems, run.training, run.seed),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -84,7 +84,7 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
             state=run.state,
         )
         assert LOST in prompt_indices(run.seed, 0, 4, 10), "the step has the problem whose attempts are lost"
-        return buffer.next(0)
+        return sampler.sample(0, Clock())
 
 
 @pytest.mark.parametrize("permuted", [False, True])
@@ -126,19 +126,19 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
     with Grader(1.0) as grader, single_turns(tokenizer) as agent:
-        buffer = StepSampler(
+        sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=PromptSampler(problems, run.training, run.seed, finished=2),
+            prompts=PromptSampler(problems, run.training, run.seed, finished=2),
             rollout=run.rollout,
             reward=run.reward,
             training=run.training,
             seed=run.seed,
             state=run.state,
         )
-        rollouts = buffer.next(2)
+        rollouts = sampler.sample(2, Clock())
     return rollouts, engine.requests, prompt_indices(run.seed, 2, 4, 10)
 
 
@@ -164,12 +164,12 @@ def _greedy_step(
             return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
 
         agent.make_attempt = attempt
-        buffer = StepSampler(
+        sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
+            prompts=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -179,7 +179,7 @@ def _greedy_step(
             state=run.state,
             greedy=True,
         )
-        return buffer.next(2), engine.requests
+        return sampler.sample(2, Clock()), engine.requests
 
 
 def test_greedy_completions_are_graded_and_change_nothing_else(tmp_path: Path, sampled: _Sampled) -> None:
@@ -212,11 +212,10 @@ def test_greedy_rewards_are_of_the_groups_that_make_up_the_batch(tmp_path: Path)
         training={"prompts_per_step": 5, "samples_per_prompt": 2, "dynamic_sampling": {"oversampling": 1.6}},
     )
     assert [request.temperature for request in requests] == [0.0, 1.0, 1.0] * 8
-    assert rollouts.drawn is not None
-    assert rollouts.drawn.used == (True, False, True, True, True, True, False, False)
+    assert rollouts.used == (True, False, True, True, True, True, False, False)
     assert rollouts.greedy_rewards is not None
     assert rollouts.greedy_rewards.tolist() == pytest.approx([-2 / 3, 0.0, 0.0, 0.0, -1 / 3])
-    attempts = (*rollouts.graded, *rollouts.drawn.discarded)
+    attempts = (*rollouts.graded, *rollouts.discarded)
     assert {each.trajectory.sample_index for each in attempts} == {0, 1}
 
 

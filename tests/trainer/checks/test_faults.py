@@ -15,14 +15,14 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.sglang.digests import digest_on_cpu
-from dagrpo.trainer import loop, update
+from dagrpo.trainer import setup, update
 from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.checks.probe import OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config import Training
-from dagrpo.trainer.history import Record
 from dagrpo.trainer.model.fsdp import trained_policy
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import read_parquet
 
@@ -195,7 +195,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
         policy.model.model.norm.weight.register_hook(hook)
         return policy
 
-    monkeypatch.setattr(loop, "trained_policy", broken)
+    monkeypatch.setattr(setup, "trained_policy", broken)
 
 
 def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_interruption(

@@ -23,7 +23,7 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.trainer.batches.training_problems import training_problems
+from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck

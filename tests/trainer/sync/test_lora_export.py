@@ -17,7 +17,7 @@ from dagrpo.engine.sglang.digests import digest_on_cpu
 from dagrpo.trainer.lora_config import TrainedLora
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
-from dagrpo.trainer.sync.weight_sync import EngineWeights
+from dagrpo.trainer.sync.weight_sync import PolicyWeights
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_parquet
 
@@ -117,7 +117,7 @@ def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_
         for parameter in policy.parameters():
             if parameter.requires_grad:
                 parameter.fill_(0.5)
-    before, weights = open_tensors(run.initial), EngineWeights(policy.model, run, single_process())
+    before, weights = open_tensors(run.initial), PolicyWeights(policy.model, run, single_process())
     with weights.opening() as opening:
         assert opening.adapter is not None
         assert all(torch.equal(opening.weights.read(name), before.read(name)) for name in before.specs)

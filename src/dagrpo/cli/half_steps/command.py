@@ -64,8 +64,8 @@ def _work(
     with explained(), process_group(threads) as world:
         if tables is None:
             folder = run.rollouts.parent
-            made = RolloutHalf(run, world, start).make(asked or [_next(start)], folder)
-            _show(((step, of_rollouts(table)) for step, table in made), "rollouts", folder)
+            tables_of_steps = RolloutHalf(run, world, start).write(asked or [_next(start)], folder)
+            _show(((step, of_rollouts(table)) for step, table in tables_of_steps), "rollouts", folder)
         else:
             _show(update_from(run, tables, start, world), "updates", run.metrics.parent)
 

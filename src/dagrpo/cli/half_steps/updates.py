@@ -14,8 +14,8 @@ from dagrpo.cli.replay.policy import UpdatedPolicy
 from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
 from dagrpo.trainer.checks.finite import SKIPPED
-from dagrpo.trainer.history import update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.step_metrics import update_metrics, with_plugins
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
 from dagrpo.utils.distributed import World
 from dagrpo.utils.files import write_parquet

@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from dagrpo.core.section import MOST_STEPS
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.open import open_engine
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import process_group
 from dagrpo.utils.timings import times_of
 

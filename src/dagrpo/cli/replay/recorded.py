@@ -14,7 +14,7 @@ from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
 from dagrpo.trainer.config import Training
-from dagrpo.trainer.history import Record
+from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import DESCRIPTION, step_file
 from dagrpo.trainer.sync.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.utils.files import read_object, read_parquet, sha256_of

@@ -22,7 +22,7 @@ FAILED = "rollout/stop_program_failed_fraction"
 def work(job: Job) -> None:
     """Train to the last step, from the newest state if there is one."""
     from dagrpo.tracking.curve import Curve
-    from dagrpo.trainer.loop import train
+    from dagrpo.trainer.training import train
     from dagrpo.utils.console import summary
     from dagrpo.utils.cpu_dtypes import warn_of_slow_types
     from dagrpo.utils.distributed import process_group

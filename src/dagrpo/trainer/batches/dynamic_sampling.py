@@ -3,30 +3,24 @@
 DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step samples more prompts until enough of its groups have spread.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.early_stop import CutOff
-from dagrpo.rollout.trajectory import GradedTrajectory
+from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.trainer.config import Training
 
+T = TypeVar("T")
 Flags = NDArray[np.bool_]
+Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]
 CUT_OFF_GROUPS = "rollout/cut_off_groups"
 CUT_OFF_TOKENS = "rollout/cut_off_tokens"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """Groups and metrics of a step that may have sampled more than its batch."""
-
-    used: tuple[bool, ...]  # [groups], in sampling order: whether it is in the batch
-    discarded: tuple[GradedTrajectory, ...]  # of the groups outside the batch, in that order
-    figures: Mapping[str, float]  # metrics of the sampling; the same names in all steps of a run
 
 
 def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
@@ -92,3 +86,42 @@ def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: T
         **(cut if training.dynamic_sampling.max_aborts else {}),
         **({"rollout/retired_prompts": float(retired)} if training.retire_at is not None else {}),
     }
+
+
+class FullBatch:
+    """Grader of the groups of one round, which counts those that qualify for the batch."""
+
+    def __init__(self, before: Sequence[GradedTrajectory], grade: Grade, training: Training) -> None:
+        """Start a round; `before`: the trajectories of the step's earlier rounds."""
+        self._grade = grade
+        self._training = training
+        self._missing = training.prompts_per_step - int(has_spread(before, training).sum())
+        self._graded: dict[int, list[GradedTrajectory]] = {}  # by the group's position in the round
+        self._greedy: dict[int, list[Trajectory]] = {}  # one each, or an empty list
+
+    def judge(self, position: int, group: Sequence[Trajectory]) -> None:
+        """Grade a finished group. Its greedy attempt is graded later, once it is known to be needed."""
+        sampled = [trajectory for trajectory in group if trajectory.sample_index != GREEDY]
+        graded = self._grade(sampled)
+        self._greedy[position] = [trajectory for trajectory in group if trajectory.sample_index == GREEDY]
+        self._missing -= int(has_spread(graded, self._training).sum())
+        self._graded[position] = graded
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if the batch has all of its groups."""
+        return self._missing <= 0
+
+    @property
+    def graded(self) -> list[GradedTrajectory]:
+        """Return the graded groups in sampling order, whatever order they finished in."""
+        return _in_order(self._graded)
+
+    @property
+    def greedy(self) -> list[Trajectory]:
+        """Return the greedy attempts of the graded groups, if any."""
+        return _in_order(self._greedy)
+
+
+def _in_order(groups: Mapping[int, Sequence[T]]) -> list[T]:
+    return [*itertools.chain.from_iterable(groups[position] for position in sorted(groups))]

@@ -11,14 +11,12 @@ step_sampler.py samples a batch, prefetch_state.py saves it.
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.history import Clock
+from dagrpo.trainer.clock import Clock
 
 JOIN_SECONDS = 10.0  # for a thread that was asked to end: the requests it waits for have been cancelled
-Drawn = Mapping[str, Any]
 
 
 def steps_in_sampler(step: int, staleness: int) -> int:
@@ -32,40 +30,34 @@ def version_of(finished: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untrained:
-    """Part of a state beside its policy: sampled batches that are not trained on yet, and older weights that have yet to sample."""
+class PendingBatches:
+    """Part of a state beside its policy: sampled batches that wait for their update, and older weights that have yet to sample."""
 
     batches: Mapping[int, Rollouts] = field(default_factory=dict)  # by step, from 0
     samplers: Mapping[int, Tensors] = field(default_factory=dict)  # by the number of finished steps in them
 
 
-class Ahead:
-    """Queue of a run's batches in order, on rank 0. At most one thread samples them."""
+class Prefetch:
+    """Queue of a run's batches in order, on rank 0, which one thread fills. Without staleness it stays empty."""
 
     def __init__(
         self,
-        make: Callable[[int, Clock], Rollouts],
-        drawn: Callable[[], Drawn],
+        sample: Callable[[int, Clock], Rollouts],
         *,
         staleness: int,
         steps: int,
         first: int,
         interrupt: Callable[[], None],
-        untrained: Untrained,
+        pending: PendingBatches,
     ) -> None:
-        """Start with the step `first` (0-based). `make` samples a step's batch, `drawn` returns the prompt sampler's state.
-
-        `interrupt`, called by another thread, ends a running `make`.
-        """
-        self._make = make
-        self._drawn_by_now = drawn
+        """Start with the step `first` (0-based). `sample` samples a step's batch; `interrupt`, called by another thread, ends it."""
+        self._sample = sample
         self._staleness = staleness
         self._steps = steps
         self._interrupt = interrupt
-        self._made = {step: batch for step, batch in untrained.batches.items() if step >= first}
-        self._samplers = dict(untrained.samplers)
-        self._drawn = {max(self._made, default=first - 1) + 1: drawn()}  # sampler state before each step
-        self._failure: BaseException | None = None
+        self._batches = {step: batch for step, batch in pending.batches.items() if step >= first}
+        self._samplers = dict(pending.samplers)
+        self._error: BaseException | None = None
         self._ended = False
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -78,8 +70,8 @@ class Ahead:
     def missing(self, finished: int) -> list[int]:
         """Return the steps whose batches are still to be sampled, by weights older than those after `finished` steps."""
         behind = range(finished, min(finished + self._staleness, self._steps))
-        left = [step for step in behind if step not in self._made]
-        return [step for step in left if steps_in_sampler(step, self._staleness) < finished]
+        unsampled = [step for step in behind if step not in self._batches]
+        return [step for step in unsampled if steps_in_sampler(step, self._staleness) < finished]
 
     def sampler(self, step: int) -> tuple[int, Tensors]:
         """Return the number of finished steps in the weights that sample the batch of `step`, and these weights."""
@@ -90,45 +82,30 @@ class Ahead:
         """Start the thread that samples the batches of the weights after `step` steps, which the engine holds."""
         assert self._thread is None or not self._thread.is_alive(), "the weights changed under a batch"
         last = min(step + self._staleness, self._steps - 1)
-        steps = [each for each in range(step, last + 1) if each not in self._made]
+        steps = [each for each in range(step, last + 1) if each not in self._batches]
         if self._staleness and steps:
-            self._thread = threading.Thread(target=self._work, args=(steps,), name="rollouts-ahead", daemon=True)
+            self._thread = threading.Thread(target=self._work, args=(steps,), name="prefetch", daemon=True)
             self._thread.start()
 
-    def take(self, step: int, clock: Clock) -> Rollouts:
-        """Wait for the batch of a step and return it. States keep it until `trained` is called for the step.
-
-        Re-raises any exception of `make`.
-        """
-        if not self._staleness:
-            batch = self._make(step, clock)
-            self._drawn[step + 1] = self._drawn_by_now()
-            return batch
+    def take(self, step: int) -> Rollouts:
+        """Wait for the batch of a step and return it; earlier ones are dropped. Re-raises any exception of the thread."""
         with self._changed:
-            self._changed.wait_for(lambda: step in self._made or self._failure is not None)
-        if step not in self._made:
-            self.require_sound()
-        return self._made[step]
+            self._changed.wait_for(lambda: step in self._batches or self._error is not None)
+            self._batches = {each: batch for each, batch in self._batches.items() if each >= step}
+        if step not in self._batches:
+            assert self._error is not None
+            raise self._error
+        return self._batches[step]
 
-    def require_sound(self) -> None:
-        """Re-raise the exception that ended the thread, unless `end` stopped it."""
-        if self._failure is not None and not self._ended:
-            raise self._failure
-
-    def finish(self) -> bool:
-        """Wait for the thread; return True if it succeeded. `take` and `require_sound` raise its exception."""
+    def finish(self) -> BaseException | None:
+        """Wait for the thread; return the exception that ended it, unless `end` interrupted it."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None)
-        return self._failure is None
-
-    def trained(self, step: int) -> None:
-        """Drop the batch of a step, which the policy was trained on."""
-        self._made.pop(step, None)
-        self._drawn = {before: drawn for before, drawn in self._drawn.items() if before > step}
+        return None if self._ended else self._error
 
     def make_up(self, step: int) -> None:
         """Sample a missing batch without a thread. The engine must hold the weights that are to sample it."""
-        self._keep(step, *self._whole(step))
+        self._put(step, self._stale_batch(step))
 
     def end(self) -> None:
         """Interrupt the batch in progress, if any, and start no more."""
@@ -139,42 +116,37 @@ class Ahead:
             self._interrupt()
             thread.join(JOIN_SECONDS)
 
-    def untrained(self, finished: int) -> Untrained:
+    def pending(self, finished: int) -> PendingBatches:
         """Return the part of the state after `finished` steps that is kept beside its weights. No thread may be running."""
+        batches = {step: batch for step, batch in self._batches.items() if step >= finished}
         samplers = {steps: weights for steps, weights in self._samplers.items() if steps < finished}
-        return Untrained(batches=dict(self._made), samplers=samplers)
-
-    def drawn(self, finished: int) -> Drawn:
-        """Return the prompt sampler's state after the first `finished` steps and the batches that are kept beside them."""
-        return self._drawn[max(self._made, default=finished - 1) + 1]
+        return PendingBatches(batches=batches, samplers=samplers)
 
     def _work(self, steps: Iterable[int]) -> None:
         try:
             for step in steps:
-                self._keep(step, *self._whole(step))
-        except BaseException as failure:  # noqa: BLE001  the trainer's thread raises it, whatever it is
+                self._put(step, self._stale_batch(step))
+        except BaseException as error:  # noqa: BLE001  the trainer's thread raises it, whatever it is
             with self._changed:
-                self._failure = failure
+                self._error = error
         with self._changed:
             self._thread = None
             self._changed.notify_all()
 
-    def _whole(self, step: int) -> tuple[Rollouts, Drawn]:
-        """Sample the batch of a step; return it as the trainer gets it, and the prompt sampler's state by then."""
+    def _stale_batch(self, step: int) -> Rollouts:
+        """Sample the batch of a step; return it as the trainer gets it."""
         clock, finished = Clock(), steps_in_sampler(step, self._staleness)
-        batch = self._make(step, clock)
+        batch = self._sample(step, clock)
         versions = {sample.weight_version for each in batch.graded for sample in each.trajectory.samples}
         assert versions <= {version_of(finished)}, f"step {step + 1} was sampled by {versions}"
         seconds = sum(clock.laps.values())
-        ahead = replace(batch, staleness=step - finished, ahead_seconds=seconds, grading_seconds=0.0)
-        return ahead, self._drawn_by_now()
+        return replace(batch, staleness=step - finished, ahead_seconds=seconds, grading_seconds=0.0)
 
-    def _keep(self, step: int, batch: Rollouts, drawn: Drawn) -> None:
+    def _put(self, step: int, batch: Rollouts) -> None:
         with self._changed:
             if self._ended:  # the state is being written without this batch
                 return
-            self._made[step] = batch
-            self._drawn[step + 1] = drawn
+            self._batches[step] = batch
             oldest = steps_in_sampler(step + 1, self._staleness)
             self._samplers = {finished: each for finished, each in self._samplers.items() if finished >= oldest}
             self._changed.notify_all()

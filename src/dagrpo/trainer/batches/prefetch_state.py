@@ -19,8 +19,7 @@ from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetenso
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.types import Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.trainer.batches.dynamic_sampling import Drawn
-from dagrpo.trainer.batches.prefetch import Untrained
+from dagrpo.trainer.batches.prefetch import PendingBatches
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import step_file
 from dagrpo.utils.files import read_parquet, write_parquet
@@ -57,24 +56,24 @@ _PLAIN = (
 )  # fields of a batch
 
 
-def write(folder: Path, untrained: Untrained) -> dict[str, FileEntry]:
+def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
     """Write batches and weights below the folder of a state; return the files by their names there."""
     paths = []
-    for step, batch in untrained.batches.items():
+    for step, batch in pending.batches.items():
         paths.append(folder / FOLDER / step_file(step + 1))
         write_parquet(paths[-1], _table(batch))
-    for finished, weights in untrained.samplers.items():
+    for finished, weights in pending.samplers.items():
         paths.append(folder / FOLDER / f"sampler_{finished:05d}.safetensors")
         write_safetensors(paths[-1], weights, {})
     return {str(path.relative_to(folder)): entry_of(path) for path in paths}
 
 
-def read(folder: Path, problems: Sequence[Problem]) -> Untrained:
+def read(folder: Path, problems: Sequence[Problem]) -> PendingBatches:
     """Read the batches and weights of a state's folder, which may have none. `problems` are the run's."""
     by_row = {problem.index: problem for problem in problems}
     tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
     batches = [_batch(table, by_row) for table in tables]
-    return Untrained(batches={batch.step: batch for batch in batches}, samplers=dict(_samplers(folder / FOLDER)))
+    return PendingBatches(batches={batch.step: batch for batch in batches}, samplers=dict(_samplers(folder / FOLDER)))
 
 
 def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
@@ -88,17 +87,16 @@ def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
 def _table(batch: Rollouts) -> pa.Table:
     """Return a table with one row per trajectory: first the batch, then the discarded ones."""
     parts = () if batch.teacher_logprobs is None else torch.split(batch.teacher_logprobs, batch.lengths)
-    told = [part.tolist() for part in parts] or [[] for _ in batch.graded]
-    discarded = batch.drawn.discarded if batch.drawn else ()
-    rows = [_row(each, of_teacher) for each, of_teacher in zip(batch.graded, told, strict=True)]
-    rows += [_row(each, []) for each in discarded]
+    teacher = [part.tolist() for part in parts] or [[] for _ in batch.graded]
+    rows = [_row(each, own) for each, own in zip(batch.graded, teacher, strict=True)]
+    rows += [_row(each, []) for each in batch.discarded]
     metadata = {_OF_STEP: json.dumps(_of_step(batch))}
     return pa.Table.from_pylist(rows, schema=_SCHEMA).replace_schema_metadata(metadata)
 
 
 def _of_step(batch: Rollouts) -> dict[str, Any]:
     """Return all JSON-serialisable data of the batch but the trajectories; mappings keep their order."""
-    greedy, drawn = batch.greedy_rewards, batch.drawn
+    greedy = batch.greedy_rewards
     return {
         **{name: getattr(batch, name) for name in _PLAIN},
         "trajectories": len(batch.graded),
@@ -108,15 +106,16 @@ def _of_step(batch: Rollouts) -> dict[str, Any]:
         "greedy_rewards": None if greedy is None else greedy.tolist(),
         "has_teacher": batch.teacher_logprobs is not None,
         "functions": batch.functions,
-        "drawn": None if drawn is None else {"used": drawn.used, "figures": dict(drawn.figures)},
+        "used": batch.used,
+        "sampling_metrics": dict(batch.sampling_metrics),
     }
 
 
 def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> Rollouts:
     known, rows = json.loads(table.schema.metadata[_OF_STEP]), table.to_pylist()
     graded = tuple(_graded(row, problems[row["problem_index"]]) for row in rows)
-    inside, drawn, greedy = known["trajectories"], known["drawn"], known["greedy_rewards"]
-    told = [logprob for row in rows for logprob in row["teacher_logprobs"]]
+    inside, greedy = known["trajectories"], known["greedy_rewards"]
+    teacher = [logprob for row in rows for logprob in row["teacher_logprobs"]]
     return Rollouts(
         **{name: known[name] for name in _PLAIN},
         graded=graded[:inside],
@@ -124,11 +123,11 @@ def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> Rollouts:
         components={name: torch.tensor(each, dtype=torch.float32) for name, each in known["components"].items()},
         weights=known["weights"],
         greedy_rewards=None if greedy is None else torch.tensor(greedy, dtype=torch.float32),
-        teacher_logprobs=torch.tensor(told, dtype=torch.float32) if known["has_teacher"] else None,
+        teacher_logprobs=torch.tensor(teacher, dtype=torch.float32) if known["has_teacher"] else None,
         functions=tuple(known["functions"]),
-        drawn=None
-        if drawn is None
-        else Drawn(used=tuple(drawn["used"]), discarded=graded[inside:], figures=drawn["figures"]),
+        used=tuple(known["used"]),
+        discarded=graded[inside:],
+        sampling_metrics=known["sampling_metrics"],
     )
 
 

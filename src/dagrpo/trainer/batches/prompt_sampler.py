@@ -6,14 +6,18 @@ one. No position of the row is lost or used twice. dynamic_sampling.py decides h
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.prompts import epoch_order
+from dagrpo.core.types import Example
+from dagrpo.rollout.prompts import PromptLimit, Prompts, epoch_order, problems_of, read_split
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem
 from dagrpo.trainer.config import Training
+
+PromptState = dict[str, Any]  # JSON-serialisable state of a prompt sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ class PromptSampler:
         self._epoch: tuple[int, list[int]] = (-1, [])
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> PromptState:
         """Return the JSON-serialisable sampler state."""
         cut_off = [[prompt.problem.index, prompt.aborts] for prompt in self._cut_off]
         return {"position": self._position, "retired": sorted(self._retired), "cut_off": cut_off}
@@ -118,3 +122,40 @@ class PromptSampler:
         known = [rate for rate in rates if rate is not None]
         assert len(known) == len(rates), "checked when the problems were read"
         return known
+
+
+def training_problems(path: Path, prompts: Prompts, training: Training) -> list[Problem]:
+    """Return the train split's prompts within the range of pass rates.
+
+    Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.
+    """
+    examples = read_split(path)
+    chosen = [(index, example) for index, example in enumerate(examples) if _in_range(example, training)]
+    if training.order == "easy_first":
+        _require_pass_rates(chosen, path)
+    limit = PromptLimit(
+        tokens=training.max_prompt_tokens,
+        reason=f"training.max_prompt_tokens is {training.max_prompt_tokens}: raise it, "
+        "or set data.max_prompt_tokens to leave such rows out",
+    )
+    problems = problems_of(chosen, prompts, limit, path)
+    if len(problems) < training.prompts_per_step:
+        raise UserError(
+            f"{path} has {len(problems)} problems to train on ({len(examples)} rows, less those outside "
+            f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
+            f"({training.prompts_per_step}): lower the latter, or widen the range."
+        )
+    return problems
+
+
+def _in_range(example: Example, training: Training) -> bool:
+    return example.pass_rate is None or training.min_pass_rate <= example.pass_rate <= training.max_pass_rate
+
+
+def _require_pass_rates(rows: Iterable[tuple[int, Example]], source: Path) -> None:
+    for index, example in rows:
+        if example.pass_rate is None:
+            raise UserError(
+                f"{source} row {index}: training.order is easy_first, but the problem has no pass rate: set "
+                "difficulty.samples, give data.pass_rates, or set training.order to shuffled."
+            )

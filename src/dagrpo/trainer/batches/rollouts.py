@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample
+from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.batches.dynamic_sampling import Drawn, Flags, spread
+from dagrpo.trainer.batches.dynamic_sampling import Flags, spread
 from dagrpo.trainer.sampling_mask import TokenSupport
+from dagrpo.utils.distributed import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,9 @@ class Rollouts:
     teacher_logprobs: Tensor | None = None
     several_turns: bool = False  # whether there are metrics of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of the functions that some problem of the run offers, sorted
-    drawn: Drawn | None = None  # None: the step samples no more than its batch
+    used: tuple[bool, ...] = ()  # [sampled groups], in sampling order: whether a group is in the batch
+    discarded: tuple[GradedTrajectory, ...] = ()  # of the sampled groups outside the batch, in that order
+    sampling_metrics: Mapping[str, float] = field(default_factory=dict)  # the same names in all steps of a run
     zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
     grading_seconds: float = 0.0  # within the seconds of sampling; no part of a result
     staleness: int | None = None  # steps since the weights that sampled them; None: training.staleness is 0
@@ -72,6 +75,11 @@ class Rollouts:
         """Return the engine's logprobs of all tokens that the policy wrote in the kept trajectories. [tokens]"""
         return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
 
+    @property
+    def attempts(self) -> list[Trajectory]:
+        """Return every finished trajectory of the step, the discarded ones last."""
+        return [each.trajectory for each in (*self.graded, *self.discarded)]
+
     def batch(self) -> Batch:
         """Return the data that the update reads."""
         places = [place for place, _ in self.samples]
@@ -102,3 +110,9 @@ class Rollouts:
         assert self.advantages is not None
         parts = torch.split(self.advantages, self.lengths)
         return [float(part.double().mean()) if len(part) else 0.0 for part in parts]
+
+
+def broadcast_batch(rollouts: Rollouts | None, world: World) -> Batch:
+    """Return, in every rank, the data of rank 0's rollouts that the update reads."""
+    tensors = rollouts.batch().tensors() if rollouts else None
+    return Batch.from_tensors(world.broadcast_tensors(tensors))

@@ -29,17 +29,18 @@ from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
 from dagrpo.trainer import checks
-from dagrpo.trainer.batches.dynamic_sampling import Drawn, figures, prompts_to_draw, used_groups
-from dagrpo.trainer.batches.full_batch import FullBatch
+from dagrpo.trainer.batches.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
 from dagrpo.trainer.batches.prompt_sampler import Prompt, PromptSampler
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks import diversity
 from dagrpo.trainer.checks.refused import keeping_attempts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config import Training
+from dagrpo.trainer.teacher import Teacher
 
 
 @dataclass(slots=True, kw_only=True)
-class _Attempted:
+class _Attempts:
     """Attempts of a step so far, prompt by prompt in sampling order, with the number of rounds."""
 
     graded: list[GradedTrajectory] = field(default_factory=list)
@@ -56,8 +57,8 @@ def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
 class StepSampler:
     """Source of each step's rollouts.
 
-    In lockstep they are a function of the run's seed, the step, the weights that the engine holds and the prompt sampler's
-    position (prompt_sampler.py), which is the only state.
+    In lockstep they are a function of the run's seed, the step, the weights that the engine holds and the state of the prompt
+    sampler (prompt_sampler.py).
     """
 
     def __init__(
@@ -67,15 +68,17 @@ class StepSampler:
         agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
-        drawing: PromptSampler,
+        prompts: PromptSampler,
         rollout: Rollout,
         reward: Reward,
         training: Training,
         seed: int,
         state: Path,
         greedy: bool = False,
+        teacher: Teacher | None = None,
+        first: int = 0,
     ) -> None:
-        """Connect engine, agent, grader and prompt sampler.
+        """Connect engine, agent, grader, teacher and the prompt sampler, whose next step is `first` (0-based).
 
         `state`: the folder of the run's state, for a table of refused attempts. `greedy`: also grade a greedy completion of each
         problem, which serves as a baseline only.
@@ -84,7 +87,9 @@ class StepSampler:
         self._agent = agent
         self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
-        self.drawing = drawing
+        self.prompts = prompts
+        self.prompt_states = {first: prompts.saved}  # before each step, by its number from 0
+        self._teacher = teacher
         self._functions = function_names(problems)
         self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
         self._sampling = replace(
@@ -96,75 +101,87 @@ class StepSampler:
         self._state = state
         self._grading_seconds = 0.0  # of the current step
 
-    def next(self, step: int) -> Rollouts:
-        """Return the rollouts of `step` (0-based).
+    def sample(self, step: int, clock: Clock) -> Rollouts:
+        """Return the rollouts of `step` (0-based), with the teacher's logprobs if there is a teacher.
 
         Raises ServerError if the engine fails, and UserError if a ground truth is invalid, no prompt is left, or nothing can be learned.
         """
         self._grading_seconds = 0.0
-        made = self._rounds(step)
-        attempted = made.graded
-        used = used_groups(attempted, self._training, step)
-        self.drawing.retire(attempted)
+        attempts = _Attempts()
+        attempt = self._attempt_in_lockstep if self._sampling.lockstep else self._attempt_freely
+        while attempts.rounds < self._training.dynamic_sampling.max_rounds and (
+            count := prompts_to_draw(attempts.graded, self._training)
+        ):
+            first = len(attempts.graded) // self._training.samples_per_prompt
+            attempt(attempts, self.prompts.draw(count, step), step, partial(self._seed_of, step, first))
+            attempts.rounds += 1
+        rollouts = self._rollouts(step, attempts)
+        clock.lap("rollout")
+        if self._teacher is not None:
+            rollouts = self._teacher.scored(rollouts)
+            clock.lap("teacher")
+        needed = {
+            before: each for before, each in self.prompt_states.items() if before >= step - self._training.staleness
+        }
+        self.prompt_states = needed | {step + 1: self.prompts.saved}
+        return rollouts
+
+    def interrupt(self) -> None:
+        """Interrupt everything that `sample`, in another thread, waits for."""
+        self._agent.interrupt()
+        self._engine.interrupt()
+        if self._teacher is not None:
+            self._teacher.engine.interrupt()
+
+    def _rollouts(self, step: int, attempts: _Attempts) -> Rollouts:
+        """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
+        graded = attempts.graded
+        used = used_groups(graded, self._training, step)
+        self.prompts.retire(graded)
         in_batch = used.repeat(self._training.samples_per_prompt)
-        graded = [each for each, is_used in zip(attempted, in_batch, strict=True) if is_used]
-        order = self._order(step, 1, np.array([each.trajectory.learned for each in graded]))
-        rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
-        drawn = Drawn(
-            used=tuple(used.tolist()),
-            discarded=tuple(each for each, is_used in zip(attempted, in_batch, strict=True) if not is_used),
-            figures=figures(used, made.rounds, self.drawing.retired, made.cut_off, self._training),
-        )
+        batch = [*itertools.compress(graded, in_batch)]
+        order = self._order(step, 1, np.array([each.trajectory.learned for each in batch]))
+        rewards = np.array([each.score.reward for each in batch], dtype=np.float32)
         return Rollouts(
             step=step,
             group_size=self._training.samples_per_prompt,
-            graded=tuple(graded),
+            graded=tuple(batch),
             rewards=torch.from_numpy(rewards[order]),
-            components={name: torch.from_numpy(values[order]) for name, values in self._components(graded).items()},
+            components={name: torch.from_numpy(values[order]) for name, values in self._components(batch).items()},
             weights={COMPONENTS.label(name): weight for name, weight in self._weights().items()},
-            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(made.greedy, used)])
+            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(attempts.greedy, used)])
             if self._sampling.greedy
             else None,
             several_turns=self._several_turns,
             functions=self._functions,
-            drawn=drawn,
+            used=tuple(used.tolist()),
+            discarded=tuple(itertools.compress(graded, ~in_batch)),
+            sampling_metrics=figures(used, attempts.rounds, self.prompts.retired, attempts.cut_off, self._training),
             zero_variance_filter=self._training.zero_variance_filter,
             grading_seconds=self._grading_seconds,
         )
-
-    def _rounds(self, step: int) -> _Attempted:
-        """Sample rounds until the batch is complete; return every attempt of the step that was not cut off."""
-        made = _Attempted()
-        attempt = self._attempt_in_lockstep if self._sampling.lockstep else self._attempt_freely
-        while made.rounds < self._training.dynamic_sampling.max_rounds and (
-            count := prompts_to_draw(made.graded, self._training)
-        ):
-            first = len(made.graded) // self._training.samples_per_prompt
-            attempt(made, self.drawing.draw(count, step), step, partial(self._seed_of, step, first))
-            made.rounds += 1
-        return made
 
     def _seed_of(self, step: int, first: int, position: int, sample: int) -> int:
         """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
         return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
-    def _attempt_in_lockstep(self, made: _Attempted, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
+    def _attempt_in_lockstep(self, attempts: _Attempts, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
         """Attempt `prompts` in waves, one after the other, and grade them when all are finished."""
         problems = [prompt.problem for prompt in prompts]
         collected = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
         sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
-        self._require_sound([*(each.trajectory for each in made.graded), *sampled], step)
-        made.graded += self._graded(sampled)
-        made.greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
+        self._require_sound([*(each.trajectory for each in attempts.graded), *sampled], step)
+        attempts.graded += self._graded(sampled)
+        attempts.greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
 
-    def _attempt_freely(self, made: _Attempted, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
+    def _attempt_freely(self, attempts: _Attempts, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
         """Attempt `prompts`, each group as fast as it can, and grade each group as soon as it has finished.
 
         Groups still running when the batch is full are put back, where training.dynamic_sampling.max_aborts allows.
         """
         most = self._training.dynamic_sampling.max_aborts
-        full = FullBatch(made.graded, self._grade, self._training)
-        made.cut_off = collect_until_full(
+        full = FullBatch(attempts.graded, self._grade, self._training)
+        attempts.cut_off = collect_until_full(
             [prompt.problem for prompt in prompts],
             self._sampling,
             seed_of,
@@ -173,11 +190,11 @@ class StepSampler:
             judge=full,
             cuttable=[position for position, prompt in enumerate(prompts) if prompt.aborts < most],
         )
-        cut_off = {*made.cut_off.positions}
-        self.drawing.put_back(prompts, [p.problem.index for at, p in enumerate(prompts) if at not in cut_off])
-        made.graded += full.graded
-        made.greedy += full.greedy
-        self._require_sound([each.trajectory for each in made.graded], step)
+        cut_off = {*attempts.cut_off.positions}
+        self.prompts.put_back(prompts, [p.problem.index for at, p in enumerate(prompts) if at not in cut_off])
+        attempts.graded += full.graded
+        attempts.greedy += full.greedy
+        self._require_sound([each.trajectory for each in attempts.graded], step)
 
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
         """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""

@@ -1,6 +1,6 @@
 """Checks of a GRPO run, combined for its loop.
 
-The loop calls one method at each place where something can go wrong. Every rank has a watch, since all of them score the
+The loop calls one method at each place where something can go wrong. Every rank has a suite, since all of them score the
 probe; all other work is done on rank 0.
 """
 
@@ -25,13 +25,14 @@ from dagrpo.trainer.checks.probe import Probe
 from dagrpo.trainer.checks.prompt_order import require_prompts
 from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
 from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.history import Record
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.utils.distributed import World
 
 _UNCHANGED = "unchanged_weights"
+Figures = dict[str, float]
 
 
 class CheckSuite:
@@ -53,7 +54,8 @@ class CheckSuite:
         self._run = run
         self._problems = problems
         self._record = record
-        self._hand_over = WeightSyncCheck(gates, run.seed)
+        self._world = world
+        self._weight_sync = WeightSyncCheck(gates, run.seed)
         self._probe = Probe(
             gates,
             run.rollout,
@@ -66,47 +68,49 @@ class CheckSuite:
             seed=run.seed,
             world=world,
         )
-        self._learns_nothing = NoSignal(
+        self._no_signal = NoSignal(
             _of_what_is_learned(gates, run.algorithm), seed=run.seed, max_new_tokens=run.rollout.max_new_tokens
         )
         self._skipped = SkippedSteps(gates, run.state)
         self._every = gates.every
         self._is_first = True  # of this execution's weight syncs
         self._updated = False  # since the last comparison of digests
-        self._handed_over: dict[str, float] = {}
+        self._sync_figures: dict[str, float] = {}
         self.figures: dict[str, float] = {}  # of the weights that the current step samples from; no part of a result
 
     @property
     def saved(self) -> dict[str, int]:
         """Return the JSON-serialisable check state that no record holds, on rank 0."""
-        return {_UNCHANGED: self._hand_over.unchanged}
+        return {_UNCHANGED: self._weight_sync.unchanged}
 
-    def go_on(self, saved: Mapping[str, int]) -> None:
+    def restore(self, saved: Mapping[str, int]) -> None:
         """Restore check state from `saved`; {} for a new run."""
-        self._hand_over.unchanged = saved.get(_UNCHANGED, 0)
+        self._weight_sync.unchanged = saved.get(_UNCHANGED, 0)
 
-    def handed_over(self, engine: RolloutEngine, weights: Tensors, finished: int) -> None:
+    def after_sync(self, engine: RolloutEngine, weights: Tensors, finished: int) -> None:
         """Check the engine after rank 0 has loaded the weights of `finished` steps into it."""
-        self._handed_over = {}
+        self._sync_figures = {}
         if self._is_due(finished):
-            self._handed_over = self._hand_over.check(engine, weights, finished, updated=self._updated)
+            self._sync_figures = self._weight_sync.check(engine, weights, finished, updated=self._updated)
             self._updated = False
 
     def before_rollouts(self, engine: RolloutEngine | None, step: int) -> None:
         """Check the probe in every rank before `step` (0-based) is sampled; the engine is rank 0's."""
         probed = self._probe.check(engine, step) if self._is_due(step) else {}
-        self.figures = self._handed_over | probed
+        self.figures = self._sync_figures | probed
         self._is_first = False
 
     def _is_due(self, finished: int) -> bool:
         """Return True if weight checks are due, the same in every rank."""
         return self._is_first or finished % self._every == 0
 
-    def updated(self, batch: Batch, stats: UpdateStats, step: int) -> dict[str, float]:
-        """Check the update of `step` (1-based) on rank 0; return the figures, which are part of the result.
+    def after_update(self, step: int, batch: Batch, stats: UpdateStats) -> Figures:
+        """Check the update of `step` (0-based) on rank 0; return the figures, which are part of the result.
 
         A skipped step is not compared, as its logprobs are not finite: its share is 0.
         """
+        if not self._world.is_rank_zero:
+            return {}
         self._updated = self._updated or stats.grad_norm > 0
         run, skipped = self._run, {SKIPPED: float(stats.skipped)}
         if stats.skipped:
@@ -117,26 +121,26 @@ class CheckSuite:
             run.training.gates,
             dtype=compared_in(run.rollout, run.training),
             state=run.state,
-            step=step,
-            staleness=step - 1 - steps_in_sampler(step - 1, run.training.staleness),
+            step=step + 1,
+            staleness=step - steps_in_sampler(step, run.training.staleness),
         )
 
-    def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def count(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the next step's metrics with the counts over steps; the step may have finished before this execution."""
         self._skipped.count(metrics)
-        return self._learns_nothing.counted(metrics)
+        return self._no_signal.counted(metrics)
 
-    def finished_step(self, step: int, rollouts: pa.Table) -> None:
+    def after_record(self, step: int, rollouts: pa.Table) -> None:
         """Check the counts after `step` (1-based) was recorded, counted and reported."""
         self._skipped.check(step, rollouts)
-        self._learns_nothing.check(step)
+        self._no_signal.check(step)
 
-    def recorded(self, steps: int) -> None:
+    def require_recorded_prompts(self, steps: int) -> None:
         """Check the prompts of `steps` recorded steps, when a run resumes or ends."""
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
-            drawing = PromptSampler(self._problems, training, self._run.seed)
-            require_prompts(self._record.rollouts, steps, drawing, training, self._cut_off)
+            sampler = PromptSampler(self._problems, training, self._run.seed)
+            require_prompts(self._record.rollouts, steps, sampler, training, self._cut_off)
 
     def _cut_off(self, step: int) -> int:
         """Return the number of groups that a recorded step (1-based) has cut off."""

@@ -1,6 +1,6 @@
-"""Weight sync: all weights each step, or an adapter each step.
+"""Weight sync: the policy's weights, or its adapter, into the engine.
 
-With an adapter, all weights are sent once, when the engine is opened.
+With training.lora.serving adapter, all weights are sent once, when the engine is opened, and the adapter after each step.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,13 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors
 from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.trainer.batches.prefetch import version_of
+from dagrpo.trainer.checks.suite import CheckSuite
+from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.held_out import is_evaluated
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.utils.distributed import World
 
@@ -34,7 +40,7 @@ class Opening:
         return self.weights if self.adapter is None else JointTensors(self.weights, self.adapter.tensors)
 
 
-class EngineWeights:
+class PolicyWeights:
     """Weights that the engine gets: all of them after each step, or, with training.lora.serving adapter, all weights at the
     opening and the adapter after each step. With training.staleness it gets copies.
 
@@ -84,3 +90,42 @@ class EngineWeights:
 def copy_in_memory(weights: Tensors) -> Tensors:
     """Return a copy in this machine's memory, which no update changes."""
     return StateTensors({name: weights.read(name).detach().to("cpu", copy=True) for name in weights.specs})
+
+
+class WeightSync:
+    """Sync of the policy's weights into rank 0's engine. Every rank has one and gives its parts."""
+
+    def __init__(
+        self, weights: PolicyWeights, source: RolloutSource, checks: CheckSuite, clock: Clock, training: Training
+    ) -> None:
+        self._weights = weights
+        self._source = source
+        self._checks = checks
+        self._clock = clock
+        self._training = training
+
+    def push(self, finished: int) -> None:
+        """Load the weights after `finished` steps into the engine, once older ones have sampled their batches.
+
+        The weights after the last step are loaded to answer held-out problems, if that is due. Every rank calls this.
+        """
+        steps = self._training.steps
+        if self._source.wait() and (finished < steps or is_evaluated(self._training, finished)):
+            self._load(finished)
+        self._clock.lap("hand_over")
+        if finished == steps:
+            self._source.evaluate(finished)
+
+    def catch_up(self, finished: int) -> None:
+        """Let older weights sample the batches that they owe, then load those after `finished` steps again. Every rank calls this."""
+        if self._source.catch_up(finished):
+            self._load(finished)
+
+    def _load(self, finished: int) -> None:
+        if not isinstance(self._source, SamplingSource):
+            self._weights.give_parts()
+            return
+        with self._weights.reading() as tensors:
+            self._source.engine.load(tensors, version_of(finished))
+            self._checks.after_sync(self._source.engine, tensors, finished)
+            self._source.prefetch.remember(finished, tensors)

@@ -1,0 +1,92 @@
+"""Training run: resume, take the remaining steps, write the outputs."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.engine.open import may_sync_tensors, open_engine
+from dagrpo.trainer import state
+from dagrpo.trainer.history import History
+from dagrpo.trainer.loop import take_steps
+from dagrpo.trainer.open_source import open_source
+from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.trainer.saver import GATES, Saver
+from dagrpo.trainer.setup import Setup
+from dagrpo.trainer.throughput import Throughput
+from dagrpo.utils.determinism import compute_deterministically, explained
+from dagrpo.utils.distributed import World, expand_segments
+
+
+def train(
+    run: TrainingRun,
+    report: Report,
+    world: World,
+    opener: EngineOpener = open_engine,
+    report_held_out: Report = no_report,
+) -> None:
+    """Train to the last step, from the newest state if there is one, and write the outputs.
+
+    `report(step, metrics)` is called on rank 0 for every step of the run, seconds included: first for those that an
+    earlier execution finished. `report_held_out(step, accuracies)` is called likewise for every policy that has
+    answered held-out problems; `step` is the one that produced the policy, 0 for the initial one.
+
+    Raises UserError if the data, the checkpoint, the engine or a saved state cannot be used.
+    """
+    compute_deterministically(run.rollout.deterministic)
+    if not (world.is_rank_zero and may_sync_tensors(run.runtime.engine)):
+        expand_segments()
+    with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+        setup = Setup(run, world, report_held_out)
+        history = _history(setup, report)
+        policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
+        finished = state.resume(run.state, steps, policy, optimizer, world, history.require_whole, setup.base)
+        lacks_evaluation = history.restore(finished)
+        if finished < steps or world.broadcast(lacks_evaluation):
+            _take_steps(setup, finished, history, opener)
+        history.write()
+        save_sharded(policy, run.initial, run.policy, world)
+        if world.is_rank_zero:
+            state.prune(run.state, steps, run.runtime.training.keep_states)
+
+
+def _history(setup: Setup, report: Report) -> History:
+    return History(
+        setup.run,
+        setup.record,
+        setup.held_out,
+        checks=setup.checks,
+        throughput=Throughput.of(setup.policy.model, setup.world, setup.run.runtime.engine),
+        clock=setup.clock,
+        report=report,
+    )
+
+
+def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener) -> None:
+    """Run the steps from `first` (0-based) on; if none is left, only the last policy's held-out evaluation."""
+    run, steps = setup.run, setup.run.training.steps
+    notes: Mapping[str, Any] = state.at(run.state, first).notes if first else {}
+    update = setup.policy_update(notes)
+    setup.checks.restore(notes.get(GATES, {}))
+    with (
+        open_source(setup, opener, first, notes) as (source, sync),
+        history.progress(first),
+        setup.shutdown.listening(),
+    ):
+        saver = Saver(setup, first=first, update=update, source=source)
+        if first == steps:
+            source.evaluate(first)
+        sync.catch_up(first)
+        take_steps(
+            first,
+            steps,
+            world=setup.world,
+            source=source,
+            policy=update,
+            sync=sync,
+            checks=setup.checks,
+            history=history,
+            saver=saver,
+            shutdown=setup.shutdown,
+        )
