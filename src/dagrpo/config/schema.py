@@ -30,6 +30,7 @@ from dagrpo.rewards.components import check_components
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.agents import check_agent
 from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.backends import check_backend
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.lora_config import untrained_tower
 from dagrpo.trainer.sft_config import Sft
@@ -152,6 +153,7 @@ class Params(Section):
         check_correction(self)
         check_terms(self)
         check_agent(self)
+        check_backend(self)
         if (
             self.checkpoint.format not in FORMATS.own_names()
         ):  # dagrpo's own, whose import takes seconds, take all models

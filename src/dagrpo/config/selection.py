@@ -18,6 +18,7 @@ from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.rollout.agents import AGENTS
 from dagrpo.tools import TOOLS, config_for
 from dagrpo.tools.simulated_users import INTERACTIONS
+from dagrpo.trainer.backends import BACKENDS
 
 MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it, export writes it
 
@@ -48,6 +49,7 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
         "correction": [CORRECTIONS.module_of(params.algorithm.correction.name)],
+        "backend": [BACKENDS.module_of(params.training.backend.name)],
         "term": sorted({TERMS.module_of(name) for name in computed(params.algorithm.terms)}),
     }
 

@@ -89,6 +89,8 @@ class Stage:
     needs: Callable[[Runtime], Needs] = _one_thread
     restarts: int = 0  # after a crash; never after a mistake of the user's
     processes: Callable[[Runtime], int] = _one_process  # that are launched together
+    # False for parameters with which the work starts these processes itself, so that it runs once
+    launched: Callable[[Mapping[str, Any]], bool] = _always
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs
 

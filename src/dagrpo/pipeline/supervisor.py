@@ -95,7 +95,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
     with own_devices(stage.needs(runtime).gpus) as devices:
         if devices and stage.name in TRAINING:
             require_planned_room(options, runtime)
-        processes = stage.processes(runtime)
+        processes = stage.processes(runtime) if stage.launched(declared(options.job)["params"]) else 1
         if processes == 1 and stage.restarts == 0:
             frame.run(stage, options)
             return

@@ -5,7 +5,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Choice, Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.lora_config import TrainedLora, require_tower_agrees
 
@@ -16,27 +18,30 @@ class DynamicSampling(Section):
     max_rounds: Annotated[int, Field(ge=1, le=1000)] = Field(
         1,
         description=(
-            "Most rounds of generation in a step: another one draws new prompts while the batch lacks groups whose samples differ. "
-            "After the last, other groups fill the batch; a step that has found none whose samples differ ends the run."
+            "Most rounds of sampling in a step. Another round samples new prompts while the batch lacks groups "
+            "whose samples differ. After the last round, groups without a difference fill the batch; a step that "
+            "finds no group with one ends the run."
         ),
     )
     oversampling: Annotated[float, Field(ge=1, le=100)] = Field(
         1.0,
-        description="Prompts that a round draws for each group that the batch lacks; surplus groups are thrown away (DAPO: 3).",
+        description=(
+            "Prompts that a round samples for each group that the batch lacks; surplus groups are discarded (DAPO: 3)."
+        ),
     )
     spread_of: Literal["reward", "accuracy"] | None = Field(
         "reward",
         description=(
-            "What has to differ between a prompt's samples: the reward, or whether the answer is right (DAPO); null: nothing, so "
-            "that max_aborts alone decides which prompts are in the batch."
+            "Value that must differ between the samples of a prompt: the reward, or whether the answer is right "
+            "(DAPO). null: none, so that max_aborts alone decides which prompts are in the batch."
         ),
     )
     max_aborts: Annotated[int, Field(ge=0, le=1000)] = Field(
         0,
         description=(
-            "How many times in a row a prompt's group may be cut off. Above 0, a round ends as soon as the batch is full: what "
-            "still runs is aborted, and its prompts are drawn first in the next step. A prompt that has been cut off this often is "
-            "waited for. 0: a round waits for its longest completion."
+            "Times in a row that the group of a prompt may be aborted. Above 0, a round ends as soon as the "
+            "batch is full: unfinished groups are aborted, and the next step samples their prompts first. A "
+            "prompt that has been aborted this often is waited for. 0: a round waits for its longest completion."
         ),
     )
 
@@ -51,72 +56,81 @@ class DynamicSampling(Section):
         return self.is_on and self.spread_of is not None
 
     @model_validator(mode="after")
-    def _there_is_something_to_cut_off(self) -> Self:
+    def _check_aborts_need_oversampling(self) -> Self:
         if self.max_aborts and self.oversampling == 1:
             raise UserError(
-                f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round draws no more prompts "
-                "than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set max_aborts to 0"
+                f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round samples no more "
+                "prompts than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set "
+                "max_aborts to 0"
             )
         return self
 
     @model_validator(mode="after")
-    def _what_is_sampled_has_a_use(self) -> Self:
+    def _check_surplus_is_used(self) -> Self:
         if self.is_on and self.spread_of is None and not self.max_aborts:
             raise UserError(
-                "training.dynamic_sampling.spread_of is null, so that any group will do, and what its max_rounds and oversampling "
-                "draw besides would be sampled for nothing: set max_aborts to 1 or more, or max_rounds and oversampling to 1"
+                "training.dynamic_sampling.spread_of is null, so that any group will do, and the surplus of its max_rounds and "
+                "oversampling would be sampled for nothing: set max_aborts to 1 or more, or max_rounds and oversampling to 1"
             )
         return self
 
 
 class Training(Section):
+    backend: Annotated[Choice, Chosen(BACKENDS)] = Field(
+        Choice(name="fsdp"),
+        description=(
+            "Program that trains the policy. fsdp: the trainer of this package. Or an installed backend, or an "
+            "import path."
+        ),
+    )
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(120, description="GRPO steps: sample, grade, update.")
     prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         32, description="Distinct prompts per step."
     )
     samples_per_prompt: Annotated[int, Field(ge=1, le=65_536)] = Field(
-        8, description="Completions per prompt: the group of GRPO. 1 is for objectives that compare no samples."
+        8, description="Completions per prompt, the group of GRPO. Use 1 only for objectives that compare no samples."
     )
     mini_batches: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
-        1, description="Optimizer updates per step; divides prompts_per_step."
+        1, description="Optimizer updates per step. Must divide prompts_per_step."
     )
     staleness: Annotated[int, Field(ge=0, le=8)] = Field(
         0,
         description=(
-            "Steps that the policy is ahead of the weights that sampled its batch. Above 0 the engine samples while the policy is "
-            "updated: 1 makes a run faster, and more than 1 only shows what staleness costs."
+            "Steps that the policy is ahead of the weights that sampled its batch. Above 0, the engine samples "
+            "during the update: 1 makes a run faster; more only shows what staleness costs."
         ),
     )
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-4, description="Peak learning rate of AdamW.")
     learning_rate_warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
-        10, description="Updates of linear warm-up; constant after that."
+        10, description="Updates of linear warm-up. The rate is constant after them."
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="AdamW weight decay.")
-    max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")
+    max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Clip gradients to this norm.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",
         description=(
-            "Type in which the policy and its reference compute the update. Weights, gradients, optimizer, softmax and loss are "
-            "float32 in any case. In float16 the loss is scaled, so that gradients are neither too small nor too large for it."
+            "Type in which the policy and its reference compute the update. Weights, gradients, optimizer, "
+            "softmax and loss are always float32. With float16 the loss is scaled to keep gradients in range."
         ),
     )
     vision: Literal["frozen", "trained"] = Field(
         "trained",
         description=(
-            "The vision tower of a model that has one, with what leads from it to the language model: trained with the rest, or "
-            "left as it is, which is faster."
+            "Train the vision tower of a model that has one, with its projector, or freeze both, which is faster."
         ),
     )
     vision_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        None, description="Peak learning rate of a vision tower that is trained; null: learning_rate."
+        None, description="Peak learning rate of a trained vision tower. null: learning_rate."
     )
-    lora: TrainedLora = Field(TrainedLora(), description="An adapter that is trained in the place of the weights.")
+    lora: TrainedLora = Field(TrainedLora(), description="Low-rank adapter to train instead of the weights.")
     max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
-        64, description="A longer prompt is an error that names the row."
+        64, description="Refuse longer prompts with an error that names the row."
     )
     order: Literal["shuffled", "easy_first"] = Field(
         "shuffled",
-        description="Order of the problems in each epoch; easy_first: by falling pass rate, equal ones shuffled (a curriculum).",
+        description=(
+            "Order of the problems in each epoch. easy_first: by falling pass rate, equal ones shuffled (a curriculum)."
+        ),
     )
     min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
     max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
@@ -126,41 +140,42 @@ class Training(Section):
     zero_variance_filter: bool = Field(
         False,
         description=(
-            "Leave out of the update the groups whose rewards are all equal: they count in no mean of the loss, nor in what is "
-            "added to it (ScaleRL)."
+            "Leave groups with equal rewards out of the update: they count in no mean of the loss or its terms "
+            "(ScaleRL)."
         ),
     )
     retire_at: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
         description=(
-            "Draw a prompt no more after a step in which this share of its samples was right (ScaleRL: 0.9); null: go on "
-            "drawing it."
+            "Stop sampling a prompt after a step in which this share of its samples was right (ScaleRL: 0.9). "
+            "null: never."
         ),
     )
     digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         1,
         description=(
-            "Steps from one whose gradients and weights are recorded by digest, for `dagrpo replay`, to the next: each hashes the "
-            "model once per update and once more. The weights after a step follow from all before it; 0: none are recorded."
+            "Record digests of gradients and weights every n steps, for `dagrpo replay`. A recorded step hashes "
+            "the model once per update and once more. 0: never."
         ),
     )
     evaluate_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         0,
         description=(
-            "Steps from one after which the policy greedily answers held-out problems of each task of experiment.evaluate to the "
-            "next; also before the first step and after the last. It selects nothing. 0: never."
+            "Answer held-out problems of each task of experiment.evaluate every n steps, before the first step "
+            "and after the last. Nothing is selected by them. 0: never."
         ),
     )
     evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         64,
         description=(
-            "Held-out problems of each task, the same each time: of its validation split, or of its test split where it has none."
+            "Held-out problems of each task, the same each time, from its validation split, or from its test "
+            "split if it has none."
         ),
     )
-    gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")
+    gates: Gates = Field(Gates(), description="Runtime checks that stop a broken run with an error.")
 
     @model_validator(mode="after")
-    def _mini_batches_divide(self) -> Self:
+    def _check_mini_batches_divide(self) -> Self:
         if self.prompts_per_step % self.mini_batches:
             raise UserError(
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
@@ -169,7 +184,7 @@ class Training(Section):
         return self
 
     @model_validator(mode="after")
-    def _an_evaluation_comes_while_it_trains(self) -> Self:
+    def _check_evaluations_within_steps(self) -> Self:
         if self.evaluate_every > self.steps:
             raise UserError(
                 f"training.evaluate_every is {self.evaluate_every}, but training.steps is {self.steps}, so that no step between the "
@@ -178,7 +193,7 @@ class Training(Section):
         return self
 
     @model_validator(mode="after")
-    def _learning_rate_of_what_is_trained(self) -> Self:
+    def _check_vision_learning_rate_used(self) -> Self:
         if self.vision == "frozen" and self.vision_learning_rate is not None:
             raise UserError(
                 f"training.vision_learning_rate is {self.vision_learning_rate}, but training.vision is frozen: set the first to "
@@ -187,12 +202,12 @@ class Training(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_adapter_is_in_what_is_trained(self) -> Self:
+    def _check_adapter_in_trained_parts(self) -> Self:
         require_tower_agrees("training", self.vision, self.lora)
         return self
 
     @model_validator(mode="after")
-    def _pass_rates_are_a_range(self) -> Self:
+    def _check_pass_rates_are_a_range(self) -> Self:
         if self.min_pass_rate > self.max_pass_rate:
             raise UserError(
                 f"training.min_pass_rate ({self.min_pass_rate}) is above training.max_pass_rate "

@@ -22,19 +22,22 @@ class Lora(Section):
 
     rank: Annotated[int, Field(ge=0, le=4096)] = Field(
         0,
-        description="Rank of a LoRA adapter that is trained while the weights stay as they are; 0: none, the weights are trained.",
+        description=(
+            "Rank of the LoRA adapter, which is trained while the weights stay frozen. 0: no adapter; the "
+            "weights are trained."
+        ),
     )
     alpha: Annotated[int, Field(ge=1, le=65_536)] = Field(
-        32, description="The adapter adds alpha / rank times the product of its two matrices to a weight."
+        32, description="Scale of the adapter: alpha / rank times the product of its two matrices is added to a weight."
     )
     target_modules: Annotated[list[ModuleName], Field(max_length=1000)] | None = Field(
         None,
         description=(
-            "The linear layers that get an adapter, by name or its end, such as q_proj; null: all of the language model, without "
-            "its head."
+            "Linear layers that get an adapter, by name or its end, such as q_proj. null: all of the language "
+            "model but its head."
         ),
     )
-    vision: bool = Field(False, description="Whether the layers of a vision tower that is trained get one, too.")
+    vision: bool = Field(False, description="Give the layers of a trained vision tower an adapter as well.")
 
     @property
     def is_on(self) -> bool:
@@ -42,7 +45,7 @@ class Lora(Section):
         return self.rank > 0
 
     @model_validator(mode="after")
-    def _nothing_is_said_of_an_adapter_that_is_not_there(self) -> Self:
+    def _check_keys_need_a_rank(self) -> Self:
         if not self.is_on and (self.target_modules is not None or self.vision):
             key = "target_modules" if self.target_modules is not None else "vision"
             raise UserError(
@@ -51,7 +54,7 @@ class Lora(Section):
         return self
 
     @model_validator(mode="after")
-    def _targets_are_linear_layers(self) -> Self:
+    def _check_targets_are_linear_layers(self) -> Self:
         if self.target_modules == []:
             raise UserError(
                 "lora.target_modules is empty, so that nothing would be trained: set it to null for all layers"
@@ -71,13 +74,14 @@ class TrainedLora(Lora):
     serving: Literal["merged", "adapter"] = Field(
         "merged",
         description=(
-            "What the engine is handed after each step. merged: all weights, with the adapter added to them. adapter: the adapter "
-            "alone, which SGLang applies on top of the weights it started with; logprobs differ by rounding."
+            "Weights that the engine gets after each step. merged: all weights with the adapter added. adapter: "
+            "the adapter alone, which SGLang applies to the weights that it started with; logprobs differ by "
+            "rounding."
         ),
     )
 
     @model_validator(mode="after")
-    def _sglang_can_serve_it(self) -> Self:
+    def _check_engine_can_serve_it(self) -> Self:
         if self.serving == "merged":
             return self
         start, end = "training.lora.serving is adapter, but", "or set training.lora.serving to merged"

@@ -13,7 +13,7 @@ from dagrpo.trainer.lora_config import Lora, require_tower_agrees
 
 class Sft(Section):
     steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
-        300, description="Optimizer steps; 0 passes the model through unchanged."
+        300, description="Optimizer steps. 0: pass the model through unchanged."
     )
     batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(128, description="Examples per step.")
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-3, description="Peak learning rate of AdamW.")
@@ -21,26 +21,28 @@ class Sft(Section):
         20, description="Steps of linear warm-up."
     )
     learning_rate_final: Annotated[float, Field(ge=0, le=1)] = Field(
-        1.0, description="Share of the peak that the learning rate falls to, linearly; 1.0: it stays."
+        1.0, description="Share of the peak to which the learning rate falls linearly. 1.0: it stays at the peak."
     )
     learning_rate_decay_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
-        1000, description="Steps of that fall, counted from the first; constant after that."
+        1000, description="Steps of the fall, counted from the first step. The rate is constant after them."
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Type in which the policy is computed; weights, gradients, optimizer, softmax and loss are float32 in any case. "
-        "On a GPU bfloat16 is several times as fast.",
+        description=(
+            "Type in which the policy is computed. Weights, gradients, optimizer, softmax and loss are always "
+            "float32. On a GPU, bfloat16 is several times faster."
+        ),
     )
     vision: Literal["frozen", "trained"] = Field(
-        "trained", description="The vision tower of a model that has one: trained with the rest, or left as it is."
+        "trained", description="Train the vision tower of a model that has one, or freeze it."
     )
     lora: Lora = Field(
-        Lora(), description="An adapter that is trained in the place of the weights, and merged into them at the end."
+        Lora(), description="Low-rank adapter to train instead of the weights. It is merged into them at the end."
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.01, description="AdamW weight decay.")
-    max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")
+    max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Clip gradients to this norm.")
 
     @model_validator(mode="after")
-    def _the_adapter_is_in_what_is_trained(self) -> Self:
+    def _check_adapter_in_trained_parts(self) -> Self:
         require_tower_agrees("sft", self.vision, self.lora)
         return self

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import Job, Needs, Stage
@@ -20,12 +20,10 @@ FAILED = "rollout/stop_program_failed_fraction"
 
 
 def work(job: Job) -> None:
-    """Train to the last step, from the newest state if there is one."""
+    """Train to the last step with the backend that training.backend names, from the newest state if there is one."""
     from dagrpo.tracking.curve import Curve
-    from dagrpo.trainer.training import train
+    from dagrpo.trainer.backends import BACKENDS
     from dagrpo.utils.console import summary
-    from dagrpo.utils.cpu_dtypes import warn_of_slow_types
-    from dagrpo.utils.distributed import process_group
     from dagrpo.utils.timings import times_of, write_times
 
     run = _run(job)
@@ -41,11 +39,9 @@ def work(job: Job) -> None:
         held_out[step] = metrics
         live.add(step, metrics)
 
-    with process_group(job.threads, deterministic=run.rollout.deterministic) as world:
-        own_engine = {} if run.runtime.engine.servers else {"rollout.dtype": run.rollout.dtype}
-        warn_of_slow_types({"training.dtype": run.training.dtype, **own_engine}, world)
-        train(run, report, world, report_held_out=report_held_out)
-    if not world.is_rank_zero:
+    backend = run.training.backend
+    BACKENDS.get(backend.name).train(run, backend, threads=job.threads, report=report, report_held_out=report_held_out)
+    if not curve:  # a rank that does not report
         return
     write_times(job.log.parent, run.metrics, times_of(curve))
     summary(f"train, seed {job.seed}", [*rows_to_show(curve), *_about_held_out(held_out)])
@@ -93,24 +89,29 @@ def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
 
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
-    """Summarise a finished run as lines of text."""
+    """Summarise a finished run as lines of text, from those of its metrics that its backend measures."""
     from dagrpo.utils.timings import step_seconds, times_of
 
     last = curve[-min(10, len(curve)) :]
     seconds = sum(map(step_seconds, times_of(curve)))
-    largest = max(metrics["policy/logprob_difference_max"] for metrics in curve)
     is_ahead = any(metrics.get("rollout/staleness") for metrics in curve)
     difference = (
         "change of a logprob since it was sampled" if is_ahead else "logprob difference, engine against trainer"
     )
+
+    def of(steps: Sequence[Mapping[str, float]], name: str) -> list[float]:
+        return [metrics[name] for metrics in steps if name in metrics]
+
+    rewards, largest = of(last, "reward/mean"), of(curve, "policy/logprob_difference_max")
+    speeds = of(curve, "timing/tokens_per_second")
     return [
         ("steps", str(len(curve))),
-        ("reward, last 10 steps", f"{sum(m['reward/mean'] for m in last) / len(last):.3f}"),
+        *([("reward, last 10 steps", f"{sum(rewards) / len(rewards):.3f}")] if rewards else []),
         *_about_turns(last),
         *_about_programs(curve, last),
-        (f"largest {difference}", f"{largest:.1e}"),
-        ("seconds per step", f"{seconds / len(curve):.2f}"),
-        ("tokens per second", f"{sum(m['timing/tokens_per_second'] for m in curve) / len(curve):,.0f}"),
+        *([(f"largest {difference}", f"{max(largest):.1e}")] if largest else []),
+        *([("seconds per step", f"{seconds / len(curve):.2f}")] if seconds else []),
+        *([("tokens per second", f"{sum(speeds) / len(speeds):,.0f}")] if speeds else []),
     ]
 
 
@@ -152,11 +153,19 @@ def processes(runtime: Runtime) -> int:
     return runtime.training.processes
 
 
+def launched(params: Mapping[str, Any]) -> bool:
+    """Return False if the backend starts its processes itself."""
+    from dagrpo.trainer.backends import BACKENDS
+
+    return not BACKENDS.get(params["training"]["backend"]["name"]).launches_processes
+
+
 STAGE = Stage(
     name="train",
     work=work,
     reads=("rollout", "reward", "algorithm", "training"),
     selects=(
+        "backend",
         "loss",
         "advantage",
         "correction",
@@ -172,5 +181,6 @@ STAGE = Stage(
     extends=("training.steps", "training.gates"),
     needs=needs,
     processes=processes,
+    launched=launched,
     restarts=3,
 )

@@ -1,0 +1,64 @@
+"""Trainer backends: implementations of the stage train, by files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from dagrpo.core.plugged import Choice
+from dagrpo.core.plugins import Plugins
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+    from dagrpo.trainer.run import Report, TrainingRun
+
+ConfigType = TypeVar("ConfigType", bound=Choice)
+Config = TypeVar("Config", bound=Choice, contravariant=True)
+
+
+class Train(Protocol[Config]):
+    """Training from files to files."""
+
+    def __call__(
+        self, run: TrainingRun, config: Config, *, threads: int, report: Report, report_held_out: Report
+    ) -> None:
+        """Train to the last step and write the outputs of `run`.
+
+        `run` names the inputs (train.parquet, initial checkpoint, passages, teacher), the parameters, a folder for resumable
+        state, and the outputs: the trained checkpoint in the format of the initial one, metrics, rollouts and held-out answers.
+        `report(step, metrics)` takes the metrics of each step from 1, also of those that an earlier execution has finished;
+        `report_held_out` takes accuracies on held-out problems. `threads`: of each process. Raises UserError for what the
+        user can correct; the stage is started again after any other exception.
+        """
+        ...
+
+
+def _takes_any(config: Any, params: Params) -> None:
+    """Accept all parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend(Generic[ConfigType]):
+    """Trainer backend. Its module is imported whenever parameters are read, so that `train` imports what it needs itself."""
+
+    config: type[ConfigType]  # its keys in training.backend
+    train: Train[ConfigType]
+    check: Callable[[ConfigType, Params], None] = _takes_any  # raises UserError for parameters that it cannot honour
+    launches_processes: bool = True  # False: the stage calls `train` in each of runtime.training.processes processes
+
+
+BACKENDS: Plugins[Backend[Any]] = Plugins(
+    what="trainer backend",
+    package=__name__,
+    attribute="BACKEND",
+    group="dagrpo.trainer_backends",
+    key="training.backend.name",
+    kind=Backend,
+)
+
+
+def check_backend(params: Params) -> None:
+    """Raise UserError if training.backend cannot work with the other parameters."""
+    config = params.training.backend
+    BACKENDS.get(config.name).check(config, params)
