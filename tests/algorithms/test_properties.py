@@ -26,9 +26,9 @@ from dagrpo.core.plugged import Choice
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.loss_input import filler
 from dagrpo.trainer.model.policy import TokenLogprobs
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.update import _filler
 
 CASES = [
     (name, aggregation)
@@ -161,7 +161,7 @@ def _nothing(leaf: Tensor) -> TokenBatch:
     """What a rank computes that has no sequences left: one token, which hangs on the policy all the same."""
     logprobs = leaf.flatten()[:1] * 1
     outputs = TokenLogprobs(logprobs=logprobs, entropy=logprobs.detach(), collision=logprobs.detach())
-    return _filler(outputs, logprobs.detach())
+    return filler(outputs, logprobs.detach())
 
 
 def _computed(

@@ -49,7 +49,7 @@ def step_advantages(rollouts: Rollouts, config: Choice, before: BeforeUpdate | N
 
 def _without_a_number(rollouts: Rollouts) -> list[int]:
     """Return the indices of trajectories with a non-finite reward: not every estimator propagates it to their advantages."""
-    return [place for place in rollouts.kept if not math.isfinite(rollouts.rewards[place])]
+    return [place for place in rollouts.learned if not math.isfinite(rollouts.rewards[place])]
 
 
 def _require_none_below_0(rollouts: Rollouts, places: Sequence[int], name: str) -> None:
@@ -68,8 +68,8 @@ def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor | slice) -> Polic
 
 def _compared(rollouts: Rollouts) -> list[int]:
     """Return the indices of the counted trajectories that have another counted trajectory in their group."""
-    left = Counter(place // rollouts.group_size for place in rollouts.counted)
-    return [place for place in rollouts.counted if left[place // rollouts.group_size] > 1]
+    counted = Counter(place // rollouts.group_size for place in rollouts.counted)
+    return [place for place in rollouts.counted if counted[place // rollouts.group_size] > 1]
 
 
 def _with_greedy_reward(rollouts: Rollouts, places: Sequence[int]) -> list[int]:

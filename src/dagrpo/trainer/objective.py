@@ -63,9 +63,9 @@ class Objective:
         correction = weights_of(tokens, self._algorithm.correction)
         per_token, measured = policy.per_token * correction.per_token, {**policy.metrics, **correction.metrics}
         if self._algorithm.off_policy_mask > 0:
-            kept = kept_by_policy(tokens, self._algorithm.off_policy_mask)
-            per_token = per_token * kept
-            measured["off_policy_masked_fraction"] = (~kept).sum()
+            mask = kept_by_policy(tokens, self._algorithm.off_policy_mask)
+            per_token = per_token * mask
+            measured["off_policy_masked_fraction"] = (~mask).sum()
         return per_token, measured
 
     def _with_divergence(

@@ -9,7 +9,7 @@ from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.checks.free_memory import require_room
+from dagrpo.trainer.checks.memory import require_room
 from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.clock import Clock

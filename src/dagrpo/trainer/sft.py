@@ -26,8 +26,8 @@ from dagrpo.trainer.batches.supervised import SupervisedSequence, supervised_seq
 from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.compilation import prepare_compilation
-from dagrpo.trainer.checks.free_memory import require_room
 from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.checks.memory import require_room
 from dagrpo.trainer.model.fsdp import load_policy, reduce_next
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs

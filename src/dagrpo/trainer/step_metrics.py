@@ -50,11 +50,11 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
 
     Rewards, answers and lengths are of the trajectories that are learned from.
     """
-    kept = rollouts.kept
-    rewards = rollouts.rewards[kept].numpy().astype(np.float64)
-    advantages = np.array(rollouts.trajectory_advantages)[kept]
-    trajectories = [rollouts.graded[place].trajectory for place in kept]
-    scores = [rollouts.graded[place].score for place in kept]
+    learned = rollouts.learned
+    rewards = rollouts.rewards[learned].numpy().astype(np.float64)
+    advantages = np.array(rollouts.trajectory_advantages)[learned]
+    trajectories = [rollouts.graded[place].trajectory for place in learned]
+    scores = [rollouts.graded[place].score for place in learned]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
     rollout_logprobs = rollouts.logprobs
     own = {
@@ -69,7 +69,7 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
         "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
         "rollout/groups_without_advantage": _without_advantage(rollouts),
         "policy/advantage_mean": float(advantages.mean()),
-        "policy/advantage_std": float(advantages.std(ddof=1)) if len(kept) > 1 else 0.0,
+        "policy/advantage_std": float(advantages.std(ddof=1)) if len(learned) > 1 else 0.0,
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
         "rollout/truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),
@@ -122,8 +122,8 @@ def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
 
 def _teacher_logprobs(rollouts: Rollouts) -> list[list[float]] | None:
     """Return the teacher's logprobs of each trajectory's tokens; None without a teacher."""
-    told = rollouts.teacher_logprobs
-    return None if told is None else [part.tolist() for part in torch.split(told, rollouts.lengths)]
+    logprobs = rollouts.teacher_logprobs
+    return None if logprobs is None else [part.tolist() for part in torch.split(logprobs, rollouts.lengths)]
 
 
 def _greedy_rewards(rollouts: Rollouts) -> list[float | None] | None:

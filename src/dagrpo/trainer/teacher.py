@@ -91,12 +91,12 @@ class Teacher:
         samples = [(rollouts.graded[place].trajectory.problem, sample) for place, sample in rollouts.samples]
         requests = [self._request(problem, sample) for problem, sample in samples]
         scores = self.engine.score(requests, lockstep=self.lockstep)
-        told = [
+        logprobs = [
             score
             for (_, sample), scores_of_sample in zip(samples, scores, strict=True)
             for score in _of_trained_tokens(sample, scores_of_sample)
         ]
-        return replace(rollouts, teacher_logprobs=torch.tensor(told, dtype=torch.float32))
+        return replace(rollouts, teacher_logprobs=torch.tensor(logprobs, dtype=torch.float32))
 
     def _request(self, problem: Problem, sample: TokenSample) -> ScoringRequest:
         """Return the request to score a sample after the teacher's prompt, as the policy has continued its own prompt."""
@@ -163,16 +163,16 @@ def open_teacher(
 
 def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
     """Raise UserError, which names a problem whose pictures the teacher cannot read, or reads as another number of tokens."""
-    shown = [(problem, problem.pictures) for problem in problems if problem.pictures and problem.pictures.files]
-    if not shown:
+    with_pictures = [(problem, problem.pictures) for problem in problems if problem.pictures and problem.pictures.files]
+    if not with_pictures:
         return
     if not takes_pictures(teacher):
         raise UserError(
-            f"The teacher in {teacher} takes text alone, and {shown[0][0].example.task} row {shown[0][0].index} shows pictures, which it "
-            "is to read, too: choose a vision-language model of the policy's own family (algorithm.teacher)."
+            f"The teacher in {teacher} takes text alone, and {with_pictures[0][0].example.task} row {with_pictures[0][0].index} "
+            "shows pictures, which it is to read, too: choose a vision-language model of the policy's own family (algorithm.teacher)."
         )
     processor = PictureProcessor.of(teacher)
-    for problem, pictures in shown:
+    for problem, pictures in with_pictures:
         ours = picture_lengths(problem.token_ids, pictures.tokens)
         theirs = tuple(map(processor.count, pictures.files))
         if ours != theirs:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.trainer.accumulators import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.batch import Batch, MicroBatch, PaddedBatch
@@ -20,6 +19,7 @@ from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config import Training
+from dagrpo.trainer.loss_input import loss_input
 from dagrpo.trainer.model.fsdp import reduce_next
 from dagrpo.trainer.model.logit_stats import PLAIN, Extras
 from dagrpo.trainer.model.loss_scale import LossScale
@@ -277,7 +277,16 @@ class PolicyUpdate:
             if is_first:
                 seen.keep(batch.sequences.trained_places(part), outputs)
             counts = batch.counts_any(part)
-            tokens = self._token_batch(batch, mini_batch, part, micro_batch, outputs, seen)
+            tokens = loss_input(
+                batch,
+                mini_batch,
+                part,
+                micro_batch=micro_batch,
+                outputs=outputs,
+                reference=self._reference_in_update(batch, part, micro_batch, seen),
+                step_tokens=seen,
+                device=self._world.device,
+            )
             first = starts[part[0]] if part else 0
             loss, measured = self.objective.loss(tokens, mini_batch.lengths, mini_batch.positive, first, counts=counts)
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.value
@@ -288,6 +297,14 @@ class PolicyUpdate:
             self.loss_scale.unscale(self._policy.parameters())
         return losses
 
+    def _reference_in_update(
+        self, batch: Batch, part: Part, micro_batch: MicroBatch, seen: StepTokens
+    ) -> Tensor | None:
+        """Return the reference's logprobs: those that a penalty in the reward has computed before the update, if any."""
+        if self.objective.penalises:
+            return seen.reference_logprobs(batch.sequences.trained_places(part))
+        return self._reference_logprobs(micro_batch)
+
     def _reference_logprobs(self, micro_batch: MicroBatch) -> Tensor | None:
         if self._reference is None:
             return None
@@ -296,50 +313,6 @@ class PolicyUpdate:
 
     def _logprobs(self, policy: Reference, micro_batch: MicroBatch, extras: Extras = PLAIN) -> TokenLogprobs:
         return token_logprobs(policy, micro_batch, self._temperature, extras, self._budget.head_chunk_tokens)
-
-    def _token_batch(
-        self,
-        batch: Batch,
-        mini_batch: MiniBatch,
-        part: Part,
-        micro_batch: MicroBatch,
-        outputs: TokenLogprobs,
-        seen: StepTokens,
-    ) -> TokenBatch:
-        device, numbers = self._world.device, [*part]
-        places = batch.sequences.trained_places(part)
-        # A penalty in the reward has computed the reference's logprobs before: it is not run again.
-        known = self.objective.penalises
-        reference = seen.reference_logprobs(places) if known else self._reference_logprobs(micro_batch)
-        if not batch.counts_any(part):
-            return _filler(outputs, reference)
-        assert batch.advantages is not None
-        # A sequence, to losses and weights, is all that the policy wrote in a trajectory, over all of its samples.
-        _, trajectory = batch.trajectories[numbers].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
-        selected = None
-        if mini_batch.selected is not None:
-            selected = mini_batch.selected[places - mini_batch.first_token].to(device, non_blocking=True)
-        teacher = (
-            None if batch.teacher_logprobs is None else batch.teacher_logprobs[places].to(device, non_blocking=True)
-        )
-        seen_by_losses = TokenBatch(
-            logprobs=outputs.logprobs,
-            old_logprobs=seen.old_logprobs(places),
-            rollout_logprobs=batch.rollout_logprobs[places].to(device, non_blocking=True),
-            reference_logprobs=reference,
-            entropy=outputs.entropy,
-            advantages=batch.advantages[places].to(device, non_blocking=True),
-            positive=batch.positive[numbers].to(device, non_blocking=True)[micro_batch.rows],
-            sequence=trajectory.to(device, non_blocking=True)[micro_batch.rows],
-            sequences=int(trajectory[-1]) + 1,
-            selected=selected,
-            teacher_logprobs=teacher,
-        )
-        return (
-            seen_by_losses
-            if batch.counted is None
-            else seen_by_losses.only(batch.counted[numbers].to(device)[micro_batch.rows])
-        )
 
     def _laid_out(self, batch: Batch, part: Part) -> MicroBatch:
         device, budget = self._world.device, self._budget
@@ -352,21 +325,3 @@ def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:
     """Return the trained parameters of the vision tower; [] without one, or if it is frozen."""
     module = tower_module(policy.model)
     return [] if module is None else [weight for weight in module.parameters() if weight.requires_grad]
-
-
-def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:
-    """Return the loss's input for a filler: a token with ratio 1 and advantage 0."""
-    logprobs = outputs.logprobs.detach()
-    return TokenBatch(
-        logprobs=outputs.logprobs,
-        old_logprobs=logprobs,
-        rollout_logprobs=logprobs,
-        reference_logprobs=reference,
-        entropy=outputs.entropy,
-        advantages=torch.zeros_like(logprobs),
-        positive=torch.zeros_like(logprobs, dtype=torch.bool),
-        sequence=torch.zeros_like(logprobs, dtype=torch.int64),
-        sequences=1,
-        selected=torch.zeros_like(logprobs),
-        teacher_logprobs=logprobs,
-    )

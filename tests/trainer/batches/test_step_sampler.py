@@ -92,7 +92,7 @@ def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_pa
     rollouts = _rollouts_of_a_flaky_agent(tmp_path, permuted=permuted, max_excluded=0.5)
     left = [each.trajectory.problem.index != LOST or each.trajectory.sample_index == 0 for each in rollouts.graded]
     kept = [place for place in range(16) if left[place] and place % 4 != 2]
-    assert rollouts.kept == kept
+    assert rollouts.learned == kept
     assert len(kept) == 10
     scores = [rollouts.graded[place].score.reward for place in kept]
     rewards = rollouts.rewards[kept].tolist()

@@ -11,7 +11,7 @@ from tests.trainer import runs
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks import free_memory
+from dagrpo.trainer.checks import memory
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.lora_config import TrainedLora
 from dagrpo.trainer.sft_config import Sft
@@ -24,27 +24,27 @@ def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _machine_with(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_memory, "memory_of_machine", lambda: count)
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: count)
 
 
 def test_weights_gradients_and_states_have_to_fit(initial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 16 * parameter_count(open_tensors(initial))
     _machine_with(needed, monkeypatch)
-    free_memory.require_room(initial, "training", Training(), single_process())
+    memory.require_room(initial, "training", Training(), single_process())
     _machine_with(needed - 1, monkeypatch)
     with pytest.raises(UserError, match=r"\(training\.lora\.rank\) or choose a smaller model; `dagrpo"):
-        free_memory.require_room(initial, "training", Training(), single_process())
+        memory.require_room(initial, "training", Training(), single_process())
     with pytest.raises(UserError, match=r"sft\.lora\.rank"):
-        free_memory.require_room(initial, "sft", Sft(), single_process())
+        memory.require_room(initial, "sft", Sft(), single_process())
 
 
 def test_beside_an_adapter_only_the_weights_are_certain(initial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 4 * parameter_count(open_tensors(initial))
     _machine_with(needed, monkeypatch)
-    free_memory.require_room(initial, "training", Training(lora=TrainedLora(rank=4)), single_process())
+    memory.require_room(initial, "training", Training(lora=TrainedLora(rank=4)), single_process())
     _machine_with(needed - 1, monkeypatch)
     with pytest.raises(UserError, match=r"the weights of [0-9,]+ parameters take .*: choose a smaller model"):
-        free_memory.require_room(initial, "training", Training(lora=TrainedLora(rank=4)), single_process())
+        memory.require_room(initial, "training", Training(lora=TrainedLora(rank=4)), single_process())
 
 
 def test_processes_on_gpus_share_what_each_has_to_hold(initial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,14 +52,14 @@ def test_processes_on_gpus_share_what_each_has_to_hold(initial: Path, monkeypatc
     device = SimpleNamespace(total_memory=needed // 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device_of_rank: device)
     world = replace(single_process(), size=2, device=torch.device("cuda"))
-    free_memory.require_room(initial, "training", Training(), world)
+    memory.require_room(initial, "training", Training(), world)
     with pytest.raises(UserError, match=r"raise runtime\.training\.processes \(it is 1\) or choose"):
-        free_memory.require_room(initial, "training", Training(), replace(world, size=1))
+        memory.require_room(initial, "training", Training(), replace(world, size=1))
 
 
 def test_a_container_has_less_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit, none = tmp_path / "memory.max", tmp_path / "none"
     limit.write_text("1000000\n")
     none.write_text("max\n")
-    monkeypatch.setattr(free_memory, "LIMITS", (none, limit, tmp_path / "missing"))
-    assert free_memory.memory_of_machine() == 1_000_000
+    monkeypatch.setattr(memory, "LIMITS", (none, limit, tmp_path / "missing"))
+    assert memory.memory_of_machine() == 1_000_000

@@ -7,7 +7,7 @@ from tests.trainer import runs, vision
 from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.checks.probed import probe_requests
+from dagrpo.trainer.checks.probe import probe_requests
 from dagrpo.trainer.checks_config import Gates
 
 

@@ -47,7 +47,7 @@ class Rollouts:
     ahead_seconds: float = 0.0  # spent on sampling beside other updates; no part of a result
 
     @property
-    def kept(self) -> list[int]:
+    def learned(self) -> list[int]:
         """Return the indices of the trajectories that are not left out, ascending."""
         return [place for place, each in enumerate(self.graded) if each.trajectory.learned]
 
@@ -61,13 +61,16 @@ class Rollouts:
     def counted(self) -> list[int]:
         """Return the indices of the kept trajectories that the update counts, ascending; the other kept ones do not take part in it."""
         has_part = self.spread | (not self.zero_variance_filter)
-        return [place for place in self.kept if has_part[place // self.group_size]]
+        return [place for place in self.learned if has_part[place // self.group_size]]
 
     @property
     def samples(self) -> list[tuple[int, TokenSample]]:
         """Return the token sequences of the kept trajectories, in order, each with the index of its trajectory."""
         return [
-            (place, sample) for place in self.kept for sample in self.graded[place].trajectory.samples if sample.trained
+            (place, sample)
+            for place in self.learned
+            for sample in self.graded[place].trajectory.samples
+            if sample.trained
         ]
 
     @property

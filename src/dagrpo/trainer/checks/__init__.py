@@ -5,7 +5,7 @@ Without them it would go wrong in silence. One file for each; suite.py combines 
 
 from dagrpo.trainer.checks.finite import require_finite_gradient
 from dagrpo.trainer.checks.logprob_agreement import logprob_differences, require_the_policys_rollouts
-from dagrpo.trainer.checks.out_of_memory import advice_on_memory
+from dagrpo.trainer.checks.memory import advice_on_memory
 from dagrpo.trainer.checks.usable import FIRST_STEPS, require_calls, require_usable
 
 __all__ = [

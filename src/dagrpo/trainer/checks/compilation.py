@@ -23,7 +23,7 @@ MOST_GRADIENT, MOST_GRADIENT_CAST = 1e-3, 0.1
 
 def prepare_compilation(
     policy: Policy,
-    asked: bool | None,
+    requested: bool | None,
     world: World,
     layout: Layout,
     *,
@@ -39,14 +39,14 @@ def prepare_compilation(
     """
     forget_compiled(policy)
     usual = world.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
-    if not (usual if asked is None else asked):
+    if not (usual if requested is None else requested):
         return False
     reason = why_not_compiled(policy, layout, share_prompts=share_prompts) or _fault(policy, world, layout, backend)
     if reason is None:
         return True
     forget_compiled(policy)
     name = policy.model.config.model_type
-    if asked:
+    if requested:
         raise UserError(
             f"{section}.compile is true, but the layers of this {name} model cannot be compiled: {reason}; set it to false or null."
         )

@@ -15,9 +15,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Layout
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.budget import usual_layout
-from dagrpo.trainer.checks.kernel_heads import is_packed_by_kernel
 from dagrpo.trainer.model.attention import NAME as IN_FLOAT32
 from dagrpo.trainer.model.packed_attention import NAME as PACKED
+from dagrpo.trainer.model.packed_attention import is_packed_by_kernel
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import World
@@ -41,7 +41,7 @@ ATTENTION = {"full_attention", "sliding_attention"}  # kinds of layers
 @torch.no_grad()
 def prepare_layout(
     policy: Policy,
-    asked: Layout | None,
+    requested: Layout | None,
     world: World,
     *,
     share_prompts: bool = False,
@@ -52,14 +52,14 @@ def prepare_layout(
     `asked`: the key `layout` of `section`. None: packed where that is faster and the model supports it; otherwise rank 0
     logs the reason. Raises UserError if packed is asked for and the model does not support it.
     """
-    if not world.everywhere((asked or _usual(policy, share_prompts=share_prompts)) == "packed"):
+    if not world.everywhere((requested or _usual(policy, share_prompts=share_prompts)) == "packed"):
         return "padded"
     expected = _unfit_kind(policy)
     reason = expected or _unfit_class(policy) or _unfit_numbers(policy, world)
     if reason is None:
         return "packed"
     name = policy.model.config.model_type
-    if asked is not None:
+    if requested is not None:
         raise UserError(
             f"{section}.layout is packed, but this {name} model cannot compute sequences end to end in one row: {reason}; set layout to "
             "padded or null."

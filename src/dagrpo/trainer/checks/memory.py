@@ -1,10 +1,11 @@
-"""Check that a device can hold the model before loading it.
+"""Memory checks: room for the model, and advice when memory runs out.
 
-Only memory that no smaller batch changes is counted: weights, and gradients and AdamW states of the trained ones, all in float32.
+Only what no smaller batch changes needs room: weights, and gradients and AdamW states of the trained ones, all in float32.
 Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/room.py).
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -37,14 +38,14 @@ def require_room(checkpoint: Path, section: str, params: Training | Sft, world: 
     memory = torch.cuda.get_device_properties(world.device).total_memory if on_gpu else memory_of_machine()
     if own <= memory:
         return
-    kept = "the weights" if is_part else "weights, gradients and AdamW states"
+    contents = "the weights" if is_part else "weights, gradients and AdamW states"
     remedies = [
         *([] if params.lora.is_on else [f"train an adapter ({section}.lora.rank)"]),
         *([f"raise runtime.{section}.processes (it is {world.size})"] if on_gpu else []),
         "choose a smaller model",
     ]
     raise UserError(
-        f"{kept} of {weights:,} parameters take {own / GIBIBYTE:.1f} GiB, and the {'device' if on_gpu else 'machine'} has "
+        f"{contents} of {weights:,} parameters take {own / GIBIBYTE:.1f} GiB, and the {'device' if on_gpu else 'machine'} has "
         f"{memory / GIBIBYTE:.1f} GiB: {' or '.join(remedies)}; `dagrpo plan` says what fits."
     )
 
@@ -60,3 +61,22 @@ def _limits() -> Iterator[int]:
             yield int(path.read_text())
         except (OSError, ValueError):  # none, or "max"
             continue
+
+
+@contextmanager
+def advice_on_memory(key: str, value: int) -> Iterator[None]:
+    """Turn an out-of-memory error of the device into a UserError that names the parameter to lower, and its value.
+
+    `key`: of the section runtime.training or runtime.sft.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        section = key.rpartition(".")[0]
+        remedy = (
+            f"lower {key} (it is {value}), and run again: it goes on from the last saved step"
+            if value > 1
+            else f"set {section}.activation_checkpointing to true, or {section}.head_chunk_tokens, such as 1024; or use a device with "
+            f"more memory, more processes ({section}.processes), or shorter sequences"
+        )
+        raise UserError(f"the device ran out of memory: {remedy}.") from error

@@ -1,12 +1,13 @@
 """Completions that engine and trainer both score after a weight sync.
 
-They come before anything is sampled for training. The engine completes the ends of fixed prompts (probed.py); the trainer scores
+They come before anything is sampled for training. The engine completes the ends of fixed prompts (probe_requests.py); the trainer scores
 the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by the largest
 difference: a mean hides a few tokens that are far off. weight_sync.py compares the weights themselves.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,11 +18,11 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share
-from dagrpo.trainer.checks.probed import probe_requests
 from dagrpo.trainer.checks.refused import keep
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.model.policy import Policy, token_logprobs
@@ -33,7 +34,7 @@ GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ProbeCompletions:
     """Requests of a probe and the engine's completions, in the same order: first the greedy ones, then the sampled ones."""
 
     requests: Sequence[SamplingRequest]
@@ -114,17 +115,17 @@ class Probe:
         """
         if not self._params.probe_prompts:
             return {}
-        asked = None
+        probe = None
         if engine is not None:
             completions = engine.generate(self._requests, lockstep=True)
-            asked = Asked(requests=self._requests, completions=completions)
-        logprobs = self._scored(asked)
-        return {} if asked is None else self._judged(asked, logprobs, step + 1)
+            probe = ProbeCompletions(requests=self._requests, completions=completions)
+        logprobs = self._scored(probe)
+        return {} if probe is None else self._compared(probe, logprobs, step + 1)
 
     @torch.no_grad()
-    def _scored(self, asked: Asked | None) -> list[float]:
+    def _scored(self, probe: ProbeCompletions | None) -> list[float]:
         """Return the trainer's logprobs, computed by all ranks together: the greedy half first. [tokens]"""
-        sequences, support = self._told(asked)
+        sequences, support = self._shared(probe)
         greedy, logprobs = min(self._params.probe_prompts, len(sequences)), list[float]()
         for part, temperature in self._parts(greedy, len(sequences)):
             batch = self._laid_out(sequences, part)
@@ -141,11 +142,11 @@ class Probe:
         device, budget = self._world.device, self._budget
         return sequences.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
-    def _told(self, asked: Asked | None) -> tuple[TokenSequences, TokenSupport | None]:
+    def _shared(self, probe: ProbeCompletions | None) -> tuple[TokenSequences, TokenSupport | None]:
         """Return the engine's sequences and the sampling mask of the sampled half, sent from rank 0 to every rank."""
         tensors = None
-        if asked is not None:
-            sequences, support = asked.sequences(), asked.support()
+        if probe is not None:
+            sequences, support = probe.sequences(), probe.support()
             tensors = sequences.tensors() | ({} if support is None else support.tensors())
         tensors = self._world.broadcast_tensors(tensors)
         return TokenSequences.from_tensors(tensors), TokenSupport.from_tensors(tensors)
@@ -157,10 +158,10 @@ class Probe:
             return [(range(count), GREEDY_LOGPROBS_AT)]
         return [(range(greedy), GREEDY_LOGPROBS_AT), (range(greedy, count), sampled_at)]
 
-    def _judged(self, asked: Asked, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
+    def _compared(self, probe: ProbeCompletions, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
         """Check the logprobs of `step` (1-based) and return the figures."""
         params, dtype = self._params, self._dtype
-        table = asked.table(trainer_logprobs, dtype)
+        table = probe.table(trainer_logprobs, dtype)
         differences = table["difference"].to_pylist()
         share, largest = outside_share(differences, dtype), max(map(abs, differences))
         if share > largest_share(params, dtype) or not all(
@@ -174,3 +175,55 @@ class Probe:
                 f"weights, another temperature or another precision. Look at {path}."
             )
         return {OUTSIDE: share, LARGEST: largest}
+
+
+_TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the type that both sides are compared in
+
+
+def probe_requests(
+    problems: Sequence[Problem], gates: Gates, rollout: Rollout, dtype: str, seed: int
+) -> list[SamplingRequest]:
+    """Return the probe's requests: first the greedy ones, then the sampled ones; none without problems.
+
+    No prompt is used twice, if there are enough: a repeated one would need one more request. One shows a picture, if any
+    of the problems does.
+    """
+    half, length = gates.probe_prompts, gates.probe_prompt_tokens
+    chosen = _chosen(problems, 2 * half, length)
+    if len(chosen) < 2 * half:  # too many prompts end alike
+        length = None
+        chosen = _chosen(problems, 2 * half, length)
+    selected = [*islice(cycle(chosen), 2 * half)]
+    tokens = _TOKENS[dtype] if gates.probe_tokens is None else gates.probe_tokens
+    return [
+        SamplingRequest(
+            input_ids=_end(problem, length),
+            seed=sampling_seed(seed, "probe", number),
+            temperature=0.0 if number < half else rollout.temperature,
+            top_p=1.0 if number < half else rollout.top_p,
+            top_k=-1 if number < half else rollout.top_k,
+            max_new_tokens=min(tokens, rollout.max_new_tokens),
+            support=rollout.cuts and number >= half,
+            pictures=problem.pictures,
+        )
+        for number, problem in enumerate(selected)
+    ]
+
+
+def _chosen(problems: Sequence[Problem], count: int, length: int | None) -> list[Problem]:
+    """Return the first problems with distinct ends. If none shows a picture, the first problem with one replaces the first."""
+    first = dict[tuple[int, ...], Problem]()
+    for problem in problems:
+        if len(first) == count:
+            break
+        first.setdefault(_end(problem, length), problem)
+    chosen = [*first.values()]
+    with_picture = next((problem for problem in problems if problem.picture_files), None)
+    if with_picture is not None and not any(problem.picture_files for problem in chosen):
+        chosen[:1] = [with_picture]
+    return chosen
+
+
+def _end(problem: Problem, length: int | None) -> tuple[int, ...]:
+    """Return the last `length` tokens of a prompt. A prompt with pictures stays whole: each picture has placeholders in it."""
+    return problem.token_ids if length is None or problem.picture_files else problem.token_ids[-length:]

@@ -25,7 +25,7 @@ OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which m
 def require_prompts(
     rollouts: Callable[[int], Path],
     steps: int,
-    drawing: PromptSampler,
+    sampler: PromptSampler,
     training: Training,
     cut_off: Callable[[int], int] = lambda step: 0,
 ) -> None:
@@ -38,9 +38,9 @@ def require_prompts(
         with naming_parquet(path, "delete the run's state and train again"):
             table = pq.read_table(path, columns=[PROMPT, *(OUTCOME if training.retire_at is not None else [])])
         recorded = table[PROMPT].to_pylist()
-        planned = _planned(recorded, drawing, training, step, cut_off(step))
+        planned = _planned(recorded, sampler, training, step, cut_off(step))
         if training.retire_at is not None:
-            drawing.retire_rows(recorded, _right(table))
+            sampler.retire_rows(recorded, _right(table))
         if recorded != planned:
             raise UserError(
                 f"{path} is of {len(recorded)} attempts at rows {_some(recorded)} of the train split, where the seed and the "
@@ -49,7 +49,7 @@ def require_prompts(
             )
 
 
-def _planned(recorded: Sequence[int], drawing: PromptSampler, training: Training, step: int, cut_off: int) -> list[int]:
+def _planned(recorded: Sequence[int], sampler: PromptSampler, training: Training, step: int, cut_off: int) -> list[int]:
     """Return the expected train split row of each recorded attempt of `step` (1-based).
 
     The record alone shows which of the sampled groups were cut off: the `cut_off` ones that it lacks. They are put back.
@@ -57,9 +57,9 @@ def _planned(recorded: Sequence[int], drawing: PromptSampler, training: Training
     size, prompts = training.samples_per_prompt, training.prompts_per_step
     if training.dynamic_sampling.is_on:
         prompts = max(prompts, len(recorded) // size)
-    drawn = drawing.draw(prompts + cut_off, step - 1)
-    rows = [prompt.problem.index for prompt in drawn]
-    if cut_off and len(drawing.put_back(drawn, recorded[::size])) == cut_off:
+    sampled = sampler.draw(prompts + cut_off, step - 1)
+    rows = [prompt.problem.index for prompt in sampled]
+    if cut_off and len(sampler.put_back(sampled, recorded[::size])) == cut_off:
         rows = [*recorded[::size]]
     return [row for row in rows for _ in range(size)]
 

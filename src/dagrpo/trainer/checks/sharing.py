@@ -30,12 +30,12 @@ def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
 
     Raises UserError if the policy does not support a requested setting.
     """
-    asked = runtime.share_prompts
-    layout = prepare_layout(policy, runtime.layout, world, share_prompts=bool(asked))
-    if asked and layout == "padded":
+    requested = runtime.share_prompts
+    layout = prepare_layout(policy, runtime.layout, world, share_prompts=bool(requested))
+    if requested and layout == "padded":
         require_sharing(policy)
     on_gpu = policy.model.device.type == "cuda"
-    share = usual_sharing(layout, on_gpu=on_gpu) if asked is None else asked
+    share = usual_sharing(layout, on_gpu=on_gpu) if requested is None else requested
     compiled = prepare_compilation(policy, runtime.compile, world, layout, share_prompts=share)
     return Budget.of(
         runtime, layout, share_prompts=share, on_gpu=on_gpu, linear_head=policy.has_linear_head, compiled=compiled

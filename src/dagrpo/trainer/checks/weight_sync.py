@@ -31,7 +31,7 @@ class WeightSyncCheck:
     def __init__(self, params: Gates, seed: int) -> None:
         self._params = params
         self._seed = seed
-        self._held: list[Ranks] = []
+        self._states: list[Ranks] = []
         self._stay: dict[str, str] | None = None  # digests of the weights beside an adapter
         self.unchanged = 0  # weight syncs in a row: belongs to a run's state
 
@@ -43,18 +43,18 @@ class WeightSyncCheck:
         """
         if not self._params.digest_mebibytes:
             return {}
-        held = [[dict(rank) for rank in server] for server in engine.digests()]
+        states = [[dict(rank) for rank in server] for server in engine.digests()]
         if any(map(is_of_an_adapter, weights.specs)):
-            self._require_adapter(held, weights, finished)
-        compared = sum(self._compare(server, digests, weights, finished) for server, digests in enumerate(held))
-        self._require_change(held, finished, updated=updated)
-        self._held = held
+            self._require_adapter(states, weights, finished)
+        compared = sum(self._compare(server, digests, weights, finished) for server, digests in enumerate(states))
+        self._require_change(states, finished, updated=updated)
+        self._states = states
         return {COMPARED: float(compared)}
 
-    def _compare(self, server: int, held: Ranks, weights: Tensors, finished: int) -> int:
-        known = comparable(counterparts([*held[0]], [*weights.specs]), weights, len(held))
-        chosen = self._drawn(known, weights, finished)
-        wrong = not_held(chosen, held, known, weights)
+    def _compare(self, server: int, states: Ranks, weights: Tensors, finished: int) -> int:
+        known = comparable(counterparts([*states[0]], [*weights.specs]), weights, len(states))
+        chosen = self._sampled(known, weights, finished)
+        wrong = not_held(chosen, states, known, weights)
         if wrong:
             raise UserError(
                 f"after step {finished} server {server} holds other weights than it was handed: {len(wrong)} of "
@@ -64,10 +64,10 @@ class WeightSyncCheck:
             )
         return len(chosen)
 
-    def _require_adapter(self, held: Sequence[Ranks], weights: Tensors, finished: int) -> None:
+    def _require_adapter(self, states: Sequence[Ranks], weights: Tensors, finished: int) -> None:
         """Raise UserError unless every server reports digests of the whole adapter and keeps its other tensors unchanged."""
         adapter = {name for name in weights.specs if is_of_an_adapter(name)}
-        for server, ranks in enumerate(held):
+        for server, ranks in enumerate(states):
             if len(ranks) > 1:
                 raise UserError(
                     f"server {server} divides the adapter over {len(ranks)} GPUs, so that it cannot be verified: start it with --tp-size "
@@ -75,12 +75,13 @@ class WeightSyncCheck:
                     "merged."
                 )
             (digests,) = ranks
-            told = {part for parts in counterparts([*digests], [*adapter]).values() for part in parts}
-            if told != adapter:
+            reported = {part for parts in counterparts([*digests], [*adapter]).values() for part in parts}
+            if reported != adapter:
                 raise UserError(
-                    f"server {server} reports no digests for {len(adapter - told)} adapter tensors, such as {min(adapter - told)}, so "
-                    "the adapter cannot be verified: install packages/sglang_adapters where the server runs; set "
-                    "training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to merged."
+                    f"server {server} reports no digests for {len(adapter - reported)} adapter tensors, such as "
+                    f"{min(adapter - reported)}, so the adapter cannot be verified: install packages/sglang_adapters where the server "
+                    "runs; set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to "
+                    "merged."
                 )
             stay = {name: digest for name, digest in digests.items() if not is_of_an_adapter(name)}
             self._stay = stay if self._stay is None else self._stay
@@ -90,24 +91,24 @@ class WeightSyncCheck:
                     "and at who else updates it."
                 )
 
-    def _drawn(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:
+    def _sampled(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:
         """Return tensors sampled by seed and step: the first one, however large, and more up to the number of bytes."""
         names = [
             sorted(known)[place] for place in np.random.default_rng([self._seed, finished, 2]).permutation(len(known))
         ]
-        chosen, left = names[:1], self._params.digest_mebibytes * _MEBIBYTE
+        chosen, budget = names[:1], self._params.digest_mebibytes * _MEBIBYTE
         for name in names[1:]:
             size = sum(weights.specs[part].bytes for part in known[name])
-            if size <= left:
+            if size <= budget:
                 chosen.append(name)
-                left -= size
+                budget -= size
         return chosen
 
-    def _require_change(self, held: list[Ranks], finished: int, *, updated: bool) -> None:
+    def _require_change(self, states: list[Ranks], finished: int, *, updated: bool) -> None:
         """Check that the digests have changed. A server that was lost meanwhile is no evidence about the others."""
-        if not updated or len(held) != len(self._held):
+        if not updated or len(states) != len(self._states):
             return
-        ranks = zip(chain(*held), chain(*self._held), strict=True)
+        ranks = zip(chain(*states), chain(*self._states), strict=True)
         stuck = any(now == before for now, before in ranks)
         self.unchanged = self.unchanged + 1 if stuck else 0
         if self.unchanged >= self._params.unchanged_weights:

@@ -37,7 +37,7 @@ class _LinearHead(torch.autograd.Function):
         read = reading.room(room)
         for tokens, part in reading.chunks(chunk):
             part.read(_logits(hidden[tokens], weight, bias, room), [each[tokens] for each in read])
-        ctx.kept = room if len(hidden) <= chunk else None
+        ctx.cached = room if len(hidden) <= chunk else None
         ctx.mark_non_differentiable(*reading.no_gradient_of(read))
         return read
 
@@ -49,10 +49,10 @@ class _LinearHead(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden) if needs_hidden else None
         of_weight = _zeros(weight) if needs_weight else None
         of_bias = _zeros(bias) if needs_bias else None
-        kept, ctx.kept = ctx.kept, None  # it is overwritten here: another backward pass computes it again
-        room = _room(hidden, weight, ctx.chunk) if kept is None else kept
+        cached, ctx.cached = ctx.cached, None  # it is overwritten here: another backward pass computes it again
+        room = _room(hidden, weight, ctx.chunk) if cached is None else cached
         for tokens, part in ctx.reading.chunks(ctx.chunk):
-            raw = _logits(hidden[tokens], weight, bias, room) if kept is None else kept
+            raw = _logits(hidden[tokens], weight, bias, room) if cached is None else cached
             of_raw = part.turn_into_gradient(raw, of_logprobs[tokens], of_entropy[tokens])
             if of_hidden is not None:
                 torch.mm(of_raw, weight, out=of_hidden[tokens])

@@ -197,6 +197,6 @@ def _restricted(logits: Tensor, support: PaddedSupport) -> Tensor:
     (arXiv 2512.02556, section 3.1). The masked logits are finite, as infinity would make the entropy NaN, and not so large that
     the entropy's gradient overflows.
     """
-    left = torch.zeros_like(logits, dtype=torch.bool)
-    left[support.rows, support.token_ids] = True
-    return logits.masked_fill(~left, NEVER)
+    inside = torch.zeros_like(logits, dtype=torch.bool)
+    inside[support.rows, support.token_ids] = True
+    return logits.masked_fill(~inside, NEVER)

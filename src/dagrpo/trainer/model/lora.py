@@ -47,9 +47,9 @@ def begin(model: PreTrainedModel, seed: int) -> None:
     A is uniform within 1 / sqrt(inputs) of 0, as PEFT and the authors sample it (Kaiming, with a = sqrt(5)).
     """
     for name, update in low_rank_updates(model).items():
-        drawn = torch.Generator().manual_seed(sampling_seed(seed, "lora", name))
+        generator = torch.Generator().manual_seed(sampling_seed(seed, "lora", name))
         shape, bound = tuple(update.down.shape), 1 / math.sqrt(update.down.shape[1])
-        fill(update.down.detach(), (2 * torch.rand(shape, generator=drawn) - 1) * bound)
+        fill(update.down.detach(), (2 * torch.rand(shape, generator=generator) - 1) * bound)
         fill(update.up.detach(), torch.zeros(tuple(update.up.shape)))
 
 

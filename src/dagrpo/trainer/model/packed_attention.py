@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.heterogeneity import AmbiguousGlobalPerLayerAttributeError
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -145,3 +146,22 @@ def has_kernels(device: torch.device) -> bool:
     """Return True if this GPU, or the one that `dagrpo plan` stands in for, has a kernel for sequences of any length in 16 bits."""
     is_here = torch.cuda.is_available()
     return device.type == "cuda" and (not is_here or torch.cuda.get_device_capability(device) >= AMPERE)
+
+
+def is_packed_by_kernel(config: Any, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return True if the kernel for 16 bits computes packed rows of this language model in `dtype`. Attention decides by the same rule."""
+    try:
+        sizes = head_sizes(config)
+    except AmbiguousGlobalPerLayerAttributeError:  # layers have heads of different sizes (Gemma 4)
+        return False
+    query, value = (torch.empty(0, size, dtype=dtype, device=device) for size in sizes)
+    return is_for_kernel(query, value)
+
+
+def head_sizes(config: Any) -> tuple[int, int]:
+    """Return the sizes of a query/key head and of a value head: latent attention (DeepSeek) has two sizes. 0: there are no heads."""
+    heads = getattr(config, "num_attention_heads", None) or 0
+    size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
+    without_positions = getattr(config, "qk_nope_head_dim", None)
+    of_queries = without_positions + config.qk_rope_head_dim if without_positions else size
+    return of_queries, getattr(config, "v_head_dim", None) or size

@@ -135,9 +135,9 @@ class Tower:
         }
 
     def _trained(self, files: Sequence[bytes]) -> tuple[Features, Tensor]:
-        return self._made([self._pixels(file) for file in files])
+        return self._features_of([self._pixels(file) for file in files])
 
-    def _made(self, pictures: "Sequence[Pixels]") -> tuple[Features, Tensor]:
+    def _features_of(self, pictures: "Sequence[Pixels]") -> tuple[Features, Tensor]:
         """Compute features and grids, [pictures, 3], in one forward pass."""
         device = self._model.device
         grids = torch.stack([picture.grid for picture in pictures])
@@ -150,11 +150,11 @@ class Tower:
         """Return features and grids of a frozen tower, cached on the CPU."""
         for file in files:
             if file not in self._features:
-                features, grid = self._made([self._read(file)])
+                features, grid = self._features_of([self._read(file)])
                 self._features[file] = features.to(torch.device("cpu")), grid
-        kept = [self._features[file] for file in files]
-        joined = Features.joined([features for features, _ in kept])
-        return joined.to(self._model.device), torch.cat([grid for _, grid in kept])
+        cached = [self._features[file] for file in files]
+        joined = Features.joined([features for features, _ in cached])
+        return joined.to(self._model.device), torch.cat([grid for _, grid in cached])
 
     def _with_a_blank(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
         """Add a sequence with a blank picture, from which nothing is learned: ranks with pictures wait for this one."""
@@ -162,7 +162,7 @@ class Tower:
             input_ids.new_full((1, 1), self._model.config.image_token_id), _up_to(input_ids)
         )
         mask = torch.nn.functional.pad(attention_mask.new_ones(1, 1), _up_to(input_ids))
-        features, grids = self._made([_blank(self._model.config.vision_config)])
+        features, grids = self._features_of([_blank(self._model.config.vision_config)])
         return self._inputs(torch.cat([input_ids, image]), torch.cat([attention_mask, mask]), features, grids)
 
 
