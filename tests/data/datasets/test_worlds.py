@@ -13,7 +13,7 @@ from dagrpo.data.task import Problems
 from dagrpo.data.world import names
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tools.retrieval.opened import written
+from dagrpo.tools.search import written
 
 NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
 
