@@ -12,7 +12,8 @@ from dagrpo.data.passages import SCHEMA, passages_table
 from dagrpo.data.prepare import prepare
 from dagrpo.data.task import Problems
 from dagrpo.tools.retrieval import Passage
-from dagrpo.utils.files import read_json, read_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
 
 FEW = Data(arithmetic=Arithmetic(train=8, test=2))
 PASSAGES = (Passage(title="Lima", text="Capital of Peru."), Passage(title="Łódź", text="A city of Poland."))

@@ -19,7 +19,8 @@ from dagrpo.data.filters import sieve as gates
 from dagrpo.data.prepare import prepare, sift
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
-from dagrpo.utils.files import read_parquet, sha256_of, write_parquet
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 SMALL = Data(arithmetic=Arithmetic(train=40, test=10))
 LONG = "a run of words so long and so odd that no two problems share it"  # 14 words

@@ -27,7 +27,7 @@ from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.net import LOOPBACK
+from dagrpo.utils.process_variables import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader, grade_all
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.usefixtures("_lab")
 

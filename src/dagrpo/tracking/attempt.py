@@ -22,7 +22,7 @@ from dagrpo.tracking.store import require_recording, tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import open_to_append, remove, write_json
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")

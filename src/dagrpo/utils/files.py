@@ -12,14 +12,11 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils.full_disk import NotEnoughRoom, full_disk_naming
@@ -269,38 +266,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise _no_json(path, f"it holds a {type(content).__name__}, not an object")
     return content
-
-
-def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a table so that equal rows give equal bytes (zstd, one fixed format version, no pandas metadata)."""
-    with atomic_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
-
-
-def read_parquet(
-    path: Path, remedy: str = "run the stage that makes it again", columns: Sequence[str] | None = None
-) -> pa.Table:
-    """Read a parquet file. Raises UserError naming it, and the remedy, if it is missing, empty or damaged.
-
-    `columns`: those to read, of which missing ones are left out; None: all.
-    """
-    with naming_parquet(path, remedy):
-        if columns is None:
-            return pq.read_table(path)
-        with pq.ParquetFile(path) as file:
-            return file.read([name for name in file.schema_arrow.names if name in columns])
-
-
-@contextmanager
-def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
-    """Turn errors while a parquet file is read into a UserError naming it, and the remedy: missing, empty or damaged."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing, or no file: {remedy}.")
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is not a readable parquet file ({first_line}): {remedy}.") from None
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
