@@ -7,7 +7,6 @@ from dagrpo.chat.renderers import CHATS
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import MOST_TOLD, sentence, sentences
-from dagrpo.core.plain_values import require_plain
 from dagrpo.core.plugged import LONGEST_NAME
 from dagrpo.data.registry import TASKS, get_task
 from dagrpo.evaluation.config import Evaluation
@@ -19,7 +18,6 @@ from dagrpo.tools import TOOLS, config_for
 
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Parse parameters whose tasks are known and fit. Raises UserError with every mistake that can be found at once."""
-    require_plain(values, source)
     unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
     told = [f"{source}: {mistake}" for mistake in unknown.values()]
     try:

@@ -17,10 +17,11 @@ from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.latex import no_latex, shown
 from dagrpo.rewards.own_text import own_text
-from dagrpo.rewards.pool import Comparison, WorkerPool
+from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.rewards.worker_process import Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
