@@ -20,7 +20,8 @@ from dagrpo.core.escape import sentences
 from dagrpo.core.experiment import Experiment
 from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
-from dagrpo.data.config import Data, GeneratedTask
+from dagrpo.data.config import Data
+from dagrpo.data.section import GeneratedTask
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.evaluation.difficulty_config import Difficulty
 from dagrpo.models.config import NOT_WITH_PICTURES, Model, require_divided

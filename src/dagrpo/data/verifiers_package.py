@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.utils.process_variables import without_secrets
+from dagrpo.utils.child_variables import without_secrets
 from dagrpo.utils.virtualenv import python_of
 
 LOCK = "requirements/verifiers.lock"

@@ -39,7 +39,6 @@ def require_fitting_tasks(params: Params) -> None:
             *_oracles(params.experiment.evaluate, params.evaluation),
             *_rewards_without_tools(params),
             *_rewards_without_report(params),
-            *_tasksets(params),
             *_agents(params),
             *_tools(params),
             *_pictures(params),
@@ -160,17 +159,6 @@ def _raised_by(check: Callable[[Any], object], what: Any) -> UserError | None:
     except UserError as error:
         return error
     return None
-
-
-def _tasksets(params: Params) -> Iterator[str]:
-    """Yield an error for a taskset of `verifiers` without that taskset's agent, the only one that can attempt its rows."""
-    agent, wanted = params.rollout.agent.model_dump(), params.data.verifiers
-    theirs = (agent["name"], agent.get("taskset"), agent.get("parameters"))
-    if "verifiers" in params.experiment.tasks and theirs != ("verifiers", wanted.taskset, wanted.parameters):
-        yield (
-            "experiment.tasks names verifiers, whose attempts the package makes itself: set rollout.agent to {name: verifiers, "
-            f"taskset: {wanted.taskset or '...'}}}, with the parameters of data.verifiers."
-        )
 
 
 def _mistake(task: str) -> UserError | None:

@@ -1,4 +1,4 @@
-"""Environment variables of external programs: this process's, without secrets."""
+"""Environment variables of child processes."""
 
 import os
 from collections.abc import Sequence
