@@ -20,7 +20,7 @@ from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun, no_report
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 

@@ -12,8 +12,9 @@ from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.utils.files import write_json, write_parquet
+from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.tables import write_parquet
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SHARD_BYTES = (

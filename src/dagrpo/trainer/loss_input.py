@@ -1,4 +1,4 @@
-"""Input of the loss: a micro-batch's tokens with all that losses read of them."""
+"""Input of the loss: the tokens of a micro-batch."""
 
 import torch
 from torch import Tensor

@@ -16,8 +16,9 @@ from dagrpo.trainer.run import step_file
 from dagrpo.trainer.sync.digest_table import FILE as DIGESTS
 from dagrpo.trainer.sync.digest_table import StepDigests, as_json, digest_table
 from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
-from dagrpo.utils.files import atomic_folder, link_or_copy, write_json, write_parquet
+from dagrpo.utils.files import atomic_folder, link_or_copy, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import write_parquet
 
 
 class Record:

@@ -19,7 +19,8 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.declaration import Job
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.tracking.curve import SUFFIX
-from dagrpo.utils.files import read_json, read_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
 
 
 @pytest.fixture

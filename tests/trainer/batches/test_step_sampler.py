@@ -30,7 +30,7 @@ from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.batches.step_sampler import StepSampler
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config import Training
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 class _Notebook(runs.ScriptedEngine):

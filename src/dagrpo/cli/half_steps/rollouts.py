@@ -25,7 +25,7 @@ from dagrpo.trainer.source import SamplingSource
 from dagrpo.trainer.step_metrics import rollout_rows
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import World
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 class RolloutHalf:

@@ -22,8 +22,8 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Tr
 from dagrpo.trainer.batches.prefetch import PendingBatches
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import step_file
-from dagrpo.utils.files import read_parquet, write_parquet
 from dagrpo.utils.manifest import FileEntry, entry_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 FOLDER = "ahead"  # in the folder of a state
 _SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")
