@@ -240,7 +240,7 @@ def test_a_finished_run_writes_its_outputs_again_without_an_engine(whole: Traini
 
 def test_an_engine_that_keeps_its_old_weights_ends_the_run_with_a_sentence(inputs: Inputs, tmp_path: Path) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
-    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than it was handed"):
+    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than were synced"):
         runs.execute(run, runs.DeafEngine)
 
 

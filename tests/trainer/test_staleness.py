@@ -261,7 +261,7 @@ def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
 
 
 def test_an_engine_that_keeps_its_old_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than it was handed"):
+    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than were synced"):
         runs.execute(_stale(inputs, tmp_path, 1), runs.DeafEngine)
 
 

@@ -55,9 +55,9 @@ def open_source(
                 adapter=opening.adapter,
             )
             engine = stack.enter_context(opened)
-            setup.checks.after_sync(engine, opening.held, first)
+            setup.checks.after_sync(engine, opening.engine_tensors, first)
         source = _source(setup, opener, engine, first, notes, stack)
-        source.prefetch.remember(first, opening.handed)
+        source.prefetch.remember(first, opening.synced_each_step)
         yield source, WeightSync(weights, source, setup.checks, setup.clock, run.training)
 
 

@@ -93,7 +93,7 @@ class OneSeed(Changed):
 @pytest.mark.parametrize(
     ("engine", "sentence"),
     [
-        (HalfLoaded, r"after step 0 server 0 holds other weights than it was handed: \d+ of \d+ tensors"),
+        (HalfLoaded, r"after step 0 server 0 holds other weights than were synced: \d+ of \d+ tensors"),
         (HalfLoadedLiar, r"before step 1: of \d+ probed tokens .* Look at .*refused/probe_step_00001\.parquet"),
         (Hot, r"before step 1: of \d+ probed tokens .* another temperature .* Look at"),
         (Shifted, r"before step 1: of \d+ probed tokens .* Look at"),
@@ -129,7 +129,7 @@ def test_weights_that_do_not_change_are_counted_over_an_interruption(
     monkeypatch.setattr(update, "take_step", lambda optimizer, learning_rate: optimizer.zero_grad(set_to_none=True))
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6, save_every=1)
     runs.execute(run, stop=lambda step: step == 2)
-    with pytest.raises(UserError, match="after step 3: in 3 hand-overs in a row not a bit"):
+    with pytest.raises(UserError, match="after step 3: in 3 weight syncs in a row not a bit"):
         runs.execute(run)
 
 

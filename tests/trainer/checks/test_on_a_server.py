@@ -106,7 +106,7 @@ def test_half_of_the_weights_are_refused_by_digest_and_by_probe(
     half = dict(sorted(weights.items())[: len(weights) // 2])
     engine.load(StateTensors(weights | {name: tensor * 1.5 for name, tensor in half.items()}), "half")
     try:
-        with pytest.raises(UserError, match="after step 3 server 0 holds other weights than it was handed"):
+        with pytest.raises(UserError, match="after step 3 server 0 holds other weights than were synced"):
             WeightSyncCheck(Gates(), 7).check(engine, StateTensors(weights), 3, updated=True)
         with pytest.raises(UserError, match=r"before step 4: of .* probed tokens") as caught:
             probe_of(Rollout()).check(engine, 3)

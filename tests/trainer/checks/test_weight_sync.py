@@ -67,7 +67,7 @@ def test_each_rank_of_a_server_is_compared_with_its_share_and_has_to_change() ->
     with pytest.raises(UserError, match="after step 2 server 0 holds other weights"):
         gate.check(ranks(whole, later), StateTensors({name: whole}), 2, updated=True)
     frozen = torch.cat([later[:, :4], whole[:, 4:]], dim=1)  # the share of one rank is as before
-    with pytest.raises(UserError, match="in 1 hand-overs in a row not a bit"):
+    with pytest.raises(UserError, match="in 1 weight syncs in a row not a bit"):
         gate.check(ranks(frozen, frozen), StateTensors({name: frozen}), 2, updated=True)
 
 
@@ -102,7 +102,7 @@ def test_weights_that_never_change_although_the_policy_is_updated_end_the_run_at
     gate.check(_Holding(weights), StateTensors(weights), 0, updated=False)
     for step in (1, 2):
         gate.check(_Holding(weights), StateTensors(weights), step, updated=True)
-    with pytest.raises(UserError, match="after step 3: in 3 hand-overs in a row not a bit of the engine's weights"):
+    with pytest.raises(UserError, match="after step 3: in 3 weight syncs in a row not a bit of the engine's weights"):
         gate.check(_Holding(weights), StateTensors(weights), 3, updated=True)
 
 
@@ -116,7 +116,7 @@ def test_an_engine_with_names_of_its_own_is_not_compared_but_has_to_change() -> 
     gate, other = WeightSyncCheck(Gates(unchanged_weights=1), seed=7), {"experts.w13_weight": torch.ones(3)}
     weights = StateTensors(_weights(0))
     assert gate.check(_Holding(other), weights, 0, updated=False) == {COMPARED: 0}
-    with pytest.raises(UserError, match="in 1 hand-overs in a row not a bit"):
+    with pytest.raises(UserError, match="in 1 weight syncs in a row not a bit"):
         gate.check(_Holding(other), weights, 1, updated=True)
 
 

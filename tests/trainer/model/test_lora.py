@@ -229,7 +229,7 @@ def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     gates = run.training.gates.model_copy(
         update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}
     )
-    with pytest.raises(UserError, match="after step 2: in 2 hand-overs in a row not a bit of the engine's weights"):
+    with pytest.raises(UserError, match="after step 2: in 2 weight syncs in a row not a bit of the engine's weights"):
         runs.execute(replace(run, training=run.training.model_copy(update={"gates": gates})))
 
 

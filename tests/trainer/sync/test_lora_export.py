@@ -121,8 +121,8 @@ def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_
     with weights.opening() as opening:
         assert opening.adapter is not None
         assert all(torch.equal(opening.weights.read(name), before.read(name)) for name in before.specs)
-        assert {*opening.held.specs} == {*before.specs, *opening.handed.specs}
-        assert all((opening.handed.read(name) == 0.5).all() for name in opening.handed.specs)
+        assert {*opening.engine_tensors.specs} == {*before.specs, *opening.synced_each_step.specs}
+        assert all((opening.synced_each_step.read(name) == 0.5).all() for name in opening.synced_each_step.specs)
     with GatheredWeights(policy.model, torch.float32, single_process()).reading() as merged:
         assert not torch.equal(
             merged.read("model.layers.0.mlp.up_proj.weight"), before.read("model.layers.0.mlp.up_proj.weight")
@@ -134,10 +134,10 @@ def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_
     [
         (
             HalfLoaded,
-            r"after step 0 server 0 holds other weights than it was handed: \d+ of \d+ tensors .* such as base_model",
+            r"after step 0 server 0 holds other weights than were synced: \d+ of \d+ tensors .* such as base_model",
         ),
         (HalfLoadedLiar, r"before step [234]: of \d+ probed tokens .* Look at .*refused/probe_step"),
-        (Deaf, r"after step 1 server 0 holds other weights than it was handed: \d+ of 28 tensors"),
+        (Deaf, r"after step 1 server 0 holds other weights than were synced: \d+ of 28 tensors"),
         (
             Silent,
             r"server 0 reports no digests for 28 adapter tensors, such as base_model.* packages/sglang_adapters",

@@ -57,7 +57,7 @@ class WeightSyncCheck:
         wrong = not_held(chosen, states, known, weights)
         if wrong:
             raise UserError(
-                f"after step {finished} server {server} holds other weights than it was handed: {len(wrong)} of "
+                f"after step {finished} server {server} holds other weights than were synced: {len(wrong)} of "
                 f"{len(chosen)} tensors that were compared differ, such as {wrong[0]}. Look at its log, at "
                 "runtime.engine.weights_folder, and at who else updates it; a server that quantises its weights cannot be "
                 "compared (training.gates.digest_mebibytes: 0)."
@@ -113,7 +113,7 @@ class WeightSyncCheck:
         self.unchanged = self.unchanged + 1 if stuck else 0
         if self.unchanged >= self._params.unchanged_weights:
             raise UserError(
-                f"after step {finished}: in {self.unchanged} hand-overs in a row not a bit of the engine's weights has "
-                "changed, although each step had a gradient: the update does not reach what is handed over, or rounding to "
+                f"after step {finished}: in {self.unchanged} weight syncs in a row not a bit of the engine's weights has "
+                "changed, although each step had a gradient: the update does not reach the synced weights, or rounding to "
                 "rollout.dtype takes it away. Raise training.learning_rate, or set rollout.dtype to float32."
             )

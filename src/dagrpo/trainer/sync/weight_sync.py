@@ -30,12 +30,12 @@ class Opening:
     adapter: Adapter | None  # served beside the weights
 
     @property
-    def handed(self) -> Tensors:
+    def synced_each_step(self) -> Tensors:
         """Return the tensors that the engine gets at every weight sync."""
         return self.weights if self.adapter is None else self.adapter.tensors
 
     @property
-    def held(self) -> Tensors:
+    def engine_tensors(self) -> Tensors:
         """Return all tensors that the engine holds once it is open."""
         return self.weights if self.adapter is None else JointTensors(self.weights, self.adapter.tensors)
 
@@ -59,12 +59,12 @@ class PolicyWeights:
     @contextmanager
     def opening(self) -> Iterator[Opening]:
         """Yield the tensors to open an engine with, on rank 0, while the other ranks run `give_all_parts`."""
-        with self.reading() as handed:
+        with self.reading() as tensors:
             if self._form is None:
-                yield Opening(weights=handed, adapter=None)
+                yield Opening(weights=tensors, adapter=None)
                 return
             with self._weights.reading() as weights:
-                yield Opening(weights=weights, adapter=Adapter(form=self._form, tensors=handed))
+                yield Opening(weights=weights, adapter=Adapter(form=self._form, tensors=tensors))
 
     def give_all_parts(self) -> None:
         """Contribute this rank's parts, in the order in which `opening` reads on rank 0, while an engine is opened."""
