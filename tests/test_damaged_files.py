@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from dagrpo.checkpoints.folder import require_chat_template, set_config_dtype
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.cli.application import app
-from dagrpo.cli.status import progress
+from dagrpo.cli.status import experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.escape import visible
 from dagrpo.core.runtime import Engine
@@ -185,7 +185,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "verify an experiment": (_command("verify", "tiny"), (PROVENANCE, CARD)),
     "status": (_command("status"), (PROVENANCE, CARD, SNAKEMAKES_RECORD, TRAINS_FAILURE, ".state/running/tiny.json")),
     "progress of a training": (
-        lambda: progress._training(Path(".state/tiny")),
+        lambda: experiments._training(Path(".state/tiny")),
         (".state/tiny/run.json", ".state/tiny/metrics/step_00001.json"),
     ),
     "status --why": (_command("status", "--why", CARD), (PROVENANCE, CARD, SNAKEMAKES_RECORD)),

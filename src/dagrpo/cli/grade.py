@@ -84,7 +84,7 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds
     ]
 
 
-def show(task: str, path: Path) -> None:
+def print_grades(task: str, path: Path) -> None:
     """Print the table of answers, each extractor's share of right ones, and the lines on which they disagree."""
     verifier = get_task(task).verifier
     graded = grade_lines(read_lines(path), verifier, path)

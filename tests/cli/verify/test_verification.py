@@ -11,7 +11,7 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.verify.experiment import State, Verified, verify
+from dagrpo.cli.verify import State, Verified, verify
 from dagrpo.core.errors import UserError
 from dagrpo.data.pictures_beside import read_pictures_beside
 from dagrpo.utils.files import read_json, sha256_of, write_json

@@ -105,10 +105,3 @@ def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[
 def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
     each = next((each for each in made if each.stage == stage), None)
     return None if each is None else digests_then(each.provenance, each.code, each.inputs)
-
-
-def as_objects(found: Sequence[Difference], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the differences for JSON, each value under its experiment."""
-    return [
-        {"group": each.group, "name": each.name, "values": dict(zip(names, each.values, strict=True))} for each in found
-    ]

@@ -16,9 +16,8 @@ from pathlib import Path
 if not __package__:  # run as a file, by a Python in which no package is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from dagrpo.cli.doctor import hub, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, hub, programs
 from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, gib, sudo
-from dagrpo.cli.doctor.gpus import of_cards
 
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes
@@ -47,7 +46,7 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: b
 
     `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is required, not only advised.
     """
-    yield from of_cards(nvidia_smi.cards(), needs_memory=needs_memory)
+    yield from gpus.of_cards(gpus.cards(), needs_memory=needs_memory)
     yield programs.python()
     yield programs.environment_module()
     yield programs.headers(is_needed=with_headers)

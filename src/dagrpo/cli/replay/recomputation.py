@@ -6,10 +6,9 @@ No engine is opened, and nothing is sampled.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dagrpo.cli.replay.batch import RecordedStep, read_step
-from dagrpo.cli.replay.pictures import pictures_of
 from dagrpo.cli.replay.policy import UpdatedPolicy
-from dagrpo.cli.replay.recorded import RecordedRun
+from dagrpo.cli.replay.recorded_run import RecordedRun
+from dagrpo.cli.replay.recorded_step import RecordedStep, pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
 from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.replay.recomputation import StepCheck
-from dagrpo.cli.replay.recorded import RecordedRun
+from dagrpo.cli.replay.recorded_run import RecordedRun
 from dagrpo.trainer.sync.digest_table import Computed, joint_digest
 from dagrpo.utils.environment import environment
 

@@ -10,8 +10,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.checkpoints.token_text import Decode
+from dagrpo.checkpoints.token_text import Decode, decoder_of
 from dagrpo.cli.show.attempts import Chosen, Shown
+from dagrpo.cli.show.place import Place, tokenizer_file
 from dagrpo.core.escape import one_line, visible
 from dagrpo.rollout.segments import Segment
 from dagrpo.rollout.transcript import Call, Said, Transcript
@@ -27,6 +28,7 @@ STYLES = {
 }
 FOLDED_TEXT = 1500  # characters of a turn
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
+REMEDY = "restore it, or leave out --tokens"
 
 
 def console() -> VisibleConsole:
@@ -141,3 +143,9 @@ def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tu
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def decoder(place: Place) -> Decode | None:
+    """Return a decoder for the run's policy; None if no tokenizer is found. Raises UserError if its file cannot be read."""
+    path = tokenizer_file(place)
+    return None if path is None else decoder_of(path, REMEDY)

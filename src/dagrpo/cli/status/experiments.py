@@ -1,13 +1,15 @@
 """State of an experiment: running, failed, stale, done or incomplete."""
 
+import binascii
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dagrpo.cli.status.progress import Progress, at_work
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
@@ -18,9 +20,90 @@ from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure
 from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
-from dagrpo.utils.provenance import provenances_of
+from dagrpo.pipeline.record import STATES
+from dagrpo.utils.checksummed_json import Damaged, read_sealed
+from dagrpo.utils.files import read_object
+from dagrpo.utils.locks import noted_holder
+from dagrpo.utils.provenance import TOPS, provenances_of
+from dagrpo.utils.timings import step_seconds
 
+BEGUN = Path(".snakemake/incomplete")
+DESCRIPTION = "run.json"  # of a training's state
+LOCK_NOTE = "lock.json"
+STEPS_AVERAGED = 10
+REWARD = "reward/mean"
 _FAILURE = TypeAdapter(Failure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The progress of an active job. The figures are those of training; None for other stages, and before the first step."""
+
+    what: str  # "train, seed 0"
+    step: int | None = None
+    steps: int | None = None
+    reward: float | None = None  # mean of the last step
+    seconds_left: float | None = None
+
+
+def at_work(experiment: str) -> list[Progress]:
+    """Return the jobs that a run of this experiment has begun and not ended; [] unless a run is active."""
+    training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
+    begun = sorted(set(_begun(experiment)))
+    others = [Progress(what=what) for what in begun if what not in training]
+    return [*training.values(), *others]
+
+
+def _states(experiment: str) -> list[Path]:
+    """Return the states of trainings that a process holds now, without those of `<experiment>-with-a-longer-name`."""
+    folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
+    return [folder for folder in folders if _is_held(folder)]
+
+
+def _is_held(folder: Path) -> bool:
+    holder = noted_holder(folder / LOCK_NOTE)
+    return holder is not None and not holder.process.is_gone
+
+
+def _training(state: Path) -> Progress | None:
+    """Return the progress of a training; None if the state is another stage's."""
+    try:
+        run = read_object(state / DESCRIPTION)
+        what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
+    except (OSError, UserError, KeyError, TypeError, ValueError):
+        return None
+    finished = sorted((state / "metrics").glob("step_*.json"))
+    figures = [step for path in finished[-STEPS_AVERAGED:] if (step := _figures(path)) is not None]
+    if not figures:
+        return Progress(what=what, step=0, steps=steps)
+    seconds = sum(step_seconds(step["seconds"]) for step in figures) / len(figures)
+    done = len(finished)
+    reward = figures[-1]["metrics"].get(REWARD)
+    return Progress(what=what, step=done, steps=steps, reward=reward, seconds_left=max(0, steps - done) * seconds)
+
+
+def _figures(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_sealed(path)
+    except Damaged:  # it is being replaced, or the run will find it and make it again
+        return None
+
+
+def _begun(experiment: str) -> Iterator[str]:
+    """Yield the jobs that Snakemake has noted as begun."""
+    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
+    for marker in sorted(BEGUN.glob("*")):
+        path = _decoded(marker.name)
+        job = stage_and_seed(path) if path.startswith(starts) else None
+        if job is not None:
+            yield named(*job, path)
+
+
+def _decoded(name: str) -> str:
+    try:
+        return urlsafe_b64decode(name).decode()
+    except (binascii.Error, UnicodeDecodeError):  # a name of another version of Snakemake
+        return ""
 
 
 class State(StrEnum):

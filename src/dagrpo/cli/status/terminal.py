@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group
 from rich.text import Text
 
-from dagrpo.cli.status.experiments import Stale, State, Status
-from dagrpo.cli.status.progress import Progress
+from dagrpo.cli.status.experiments import Progress, Stale, State, Status
 from dagrpo.core.escape import one_line, sentence
-from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.console import duration
 
 STYLES = {
     State.RUNNING: "bold cyan",
@@ -23,15 +22,6 @@ STYLES = {
 }
 MOST_STALE, MOST_CHANGES = 4, 3  # shown of one experiment, and of one stage
 LONGEST_CHANGE, LONGEST_NAME = 160, 80
-PIPE_WIDTH = 200
-
-
-def console() -> VisibleConsole:
-    """Return the console for statuses: nothing in a text is markup. A pipe breaks no line."""
-    made = VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if not made.is_terminal:
-        made.width = PIPE_WIDTH
-    return made
 
 
 def shown(statuses: Sequence[Status]) -> Group:
@@ -76,14 +66,6 @@ def _progress(progress: Progress) -> str:
     parts += [f"reward {progress.reward:.3f}"] if progress.reward is not None else []
     parts += [f"{duration(progress.seconds_left)} left"] if progress.seconds_left is not None else []
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Format a duration, such as 45 s, 12 min or 3 h 20 min."""
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _stale(stale: Stale) -> str:

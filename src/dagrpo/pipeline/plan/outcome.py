@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import psutil
 
-from dagrpo.cli.status.terminal import duration
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.machine import Machine
@@ -15,6 +14,7 @@ from dagrpo.pipeline.plan.remedy import advice, refusal
 from dagrpo.pipeline.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.speed import Speed, busy, speed_of
+from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
 
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
