@@ -36,7 +36,7 @@ from dagrpo.pipeline.dvc import lock, recording
 from dagrpo.pipeline.snakemake import finish, reconcile
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
-from dagrpo.rollout.context import context_tokens
+from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import store, ui
 from dagrpo.trainer.history import Record

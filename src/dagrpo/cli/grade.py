@@ -15,7 +15,7 @@ from rich.table import Table
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.core.types import Verdict
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.rewards.grading import Grader, Judgement
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole

@@ -8,29 +8,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 from dagrpo.core.types import Example
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
-from dagrpo.data.filters.answers import drop_conflicting, drop_unreadable
 from dagrpo.data.filters.contamination import Contamination, check_contamination
-from dagrpo.data.filters.duplicates import drop_repeated
-from dagrpo.data.filters.held_out import hold_out
 from dagrpo.data.filters.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
 from dagrpo.data.filters.prompt_length import DEFAULTS, LONG, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.data.filters.questions import drop_conflicting, drop_repeated, drop_unreadable, hold_out
 from dagrpo.data.filters.sieve import Sieve, dropped_table
-from dagrpo.data.filters.tools_told import TEMPLATE, require_tools_told
-from dagrpo.data.passages import PASSAGES, passages_table
-from dagrpo.data.registry import get_task
+from dagrpo.data.filters.prompt_length import TEMPLATE, require_tools_shown
 from dagrpo.data.schema import to_table
 from dagrpo.data.source import SPLITS, VALIDATION
-from dagrpo.data.task import Problems, Task
+from dagrpo.data.task import Problems, Task, get_task
 from dagrpo.models.pictures import processor_of, takes_pictures
+from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import atomic_folder, write_json, write_parquet
 
 CARD = "card.json"
 DROPPED = "dropped.parquet"
+PASSAGES = "passages.parquet"
+SCHEMA = pa.schema([pa.field("title", pa.string(), nullable=False), pa.field("text", pa.string(), nullable=False)])
 
 
 def prepare(
@@ -61,7 +62,7 @@ def prepare(
     card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
     _require_some_left(problems, card)
     if task in (train, *evaluate) and card.prompt_tokens.tools_shown is False:
-        require_tools_told(sieve.examples(), model, chat)
+        require_tools_shown(sieve.examples(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):
             write_parquet(temporary / f"{split}.parquet", to_table(sieve.kept.get(split, ())))
@@ -213,3 +214,8 @@ def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
 
 def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
     return {split: sum(e.ability == level for e in examples) for split, examples in sieve.kept.items()}
+
+
+def passages_table(passages: Sequence[Passage]) -> pa.Table:
+    """Passages as the rows of passages.parquet, in their order."""
+    return pa.Table.from_pylist([asdict(passage) for passage in passages], schema=SCHEMA)

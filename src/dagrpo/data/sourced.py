@@ -10,9 +10,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data
-from dagrpo.data.hub import hub_place
-from dagrpo.data.mirror import mirror_place
 from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
+from dagrpo.data.places import hub_place, mirror_place
 from dagrpo.data.reading import Reader
 from dagrpo.data.row import Row
 from dagrpo.data.source import SPLITS, RawFile, Source, require_rows

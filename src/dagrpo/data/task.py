@@ -1,9 +1,10 @@
-"""The record of a task: data set, prompt form, verifier and tools."""
+"""Tasks: data set, prompt form, verifier and tools; and their registry."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data
 from dagrpo.tools import TOOLS
@@ -65,3 +66,34 @@ def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
     """Return a prompt of one user turn, after a system turn where there is something to say in it."""
     opening = ({"role": "system", "content": system},) if system else ()
     return (*opening, {"role": "user", "content": user})
+
+
+TASKS: Plugins[Task] = Plugins(
+    what="task",
+    package="dagrpo.data.datasets",
+    attribute="TASKS",
+    group="dagrpo.tasks",
+    key="experiment.train, evaluate and tasks",
+    kind=Task,
+    several=True,
+    separator=".",
+)
+
+
+def get_task(name: str) -> Task:
+    """Return the task of that name, and called so, whatever it calls itself. UserError gives the nearest known one."""
+    task = TASKS.get(name)
+    return task if task.name == name else _called(name, task)
+
+
+def _called(name: str, task: Task) -> Task:
+    """Return the task with another name, which its problems have, too."""
+
+    def load(params: Data) -> Problems:
+        problems = task.load(params)
+        splits = {
+            split: [replace(example, task=name) for example in examples] for split, examples in problems.splits.items()
+        }
+        return replace(problems, splits=splits)
+
+    return replace(task, name=name, load=load)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.evaluation.tables import SCORES
+from dagrpo.evaluation.outcomes import SCORES
 from dagrpo.rollout.table import required
 
 GROUP = "held_out"

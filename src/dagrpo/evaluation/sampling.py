@@ -21,15 +21,12 @@ from dagrpo.engine.interface import RolloutEngine
 from dagrpo.engine.open import open_engine
 from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
-from dagrpo.rollout.collect import collect
+from dagrpo.rollout.collect import FailedPrograms, collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import Surroundings, open_agent
 from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
-from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
 from dagrpo.rollout.schedule import OnBatch
-from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.table import rollout_table
 from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
 from dagrpo.utils.console import progress

@@ -18,6 +18,7 @@ from dagrpo.evaluation import conversations
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import (
     PROPORTIONS,
+    SCORES,
     WITHOUT_PICTURES,
     Outcomes,
     outcomes,
@@ -25,9 +26,7 @@ from dagrpo.evaluation.outcomes import (
     values_per_problem,
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
-from dagrpo.evaluation.tables import SCORES
-from dagrpo.evaluation.verdicts import judged
-from dagrpo.evaluation.votes import Ballot, votes
+from dagrpo.evaluation.verdicts import Ballot, judged, votes
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 from dagrpo.rollout.trajectory import GREEDY

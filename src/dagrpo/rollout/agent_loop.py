@@ -1,27 +1,28 @@
 """Run an attempt turn by turn until it ends.
 
 Every call of a turn is answered in order, a broken one with an explanation. A call whose result the policy would not see
-is recorded as not run. Partners are in interactions/ and environment_loop.py, tools in toolbox/.
+is recorded as not run. Simulated users are in tools/simulated_users/, environments in agents/, tools in tool_runtime/.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example, StopReason, ToolCall
-from dagrpo.rollout.deadline import paused
-from dagrpo.rollout.outcome import trajectory_of
-from dagrpo.rollout.session import Session, SessionOver, Turn
+from dagrpo.rollout.session import Session, SessionOver, Turn, trajectory_of
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
-from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.simulated_users import Interaction
 
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ToolSchema
     from dagrpo.rollout.agents import Limits
+    from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
@@ -155,3 +156,70 @@ def _ending(partner: Partner, turn: Turn) -> StopReason:
     if partner.over:
         return "user_done"
     return "turn_length" if turn.completion.finish_reason == "length" else "answered"
+
+
+class Episode(Partner, Protocol):
+    """Episode of an environment, for one attempt: a partner that offers functions."""
+
+    @property
+    def functions(self) -> Sequence[ToolFunction]:
+        """Return the functions that the policy may call."""
+        ...
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Return a call's result. Raises ToolFailure."""
+        ...
+
+    async def forget(self, trajectory: str) -> None:
+        """End the calls of a trajectory."""
+        ...
+
+
+async def attempt_in(
+    episode: Episode, limits: Limits, sample_index: int, session: Session, *, fresh: bool = False
+) -> Trajectory:
+    """Make one attempt, ended by an answer, the environment, a limit, or a failure that is not the policy's.
+
+    Raises UserError if the chat template leaves out the environment's text or tools, except for a `fresh` model, which learns calls by
+    chance.
+    """
+    own = tuple(function.schema for function in episode.functions)
+    if not fresh:
+        _require_told(session, own)
+    return await attempt(
+        session,
+        sample_index,
+        partner=episode,
+        toolbox=Toolbox({function.name: episode for function in episode.functions}, limits),
+        tools=(*session.problem.tools, *own),
+        limits=limits,
+    )
+
+
+def _require_told(session: Session, own: Sequence[ToolSchema]) -> None:
+    """Raise UserError if the chat template leaves out the environment's tools.
+
+    Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
+    """
+    problem, chat = session.problem, session.chat
+    if not own or problem.example.demonstration:
+        return
+    _, untold = chat.prompt(problem.example.prompt, problem.tools)
+    _, told = chat.prompt(problem.example.prompt, (*problem.tools, *own))
+    if told == untold:
+        raise UserError(
+            f"The environment offers the tool {own[0]['function']['name']}, and the model's chat template leaves out what tools there "
+            "are, so that the policy would never know: choose a model, or a model.chat_template, that tells of tools, or set "
+            "rollout.chat to {name: renderers} with the model's family."
+        )
+
+
+@contextmanager
+def paused(deadline: asyncio.Timeout) -> Iterator[None]:
+    """Move the deadline by the duration of the block."""
+    when, loop = deadline.when(), asyncio.get_running_loop()
+    assert when is not None, "it is set whenever the policy is not asked"
+    left = when - loop.time()
+    deadline.reschedule(None)
+    yield
+    deadline.reschedule(loop.time() + left)

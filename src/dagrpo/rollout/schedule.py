@@ -12,8 +12,7 @@ from dagrpo.engine.background import all_of
 from dagrpo.engine.errors import ServerGone
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import Sampling, sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.utils.console import say
 

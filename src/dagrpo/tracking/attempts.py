@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from dagrpo.core.escape import one_line, visible
 from dagrpo.core.types import BROKEN
-from dagrpo.rollout.segments import segments
-from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
+from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, segments, transcript
 
 LONGEST = 10_000  # characters of one text
 ORDERED_BY = ("reward", "correct")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.filters.problems import examples, left, sieve
 
-from dagrpo.data.filters.held_out import hold_out
+from dagrpo.data.filters.questions import hold_out
 from dagrpo.data.filters.sieve import Sieve
 
 QUESTIONS = [f"what is {number}" for number in range(40)]

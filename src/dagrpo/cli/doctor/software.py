@@ -118,7 +118,7 @@ def _project() -> Iterator[Finding]:
 def needs_isolation() -> bool:
     """Return True if the experiment of params.yaml runs programs of the policy in dagrpo's sandboxes."""
     from dagrpo.config.schema import read_params
-    from dagrpo.data.registry import get_task
+    from dagrpo.data.task import get_task
     from dagrpo.tools import config_for
 
     try:

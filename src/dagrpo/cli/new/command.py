@@ -152,7 +152,7 @@ def _write_both(kind: Kind, name: str, module: str, files: Mapping[Path, str], *
 def registry_of(kind: Kind) -> "Plugins[Any]":
     """Return the registry of a kind."""
     from dagrpo.algorithms.losses import LOSSES
-    from dagrpo.data.registry import TASKS
+    from dagrpo.data.task import TASKS
     from dagrpo.rewards.verifiers import VERIFIERS
     from dagrpo.tools import TOOLS
 

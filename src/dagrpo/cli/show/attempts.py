@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import shown
-from dagrpo.rollout.segments import Segment, segments
 from dagrpo.rollout.table import sighted, without_discarded
-from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
+from dagrpo.rollout.transcript import Segment, Transcript, best_and_worst, segments, transcript
 from dagrpo.utils.files import read_parquet
 
 NEEDED = (

@@ -14,8 +14,7 @@ from dagrpo.checkpoints.token_text import Decode, decoder_of
 from dagrpo.cli.show.attempts import Chosen, Shown
 from dagrpo.cli.show.place import Place, tokenizer_file
 from dagrpo.core.escape import one_line, visible
-from dagrpo.rollout.segments import Segment
-from dagrpo.rollout.transcript import Call, Said, Transcript
+from dagrpo.rollout.transcript import Call, Said, Segment, Transcript
 from dagrpo.utils.console import VisibleConsole
 
 WRITTEN, GIVEN, LABEL = "green", "dim", "bold"

@@ -1,9 +1,9 @@
-"""Filter on prompt length, in tokens of the experiment's model.
+"""Filters on prompts: their length in tokens, and the tools they show.
 
 Tools count, and pictures where the model has a vision tower.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,12 +14,16 @@ from dagrpo.core.section import Section
 from dagrpo.core.types import Example
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.tokenizer import TokenCounter, rendered
+from dagrpo.models.config import TEMPLATE_FAMILIES
 from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.tools import function_schemas
 from dagrpo.utils.console import counted
+from dagrpo.utils.files import read_object
 
 LONG = "prompt too long"
 DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it ships with
+
+TEMPLATE = "template"  # rollout.chat.name: by the model's own chat template; every other format has its own way to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,3 +117,29 @@ def _lengths(ordered: Sequence[int]) -> Lengths | None:
 def _at(ordered: Sequence[int], percent: int) -> int:
     """Return the nearest-rank percentile: a length that some prompt has."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def require_tools_shown(examples: Iterable[Example], model: Path, chat: str) -> None:
+    """UserError names the first task and tool that the model's chat template, which tells of none, leaves untold.
+
+    examples: the problems of one task. chat: rollout.chat.name.
+    """
+    untold = [example for example in examples if example.tools]
+    if chat != TEMPLATE or not untold or any(example.demonstration for example in untold) or _is_fresh(model):
+        return
+    raise UserError(
+        f"{untold[0].task} offers the tool {untold[0].tools[0]}, and the chat template of the model in {model} leaves out what tools "
+        f"there are, so that the policy would never know: {_template_of_ours(model)}choose a model whose template tells of tools, or "
+        "set rollout.chat to {name: renderers} with the model's family."
+    )
+
+
+def _is_fresh(model: Path) -> bool:
+    origin = model / "origin.json"
+    return origin.is_file() and read_object(origin).get("source") == "fresh"
+
+
+def _template_of_ours(model: Path) -> str:
+    family = read_object(model / "config.json").get("model_type")
+    fitting = next((name for name, other in TEMPLATE_FAMILIES.items() if other == family), None)
+    return "" if fitting is None else f"set model.chat_template to {fitting}, "

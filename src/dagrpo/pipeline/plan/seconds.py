@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dagrpo.config.schema import Params
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.data import problems_of, usual_prompt
 from dagrpo.pipeline.plan.measured import Measured

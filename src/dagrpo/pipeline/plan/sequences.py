@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dagrpo.config.schema import Params
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
 

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from dagrpo.rollout.gateway.conversation import Conversation
-from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, completion, events
-from dagrpo.rollout.gateway.requests import ChatRequest, read_request
+from dagrpo.rollout.gateway.requests import ChatRequest, Refused, read_request
 from dagrpo.rollout.session import Session
 from dagrpo.utils.console import say
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from dagrpo.core.types import StopReason
 from dagrpo.rollout.gateway.server import MODEL, Access, Gateway
-from dagrpo.rollout.outcome import trajectory_of
 from dagrpo.rollout.programs.report import ProgramFailure
-from dagrpo.rollout.session import Session
+from dagrpo.rollout.session import Session, trajectory_of
 from dagrpo.rollout.trajectory import Problem, Trajectory
 
 

@@ -21,12 +21,34 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from dagrpo.core.errors import UserError
-from dagrpo.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
+from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolTimeout
 from dagrpo.utils.checksummed_json import sealed, unsealed
 from dagrpo.utils.console import say
 
 logger = logging.getLogger(__name__)
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`
+
+
+class TimedTool:
+    """Tool wrapper that gives up a call after `seconds` seconds."""
+
+    def __init__(self, tool: OpenTool, seconds: float) -> None:
+        self._tool = tool
+        self._seconds = seconds
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Return the tool's result. Raises ToolTimeout if it is late, InfrastructureFailure if the tool's own deadline has passed."""
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                return await self._tool.call(function, arguments, context)
+        except TimeoutError as error:
+            if deadline.expired():
+                raise ToolTimeout(f"{function} gave no result within {self._seconds:g} seconds.") from None
+            raise InfrastructureFailure(f"{function} failed: {error or 'a deadline of its own has passed'}.") from error
+
+    async def forget(self, trajectory: str) -> None:
+        """Tell the tool that the attempt is over."""
+        await self._tool.forget(trajectory)
 
 
 @dataclass(slots=True)

@@ -17,9 +17,8 @@ from dagrpo.chat.tool_calls.checks import unknown_tool
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import CallStatus, ToolCall
 from dagrpo.engine.background import all_of
-from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool
-from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.rollout.sampling import sampling_seed
+from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool, TimedTool
 from dagrpo.tools import (
     TOOLS,
     CallContext,

@@ -1,19 +1,25 @@
-"""Filters on ground truths: readable, and one per question."""
+"""Filters on questions: a readable answer, one each, no repeats; held-out ones."""
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example
 from dagrpo.data.filters.sieve import Sieve
-from dagrpo.data.filters.text import identity
+from dagrpo.data.filters.text import exact_identity, identity
 from dagrpo.rewards.verifiers import get_verifier
 
 UNREADABLE = "unreadable answer"
 CONFLICTING = "conflicting answers"
 LONGEST_SHOWN = 40
+REPEATED = "repeated question"
+RETYPED = "repeated question, retyped"
+
+Identity = Callable[[Example], tuple[str, ...]]
 
 
 def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
@@ -69,3 +75,55 @@ def _complaint(verifier: str, ground_truth: str) -> str | None:
     except UserError as error:
         return str(error).rstrip(".")
     return None
+
+
+def drop_repeated(sieve: Sieve) -> None:
+    """Drop repeats within each split, then every train problem that another split asks too."""
+    for split in sieve.kept:
+        sieve.drop(split, REPEATED, _repeats(exact_identity))
+        sieve.drop(split, RETYPED, _repeats(identity))
+    for split in sieve.kept:
+        if split != "train":
+            first = {identity(example): example.index for example in reversed(sieve.kept[split])}
+            sieve.drop("train", f"question also in {split}", _found_in(split, first))
+
+
+def _repeats(identity_of: Identity) -> Callable[[Example], str | None]:
+    first: dict[tuple[str, ...], int] = {}
+
+    def fault(example: Example) -> str | None:
+        key = identity_of(example)
+        if key in first:
+            return f"as row {first[key]}"
+        first[key] = example.index
+        return None
+
+    return fault
+
+
+def _found_in(split: str, rows: dict[tuple[str, ...], int]) -> Callable[[Example], str | None]:
+    def fault(example: Example) -> str | None:
+        row = rows.get(identity(example))
+        return None if row is None else f"as {split} row {row}"
+
+    return fault
+
+
+def hold_out(sieve: Sieve, count: int) -> None:
+    """Make the `count` train problems with the smallest sha256 of the normalised question the test split.
+
+    The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They
+    keep their index and their order. UserError when nothing would be left to train on.
+    """
+    train = sieve.kept["train"]
+    if count >= len(train):
+        raise UserError(
+            f"data.held_out is {count}, but only {len(train):,} problems are left to choose from: lower data.held_out."
+        )
+    chosen = {id(example) for example in sorted(train, key=_rank)[:count]}
+    sieve.kept["test"] = [replace(example, split="test") for example in train if id(example) in chosen]
+    sieve.kept["train"] = [example for example in train if id(example) not in chosen]
+
+
+def _rank(example: Example) -> str:
+    return hashlib.sha256("\n".join(identity(example)).encode()).hexdigest()

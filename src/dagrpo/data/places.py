@@ -1,7 +1,7 @@
-"""Raw files from the Hugging Face hub at a pinned commit.
+"""Raw files from a folder with copies (<mirror>/gsm8k/train.jsonl, ...), or from the hub.
 
-`datasets` says which files a split consists of; it neither downloads nor prepares them, which would take hours and
-gigabytes for the large data sets.
+From the Hugging Face hub they come at a pinned commit. `datasets` says which files a split consists of; it neither downloads nor
+prepares them, which would take hours and gigabytes for the large data sets.
 """
 
 import tempfile
@@ -10,10 +10,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.source import Place, RawFile, Source
+from dagrpo.data.source import SPLITS, Place, RawFile, Source
 
 if TYPE_CHECKING:
     from dagrpo.utils.hub import Wanted
+
+SUFFIXES = (".jsonl", ".parquet")
+
+
+def mirror_place(source: Source, folder: Path) -> Place:
+    """Return the file of each split, in whichever of the two formats it is there. UserError names the one that is missing.
+
+    A split beyond train and test may be missing.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"data.mirror is {folder}, which is not a folder: correct it, or set it to null to use the hub."
+        )
+    files = {split: _mirror_file(source, split, folder, Path(name)) for split, name in source.mirror_files.items()}
+    present = {split: [file] for split, file in files.items() if file is not None}
+    return Place(files=present, origin="mirror", revision=None)
+
+
+def _mirror_file(source: Source, split: str, folder: Path, name: Path) -> RawFile | None:
+    candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))
+    present = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
+    if present is not None:
+        path = folder / present
+        return RawFile(name=str(present), label=str(path), fetch=lambda: path)
+    if split not in SPLITS:
+        return None
+    other = next(suffix for suffix in SUFFIXES if suffix != name.suffix)
+    raise UserError(
+        f"{folder / name} is missing: put a copy of {source.repository} there (or one that ends in {other}), "
+        "or correct data.mirror."
+    )
 
 
 def hub_place(source: Source) -> Place:
@@ -26,7 +57,7 @@ def hub_place(source: Source) -> Place:
             raise UserError(
                 f"{where} is not a split of the data set, which has {', '.join(urls)}: use data.mirror instead."
             )
-        files[split] = [_file(source, url) for url in urls[name]]
+        files[split] = [_hub_file(source, url) for url in urls[name]]
     return Place(files=files, origin="hub", revision=source.revision)
 
 
@@ -47,7 +78,7 @@ def _urls(source: Source) -> dict[str, list[str]]:
         return {str(split): [str(url) for url in urls] for split, urls in builder.config.data_files.items()}
 
 
-def _file(source: Source, url: str) -> RawFile:
+def _hub_file(source: Source, url: str) -> RawFile:
     """Return one file, refused when it is not of the pinned commit."""
     prefix = f"hf://datasets/{source.repository}@{source.revision}/"
     if not url.startswith(prefix):
