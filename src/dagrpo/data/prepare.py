@@ -17,10 +17,17 @@ from dagrpo.data.card import Card
 from dagrpo.data.config import Data
 from dagrpo.data.filters.contamination import Contamination, check_contamination
 from dagrpo.data.filters.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
-from dagrpo.data.filters.prompt_length import DEFAULTS, LONG, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.data.filters.prompt_length import (
+    DEFAULTS,
+    LONG,
+    TEMPLATE,
+    count_prompt_tokens,
+    drop_long_prompts,
+    prompt_tokens,
+    require_tools_shown,
+)
 from dagrpo.data.filters.questions import drop_conflicting, drop_repeated, drop_unreadable, hold_out
 from dagrpo.data.filters.sieve import Sieve, dropped_table
-from dagrpo.data.filters.prompt_length import TEMPLATE, require_tools_shown
 from dagrpo.data.schema import to_table
 from dagrpo.data.source import SPLITS, VALIDATION
 from dagrpo.data.task import Problems, Task, get_task

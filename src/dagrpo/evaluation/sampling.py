@@ -23,7 +23,7 @@ from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.collect import FailedPrograms, collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.open_agent import Surroundings, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
 from dagrpo.rollout.schedule import OnBatch
@@ -179,14 +179,14 @@ def attempt_unseen(
         problem = problems[position]
         return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
 
-    with open_agent(attempts.conversation, tokenizer, tools_of(problems), _surroundings(attempts)) as agent:
+    with open_agent(attempts.conversation, tokenizer, tools_of(problems), _agent_env(attempts)) as agent:
         trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=on_batch)
     FailedPrograms(attempts.agent_folder).warn(what, trajectories)
     return trajectories
 
 
-def _surroundings(attempts: SplitAttempts) -> Surroundings:
-    return Surroundings(
+def _agent_env(attempts: SplitAttempts) -> AgentEnv:
+    return AgentEnv(
         folder=attempts.agent_folder,
         passages=attempts.passages,
         max_new_tokens=attempts.sampling.max_new_tokens,

@@ -26,37 +26,40 @@ if TYPE_CHECKING:
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
-class Partner(Protocol):
-    """Partner of the policy in one attempt, besides its tools. Its methods raise InfrastructureFailure when it breaks."""
+class User(Protocol):
+    """The party that answers the policy in one attempt, besides its tools: a simulated user, or an environment.
+
+    Its methods raise InfrastructureFailure when it breaks.
+    """
 
     @property
     def over(self) -> bool:
-        """Return True if the partner has ended the attempt."""
+        """Return True if the user has ended the attempt."""
         ...
 
-    async def begin(self, problem: Problem) -> str | None:
-        """Return the partner's text after the row's prompt, if any."""
+    async def opening(self, problem: Problem) -> str | None:
+        """Return the user's text after the row's prompt, if any."""
         ...
 
-    async def hear(self, answer: str) -> str | None:
-        """Return the partner's reply to an answer without a call; None ends the attempt."""
+    async def reply(self, answer: str) -> str | None:
+        """Return the user's reply to an answer without a call; None ends the attempt."""
         ...
 
     async def rewards(self) -> Mapping[str, float]:
-        """Return the partner's rewards by name."""
+        """Return the user's rewards by name."""
         ...
 
 
-class Nobody:
-    """Absent partner: the first answer without a call is the last."""
+class NoUser:
+    """Absent user: the first answer without a call is the last."""
 
     over = False
 
-    async def begin(self, problem: Problem) -> str | None:
+    async def opening(self, problem: Problem) -> str | None:
         """Return None: there is no opening text."""
         return None
 
-    async def hear(self, answer: str) -> str | None:
+    async def reply(self, answer: str) -> str | None:
         """Return None: there is no reply."""
         return None
 
@@ -66,7 +69,7 @@ class Nobody:
 
 
 @dataclass(slots=True)
-class SimulatedUser(Nobody):
+class SimulatedUser(NoUser):
     """Simulated user that a task names."""
 
     interaction: Interaction
@@ -74,7 +77,7 @@ class SimulatedUser(Nobody):
     over: bool = False
     answers: list[str] = field(default_factory=list)
 
-    async def hear(self, answer: str) -> str | None:
+    async def reply(self, answer: str) -> str | None:
         """Return the user's reply to all answers so far."""
         self.answers.append(answer)
         reply = self.interaction.reply(self.example, self.answers)
@@ -86,19 +89,19 @@ async def attempt(
     session: Session,
     sample_index: int,
     *,
-    partner: Partner,
+    user: User,
     toolbox: Toolbox,
     tools: Sequence[ToolSchema],
     limits: Limits,
 ) -> Trajectory:
-    """Make one attempt, ended by an answer, the partner, a limit, or a failure that is not the policy's."""
+    """Make one attempt, ended by an answer, the user, a limit, or a failure that is not the policy's."""
     calls: list[ToolCall] = []
     rewards: Mapping[str, float] = {}
     fault = ""
     try:
-        reason = await _within_limits(session, partner, toolbox, tools, limits, calls)
+        reason = await _within_limits(session, user, toolbox, tools, limits, calls)
         async with asyncio.timeout(limits.call_seconds):
-            rewards = await partner.rewards()
+            rewards = await user.rewards()
     except InfrastructureFailure as failure:
         reason, fault = "excluded", str(failure)
     except TimeoutError:
@@ -112,7 +115,7 @@ async def attempt(
 
 async def _within_limits(
     session: Session,
-    partner: Partner,
+    user: User,
     toolbox: Toolbox,
     tools: Sequence[ToolSchema],
     limits: Limits,
@@ -121,7 +124,7 @@ async def _within_limits(
     """Return why the attempt ended; `calls` grows as they are answered. Raises InfrastructureFailure."""
     try:
         async with asyncio.timeout(limits.seconds) as deadline:
-            new: Sequence[Message] = _opening(session, await partner.begin(session.problem))
+            new: Sequence[Message] = _opening(session, await user.opening(session.problem))
             turn: Turn | None = None
             while True:
                 with paused(deadline):
@@ -131,11 +134,11 @@ async def _within_limits(
                     answered = await toolbox.answer(turn, session)
                     calls += answered
                     new = result_messages(turn, answered)
-                elif (said := await partner.hear(turn.answer.content)) is None:
-                    return _ending(partner, turn)
+                elif (said := await user.reply(turn.answer.content)) is None:
+                    return _ending(user, turn)
                 else:
                     new = [{"role": "user", "content": said}]
-                if partner.over:
+                if user.over:
                     return "user_done"
     except SessionOver as over:
         return over.reason
@@ -144,7 +147,7 @@ async def _within_limits(
 
 
 def _opening(session: Session, said: str | None) -> Sequence[Message]:
-    """Return the row's prompt, with the partner's text at the end of its last message."""
+    """Return the row's prompt, with the user's text at the end of its last message."""
     prompt = session.problem.example.prompt
     if not said:
         return prompt
@@ -152,14 +155,14 @@ def _opening(session: Session, said: str | None) -> Sequence[Message]:
     return [*before, {**last, "content": last["content"] + said}]
 
 
-def _ending(partner: Partner, turn: Turn) -> StopReason:
-    if partner.over:
+def _ending(user: User, turn: Turn) -> StopReason:
+    if user.over:
         return "user_done"
     return "turn_length" if turn.completion.finish_reason == "length" else "answered"
 
 
-class Episode(Partner, Protocol):
-    """Episode of an environment, for one attempt: a partner that offers functions."""
+class Episode(User, Protocol):
+    """Episode of an environment, for one attempt: a user that offers functions."""
 
     @property
     def functions(self) -> Sequence[ToolFunction]:
@@ -189,7 +192,7 @@ async def attempt_in(
     return await attempt(
         session,
         sample_index,
-        partner=episode,
+        user=episode,
         toolbox=Toolbox({function.name: episode for function in episode.functions}, limits),
         tools=(*session.problem.tools, *own),
         limits=limits,

@@ -15,10 +15,10 @@ from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
-from dagrpo.rollout.early_stop import CutOff, Judge, until_full
+from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, in_lockstep
+from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, groups_of, in_lockstep
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
 from dagrpo.utils.console import say
 
@@ -60,8 +60,8 @@ def collect_until_full(
 
     Once the judge is full, unfinished attempts at the prompts with these positions are cut off.
     """
-    planned = _planned(problems, sampling, seed_of)
-    return agent.run(until_full(planned, sampling, engine, agent, judge, cuttable))
+    groups = groups_of(_planned(problems, sampling, seed_of), sampling)
+    return agent.run(EarlyStop(sampling, engine, agent, judge, cuttable).run(groups))
 
 
 def _planned(problems: Sequence[Problem], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:

@@ -85,7 +85,11 @@ class Session:
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
-        completion = await self._completion(prompt, min(room, self._limits.new_tokens, most or room))
+        try:
+            completion = await self._complete(prompt, min(room, self._limits.new_tokens, most or room))
+        except ServerError as error:
+            self.failure = error
+            raise
         answer = self.chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(
@@ -103,13 +107,6 @@ class Session:
         """Raise SessionOver if the attempt has used up its turns."""
         if self._started >= self._limits.turns:
             raise SessionOver("max_turns")
-
-    async def _completion(self, prompt: tuple[int, ...], most: int) -> Completion:
-        try:
-            return await self._complete(prompt, most)
-        except ServerError as error:
-            self.failure = error
-            raise
 
     def _prompt(
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]

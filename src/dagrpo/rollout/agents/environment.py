@@ -70,7 +70,7 @@ class ObjectEpisode:
         self._session = session
         self._random = random
 
-    async def begin(self, problem: Problem) -> str | None:
+    async def opening(self, problem: Problem) -> str | None:
         """Call `reset` with the row and return its text, if any."""
         with self._random.watched():
             said = await trusted_result_of(self._environment.reset, _row(problem))
@@ -84,7 +84,7 @@ class ObjectEpisode:
     async def forget(self, trajectory: str) -> None:
         """Do nothing: the object is dropped with the attempt."""
 
-    async def hear(self, answer: str) -> None:
+    async def reply(self, answer: str) -> None:
         """Return None: an answer without a call ends the attempt."""
 
     async def rewards(self) -> Mapping[str, float]:

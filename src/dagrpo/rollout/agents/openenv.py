@@ -55,7 +55,7 @@ class RemoteEpisode:
         self._one_at_a_time = asyncio.Lock()
         self._exchanges: set[asyncio.Task[Mapping[str, Any]]] = set()
 
-    async def begin(self, problem: Problem) -> str | None:
+    async def opening(self, problem: Problem) -> str | None:
         """Connect and reset. All attempts at a prompt get the same seed."""
         observation = await self.exchange("reset", {"seed": problem.example.index})
         return None if self.functions else self._shown(observation)
@@ -68,7 +68,7 @@ class RemoteEpisode:
             raise ToolFailure(str(error.get("message", error)) if isinstance(error, dict) else str(error))
         return _text_of(observation.get("result"))
 
-    async def hear(self, answer: str) -> str | None:
+    async def reply(self, answer: str) -> str | None:
         """Return the environment's observation after the policy's action. With tools, an answer without a call is the last."""
         if self.functions or self.over:
             return None

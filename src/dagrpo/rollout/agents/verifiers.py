@@ -46,8 +46,7 @@ class VerifiersAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the taskset or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, told
-        from dagrpo.rollout.programs.report import reported_rewards
+        from dagrpo.rollout.programs.attempt import attempt, reported_rewards, told
 
         key, _, digest = problem.example.ground_truth.rpartition("@")
         task = {**told(problem, sample_index), "key": key, "hash": digest}
