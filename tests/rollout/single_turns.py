@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.open_agent import OpenAgent, AgentEnv, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 
 
 @contextmanager

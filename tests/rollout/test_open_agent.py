@@ -15,7 +15,7 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout import open_agent as module
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
-from dagrpo.rollout.open_agent import OpenAgent, AgentEnv, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.tools import CallContext
 

@@ -56,11 +56,11 @@ def convert(
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
 
 
-def _options(given: list[str]) -> dict[str, str]:
-    for text in given:
+def _options(options: list[str]) -> dict[str, str]:
+    for text in options:
         if "=" not in text:
             raise UserError(f"--option {text} has no value: write NAME=VALUE.")
-    return dict(text.split("=", 1) for text in given)
+    return dict(text.split("=", 1) for text in options)
 
 
 def inspect(folder: Folder) -> None:

@@ -116,5 +116,5 @@ def _cells(judgements: Sequence[Judgement]) -> Iterator[str]:
 
 def _visible(answer: str) -> str:
     """Return an answer cut for a terminal, without control characters."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
-    return escape(shown if len(answer) <= 60 else f"{shown}...")
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
+    return escape(text if len(answer) <= 60 else f"{text}...")

@@ -71,10 +71,10 @@ def _params(presets: list[str]) -> "Params":
     if not presets:
         return read_params(PARAMS)
     if len(presets) == 1 and presets[0] not in known() and PARAMS.is_file():
-        held = read_params(PARAMS)
-        all_names = [*known(), held.experiment.name]
-        if held.experiment.name == presets[0]:
-            return held
+        params = read_params(PARAMS)
+        all_names = [*known(), params.experiment.name]
+        if params.experiment.name == presets[0]:
+            return params
         if not presets[0].endswith(".yaml"):
             raise UserError(f"there is no preset or experiment `{presets[0]}` here: {nearest(presets[0], all_names)}.")
     return composed(presets)
@@ -137,9 +137,9 @@ def _times(times: "tuple[StageSeconds, ...]") -> Table:
     for stage in times:
         seconds = "not known before `prepare` has run" if stage.seconds is None else duration(stage.seconds)
         table.add_row(Text(stage.stage, "bold"), seconds, stage.how, _in_words(stage))
-    known = [stage.seconds for stage in times if stage.seconds is not None]
-    if len(known) == len(times) > 1:
-        table.add_row(Text("all", "bold"), duration(sum(known)), "", "one after the other")
+    seconds_known = [stage.seconds for stage in times if stage.seconds is not None]
+    if len(seconds_known) == len(times) > 1:
+        table.add_row(Text("all", "bold"), duration(sum(seconds_known)), "", "one after the other")
     return table
 
 

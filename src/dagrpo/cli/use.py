@@ -27,8 +27,8 @@ from dagrpo.utils.files import atomic_file, read_text, write_text
 from dagrpo.utils.yaml_text import read_yaml
 
 PARAMS = Path("params.yaml")
-MOST_SHOWN = 200  # changes
-WRITTEN = STATES / "params.sha256"  # of the params.yaml that this command wrote last
+MOST_CHANGES = 200  # changes
+DIGEST = STATES / "params.sha256"  # of the params.yaml that this command wrote last
 NO_HARDWARE = "none"  # of --hardware: propose nothing
 
 
@@ -39,9 +39,9 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
     An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set.
     Raises UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
     """
-    names, told = with_hardware(names, hardware)
-    if told is not None:
-        _say(told)
+    names, message = with_hardware(names, hardware)
+    if message is not None:
+        _say(message)
     params = composed(names)
     require_fitting_tasks(params)
     if name_no_task(names):
@@ -53,9 +53,9 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
         _show_what_changes(params)
         if old != new and _is_edited(old):
             _require_consent(force=force)
-            _say(f"The edited one is kept as {_kept(old)}.")
+            _say(f"The edited one is kept as {_keep_copy(old)}.")
     write_text(PARAMS, new.decode())
-    write_text(WRITTEN, _digest(new))
+    write_text(DIGEST, _digest(new))
     keep_current(params, overridden=False)
     _say(f"{PARAMS} is now {' + '.join(names)}.")
 
@@ -78,11 +78,11 @@ def _show_what_changes(new: Params) -> None:
     except UserError as error:
         _say(f"What changes cannot be shown: {error}")
         return
-    found = changes(old, new)
-    for change in found[:MOST_SHOWN]:
+    parameters = changes(old, new)
+    for change in parameters[:MOST_CHANGES]:
         _console().print(_line(change))
-    if len(found) > MOST_SHOWN:
-        _say(f"... and {len(found) - MOST_SHOWN:,} more.")
+    if len(parameters) > MOST_CHANGES:
+        _say(f"... and {len(parameters) - MOST_CHANGES:,} more.")
 
 
 def _line(change: Change) -> Text:
@@ -96,7 +96,7 @@ def _is_edited(text: bytes) -> bool:
 def _wrote(text: bytes) -> bool:
     """Return True if this command wrote the text last."""
     try:
-        return read_text(WRITTEN, "") == _digest(text)
+        return read_text(DIGEST, "") == _digest(text)
     except UserError:  # missing or damaged
         return False
 
@@ -120,7 +120,7 @@ def _require_consent(*, force: bool) -> None:
         raise typer.Exit(1)
 
 
-def _kept(text: bytes) -> Path:
+def _keep_copy(text: bytes) -> Path:
     """Return an unused path beside params.yaml for the edited file."""
     number = 1
     while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not _holds(path, text):
@@ -149,24 +149,24 @@ def _console() -> VisibleConsole:
     return VisibleConsole(highlight=False, soft_wrap=True)  # a new one each time: stdout may have been redirected
 
 
-def with_hardware(names: Sequence[str], asked: str | None) -> tuple[list[str], str | None]:
+def with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], str | None]:
     """Return the presets with one of hardware below them, and a message about it; None if none was added.
 
     `asked`: a preset of hardware, `none`, or None for one that fits this machine's GPUs, proposed for published models alone.
     Raises UserError if `asked` is not a preset of hardware.
     """
-    if asked == NO_HARDWARE:
+    if preset == NO_HARDWARE:
         return list(names), None
-    if asked is not None:
-        if asked not in hardware():
-            raise UserError(f"--hardware is {asked}: give one of {', '.join(hardware())}, or {NO_HARDWARE}.")
-        return [asked, *names], None
+    if preset is not None:
+        if preset not in hardware():
+            raise UserError(f"--hardware is {preset}: give one of {', '.join(hardware())}, or {NO_HARDWARE}.")
+        return [preset, *names], None
     if hardware_in(names) or composed(names).model.source == "fresh":
         return list(names), None
-    found = _proposed()
-    if found is None:
+    proposal = _proposed()
+    if proposal is None:
         return list(names), None
-    preset, machine = found
+    preset, machine = proposal
     question = f"This machine has {machine}: lay the preset {preset} under these?"
     if sys.stdin.isatty() and not typer.confirm(question, default=True):
         return list(names), None
@@ -186,7 +186,7 @@ def _proposed() -> tuple[str, str] | None:
     machine = machine_for(None, None)
     if machine.gpu is None or machine.gpu.hardware is None:
         return None
-    known = hardware()
+    presets = hardware()
     count = max(size for size in (1, 2, 4, 8) if size <= len(devices))
     preset = machine.gpu.hardware if count == 1 else f"{machine.gpu.hardware}_x{count}"
-    return (preset, f"{len(devices)} x {machine.name}") if preset in known else None
+    return (preset, f"{len(devices)} x {machine.name}") if preset in presets else None

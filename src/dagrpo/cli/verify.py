@@ -54,11 +54,11 @@ def raw_data(made: Made) -> Iterator[RawData]:
         if not are_digests(card.get("raw")):
             continue
         for name, digest in card["raw"].items():
-            place, column = _found(card, name, made.params)
+            place, column = _locate(card, name, made.params)
             yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
 
 
-def _found(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
+def _locate(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
     """Return the place, and the column where pictures are meant. A file may have a name that reads like pictures."""
     place = _place(card, name, params)
     pictures = file_and_column(name)
@@ -81,10 +81,10 @@ def _in_cache(repository: str, name: str, revision: object) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(repository, name, revision=str(revision), repo_type="dataset")
+        path = try_to_load_from_cache(repository, name, revision=str(revision), repo_type="dataset")
     except HFValidationError:  # a generator's source is no repository
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None
 
 
 class State(StrEnum):
@@ -102,7 +102,7 @@ class Verified:
 
     path: str
     state: State
-    said: str  # what a record says of it, such as "output of train, seed 0"
+    description: str  # what a record says of it, such as "output of train, seed 0"
     bytes: int  # that were read
 
 
@@ -121,14 +121,16 @@ def verify(experiment: str) -> list[Verified]:
 def _raw(made: Sequence[Made]) -> Iterator[Verified]:
     for raw in (raw for each in made if each.stage == "prepare" for raw in raw_data(each)):
         if raw.place is None:
-            yield Verified(path=raw.name, state=State.UNKNOWN, said="raw data that is not on this machine", bytes=0)
+            yield Verified(
+                path=raw.name, state=State.UNKNOWN, description="raw data that is not on this machine", bytes=0
+            )
             continue
         digest, read = raw.read()
         state = State.WHOLE if digest == raw.digest else State.CHANGED
-        path, said = (
+        path, description = (
             (raw.place, "") if raw.column is None else (name_in_card(str(raw.place), raw.column), "pictures of ")
         )
-        yield Verified(path=str(path), state=state, said=f"{said}raw data, {raw.name}", bytes=read)
+        yield Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
 
 
 def _outputs(made: Made) -> Iterator[Verified]:
@@ -139,7 +141,7 @@ def _outputs(made: Made) -> Iterator[Verified]:
             yield from _folder(Path(path), f"in a folder of {made.what}")
 
 
-def _folder(manifest: Path, said: str) -> Iterator[Verified]:
+def _folder(manifest: Path, description: str) -> Iterator[Verified]:
     try:
         listed = listed_files(manifest)
     except UserError:  # of something that lists no files
@@ -148,7 +150,7 @@ def _folder(manifest: Path, said: str) -> Iterator[Verified]:
         path = manifest.parent / name
         fault = fault_of(path, entry)
         state = State.WHOLE if fault is None else State.CHANGED if path.is_file() else State.MISSING
-        yield Verified(path=str(path), state=state, said=said, bytes=entry.bytes)
+        yield Verified(path=str(path), state=state, description=description, bytes=entry.bytes)
 
 
 def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
@@ -159,8 +161,8 @@ def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
             if path in makers:
                 maker, recorded = makers[path]
                 if recorded != digest:
-                    said = f"made again by {maker.what} after {each.what} has read it"
-                    yield Verified(path=path, state=State.CHANGED, said=said, bytes=0)
+                    description = f"made again by {maker.what} after {each.what} has read it"
+                    yield Verified(path=path, state=State.CHANGED, description=description, bytes=0)
             elif not _is_record(path):
                 yield _file(Path(path), digest, f"input of {each.what}")
 
@@ -174,14 +176,14 @@ def _unknown(experiment: str, known: set[str]) -> Iterator[Verified]:
     for top in TOPS:
         for path in sorted(Path(top, experiment).rglob("*")):
             if path.is_file() and str(path) not in known and not any(part.startswith(".") for part in path.parts):
-                yield Verified(path=str(path), state=State.UNKNOWN, said="on no record", bytes=0)
+                yield Verified(path=str(path), state=State.UNKNOWN, description="on no record", bytes=0)
 
 
-def _file(path: Path, digest: str, said: str) -> Verified:
+def _file(path: Path, digest: str, description: str) -> Verified:
     if not path.is_file():
-        return Verified(path=str(path), state=State.MISSING, said=said, bytes=0)
+        return Verified(path=str(path), state=State.MISSING, description=description, bytes=0)
     state = State.WHOLE if sha256_of(path) == digest else State.CHANGED
-    return Verified(path=str(path), state=state, said=said, bytes=path.stat().st_size)
+    return Verified(path=str(path), state=state, description=description, bytes=path.stat().st_size)
 
 
 def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
@@ -212,20 +214,20 @@ def verify_experiment(experiment: str, *, as_json: bool) -> None:
     from dagrpo.utils.console import plain_console
 
     verified = verify(experiment)
-    found = counts(verified)
+    totals = counts(verified)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in verified], indent=2))
     else:
         styles = {State.MISSING: "bold red", State.CHANGED: "bold red", State.UNKNOWN: "yellow"}
-        shown = plain_console()
+        console = plain_console()
         for each in verified:
             if each.state != State.WHOLE:
-                told = f"{one_line(each.path, LONGEST)} ({each.said})"
-                shown.print(Text.assemble((f"{each.state:8}", styles[each.state]), " ", told))
+                text = f"{one_line(each.path, LONGEST)} ({each.description})"
+                console.print(Text.assemble((f"{each.state:8}", styles[each.state]), " ", text))
         read = sum(each.bytes for each in verified) / 1e6
-        shown.print(
-            f"{experiment}: {found[State.WHOLE]:,} files are what their records say ({read:,.0f} MB read); "
-            f"{found[State.MISSING]:,} missing, {found[State.CHANGED]:,} changed, {found[State.UNKNOWN]:,} unknown."
+        console.print(
+            f"{experiment}: {totals[State.WHOLE]:,} files are what their records say ({read:,.0f} MB read); "
+            f"{totals[State.MISSING]:,} missing, {totals[State.CHANGED]:,} changed, {totals[State.UNKNOWN]:,} unknown."
         )
-    if found[State.MISSING] or found[State.CHANGED]:
+    if totals[State.MISSING] or totals[State.CHANGED]:
         raise typer.Exit(1)

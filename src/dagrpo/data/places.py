@@ -68,10 +68,13 @@ def _urls(source: Source) -> dict[str, list[str]]:
     """
     from dagrpo.utils.hub import require_answer, told_in_a_sentence
 
-    require_answer(_wanted(source))
+    require_answer(_request(source))
     import datasets  # 1 to 4 s, and only a hub that answers needs it
 
-    with told_in_a_sentence(_wanted(source), datasets.exceptions.DatasetsError), tempfile.TemporaryDirectory() as cache:
+    with (
+        told_in_a_sentence(_request(source), datasets.exceptions.DatasetsError),
+        tempfile.TemporaryDirectory() as cache,
+    ):
         builder = datasets.load_dataset_builder(
             source.repository, source.configuration, revision=source.revision, cache_dir=cache
         )
@@ -95,11 +98,11 @@ def _fetch(source: Source, name: str) -> Path:
 
     from dagrpo.utils.hub import told_in_a_sentence
 
-    with told_in_a_sentence(_wanted(source)):
+    with told_in_a_sentence(_request(source)):
         return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
 
 
-def _wanted(source: Source) -> "Wanted":
+def _request(source: Source) -> "Wanted":
     from dagrpo.utils.hub import Wanted
 
     return Wanted(

@@ -72,7 +72,7 @@ def prepare(
         require_tools_shown(sieve.examples(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):
-            write_parquet(temporary / f"{split}.parquet", to_table(sieve.kept.get(split, ())))
+            write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())))
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
         write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
@@ -94,11 +94,11 @@ def _require_some_left(problems: Problems, card: Card) -> None:
         had = bool(problems.splits.get(split)) or (split == "test" and problems.held_out)
         if had and not card.counts[split]:
             reasons = {key.partition(": ")[2]: count for key, count in card.dropped.items() if key.startswith(split)}
-            told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+            losses = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
             pictured = reasons.get(LONG) and card.prompt_tokens.images_counted and get_task(card.task).images
             smaller = "lower model.max_pixels so that pictures take fewer tokens, or " if pictured else ""
             raise UserError(
-                f"task {card.task}: no {split} problem is left ({told}): {smaller}change the parameters of `data` that drop them, "
+                f"task {card.task}: no {split} problem is left ({losses}): {smaller}change the parameters of `data` that drop them, "
                 "or the data."
             )
 
@@ -119,7 +119,7 @@ def sift(
     """
     sieve, conflicting = _without_faults(problems, params)
     held_out = _hold_out(sieve, problems, params)
-    compared = {task: sieve.kept["test"], **tests}
+    compared = {task: sieve.splits["test"], **tests}
     overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
     tools_shown = count_prompt_tokens(sieve, model, tools)
     drop_long_prompts(sieve, params.max_prompt_tokens)
@@ -129,7 +129,7 @@ def sift(
     findings = _Findings(
         held_out=held_out,
         conflicting=conflicting,
-        contamination=overlaps.found(left=sieve.kept["train"]),
+        contamination=overlaps.report(sieve.splits["train"]),
         tools_shown=tools_shown,
         images_counted=takes_pictures(model),
         pass_rates=pass_rates,
@@ -169,11 +169,11 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
         conflicting_questions=findings.conflicting,
         contamination=findings.contamination,
         prompt_tokens=prompt_tokens(
-            sieve.kept, tools_shown=findings.tools_shown, images_counted=findings.images_counted
+            sieve.splits, tools_shown=findings.tools_shown, images_counted=findings.images_counted
         ),
         pass_rates=findings.pass_rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
-        counts={split: len(examples) for split, examples in sieve.kept.items()},
+        counts={split: len(examples) for split, examples in sieve.splits.items()},
         levels={level: _at_level(sieve, level) for level in problems.levels},
         passages=len(problems.passages),
     )
@@ -186,7 +186,7 @@ def _test_split(task: str, params: Data) -> Sequence[Example]:
         return problems.splits.get("test", ())
     sieve, _ = _without_faults(problems, params)
     _hold_out(sieve, problems, params)
-    return sieve.kept["test"]
+    return sieve.splits["test"]
 
 
 def _without_faults(problems: Problems, params: Data) -> tuple[Sieve, dict[str, int]]:
@@ -213,14 +213,14 @@ def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
     """Keep the first problems up to the limits; how many are beyond."""
     beyond = {}
     for split, limit in (("train", params.max_train), ("test", params.max_test)):
-        kept = sieve.kept[split]
-        sieve.kept[split] = kept[:limit]
-        beyond[f"{split}: beyond data.max_{split}"] = len(kept) - len(sieve.kept[split])
+        examples = sieve.splits[split]
+        sieve.splits[split] = examples[:limit]
+        beyond[f"{split}: beyond data.max_{split}"] = len(examples) - len(sieve.splits[split])
     return beyond
 
 
 def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
-    return {split: sum(e.ability == level for e in examples) for split, examples in sieve.kept.items()}
+    return {split: sum(e.ability == level for e in examples) for split, examples in sieve.splits.items()}
 
 
 def passages_table(passages: Sequence[Passage]) -> pa.Table:

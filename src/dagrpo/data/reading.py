@@ -101,11 +101,11 @@ def _parse(label: str, number: int, line: bytes) -> dict[str, Any]:
 def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the columns that the source names, a part of the file at a time, with the number of its first row."""
     size = COPIES_BATCH_ROWS if source.copies else BATCH_ROWS
-    wanted = {name.partition(".")[0] for names in source.columns.values() for name in names}
+    top_level = {name.partition(".")[0] for names in source.columns.values() for name in names}
     start = 1
     try:
         with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
-            columns = [name for name in file.schema_arrow.names if name in wanted]
+            columns = [name for name in file.schema_arrow.names if name in top_level]
             _require_once(columns, label)
             _require_size(path, columns, label)
             for batch in file.iter_batches(size, columns=columns):

@@ -66,11 +66,11 @@ def _counted(graded: Sequence[GradedTrajectory], problems: int) -> list[Rating]:
 
 def metrics_to_log(ratings: Sequence[Rating]) -> dict[str, float]:
     """Return the ratings of a split in a few numbers."""
-    known = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
+    rates = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
     return {
-        "mean_pass_rate": sum(known) / len(known) if known else 0.0,
-        "never_solved_fraction": sum(rate == 0 for rate in known) / len(ratings),
-        "always_solved_fraction": sum(rate == 1 for rate in known) / len(ratings),
+        "mean_pass_rate": sum(rates) / len(rates) if rates else 0.0,
+        "never_solved_fraction": sum(rate == 0 for rate in rates) / len(ratings),
+        "always_solved_fraction": sum(rate == 1 for rate in rates) / len(ratings),
         "unverifiable_completions": float(sum(rating.unverifiable for rating in ratings)),
     }
 

@@ -61,18 +61,18 @@ def points(rows: Sequence[Row]) -> Iterator[Point]:
 
 def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
     """Return the metrics of a run with these accuracies as further columns, and a row for step 0; null where a step has none."""
-    found = figures(held_out.to_pylist())
+    by_step = figures(held_out.to_pylist())
     rows: dict[int, dict[str, Any]] = {row["step"]: row for row in metrics.to_pylist()}
-    for step, values in found.items():
+    for step, values in by_step.items():
         rows[step] = rows.get(step, {"step": step}) | values
-    names = dict.fromkeys(name for values in found.values() for name in values)
+    names = dict.fromkeys(name for values in by_step.values() for name in values)
     schema = pa.schema([*metrics.schema, *(pa.field(name, pa.float64()) for name in names)])
     return pa.Table.from_pylist([rows[step] for step in sorted(rows)], schema=schema)
 
 
 def figures(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
     """Return the accuracies among the rows of HELD_OUT as a run records them, by step."""
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for point in points(rows):
-        found.setdefault(point.step, {})[point.figure] = point.accuracy
-    return found
+        by_step.setdefault(point.step, {})[point.figure] = point.accuracy
+    return by_step

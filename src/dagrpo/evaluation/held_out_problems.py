@@ -48,8 +48,8 @@ class HeldOut:
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
         trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)
-        known = {name: completions.column(name) for name in ("task", "problem_index")}
-        scores = pa.table({**known, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
+        columns = {name: completions.column(name) for name in ("task", "problem_index")}
+        scores = pa.table({**columns, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
         own = {"step": step, "split": self.attempts.split.stem, "oracle": self._has_oracle}
         return [{**own, **row} for row in scores.to_pylist()]
 
@@ -84,8 +84,10 @@ def chosen_rows(
 
     The choice depends neither on a seed nor on the order of the split, which data sets sort by subject or level.
     """
-    found = [(_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned]
-    return [(index, examples[index]) for index in sorted(index for _, index in sorted(found)[:count])]
+    ranked = [
+        (_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned
+    ]
+    return [(index, examples[index]) for index in sorted(index for _, index in sorted(ranked)[:count])]
 
 
 def _rank(own: Identity) -> str:

@@ -102,14 +102,14 @@ def attempt_blindly(
     problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
     """Return a greedy attempt at each problem with pictures, without its pictures; [] without pictures, or if it is off."""
-    shown = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
-    if not shown:
+    pictured = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
+    if not pictured:
         return []
     prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
-    hidden = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in shown]
-    asked = replace(attempts, sampling=replace(attempts.sampling, samples=0))
-    made = attempt(hidden, asked, engine, tokenizer, what="sample without pictures")
-    return [replace(trajectory, sample_index=BLIND) for trajectory in made]
+    blind = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in pictured]
+    greedy = replace(attempts, sampling=replace(attempts.sampling, samples=0))
+    trajectories = attempt(blind, greedy, engine, tokenizer, what="sample without pictures")
+    return [replace(trajectory, sample_index=BLIND) for trajectory in trajectories]
 
 
 def require_samplable(model: Path) -> Manifest:

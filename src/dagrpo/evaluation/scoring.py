@@ -54,18 +54,18 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
     """Return a table with columns SCORES, one row per completion. Raises UserError if a ground truth is invalid for its verifier."""
-    found = judged(completions, extractor, grader)
+    verdicts = judged(completions, extractor, grader)
     ballots = [
         Ballot(problem=problem, verifier=verifier, answer=answer, verdict=verdict)
         for problem, verifier, answer, verdict in zip(
             completions.column("problem_index").to_pylist(),
             completions.column("verifier").to_pylist(),
-            found.answers,
-            found.verdicts,
+            verdicts.answers,
+            verdicts.verdicts,
             strict=True,
         )
     ]
-    columns = {**found.columns(completions), "vote": votes(ballots, extractor, grader)}
+    columns = {**verdicts.columns(completions), "vote": votes(ballots, extractor, grader)}
     columns[OF_BLIND] = pa.nulls(completions.num_rows, pa.bool_())
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
 
@@ -79,9 +79,11 @@ def with_blind(scores: pa.Table, without_pictures: pa.Table) -> pa.Table:
         zip(without_pictures["problem_index"].to_pylist(), without_pictures["correct"].to_pylist(), strict=True)
     )
     rows = scores.select(["problem_index", "sample_index", "correct"]).to_pylist()
-    told = [right.get(row["problem_index"], row["correct"]) if row["sample_index"] == GREEDY else None for row in rows]
+    values = [
+        right.get(row["problem_index"], row["correct"]) if row["sample_index"] == GREEDY else None for row in rows
+    ]
     place = scores.schema.get_field_index(OF_BLIND)
-    return scores.set_column(place, SCORES.field(OF_BLIND), pa.array(told, pa.bool_()))
+    return scores.set_column(place, SCORES.field(OF_BLIND), pa.array(values, pa.bool_()))
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
@@ -98,7 +100,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)
-    found = conversations.conversations(scores)
+    conversation_metrics = conversations.conversations(scores)
     return {
         "task": evaluated.task,
         "problems": len(evaluated.problems),
@@ -111,7 +113,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
         "accuracy_by_extractor": {
             name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
         },
-        **({"conversations": found} if found else {}),
+        **({"conversations": conversation_metrics} if conversation_metrics else {}),
     }
 
 

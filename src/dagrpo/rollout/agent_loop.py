@@ -134,10 +134,10 @@ async def _within_limits(
                     answered = await toolbox.answer(turn, session)
                     calls += answered
                     new = result_messages(turn, answered)
-                elif (said := await user.reply(turn.answer.content)) is None:
+                elif (answer := await user.reply(turn.answer.content)) is None:
                     return _ending(user, turn)
                 else:
-                    new = [{"role": "user", "content": said}]
+                    new = [{"role": "user", "content": answer}]
                 if user.over:
                     return "user_done"
     except SessionOver as over:
@@ -146,13 +146,13 @@ async def _within_limits(
         return "seconds"
 
 
-def _opening(session: Session, said: str | None) -> Sequence[Message]:
+def _opening(session: Session, text: str | None) -> Sequence[Message]:
     """Return the row's prompt, with the user's text at the end of its last message."""
     prompt = session.problem.example.prompt
-    if not said:
+    if not text:
         return prompt
     *before, last = prompt
-    return [*before, {**last, "content": last["content"] + said}]
+    return [*before, {**last, "content": last["content"] + text}]
 
 
 def _ending(user: User, turn: Turn) -> StopReason:
@@ -188,7 +188,7 @@ async def attempt_in(
     """
     own = tuple(function.schema for function in episode.functions)
     if not fresh:
-        _require_told(session, own)
+        _require_tools_shown(session, own)
     return await attempt(
         session,
         sample_index,
@@ -199,7 +199,7 @@ async def attempt_in(
     )
 
 
-def _require_told(session: Session, own: Sequence[ToolSchema]) -> None:
+def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
     """Raise UserError if the chat template leaves out the environment's tools.
 
     Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
@@ -207,9 +207,9 @@ def _require_told(session: Session, own: Sequence[ToolSchema]) -> None:
     problem, chat = session.problem, session.chat
     if not own or problem.example.demonstration:
         return
-    _, untold = chat.prompt(problem.example.prompt, problem.tools)
-    _, told = chat.prompt(problem.example.prompt, (*problem.tools, *own))
-    if told == untold:
+    _, without_tools = chat.prompt(problem.example.prompt, problem.tools)
+    _, with_tools = chat.prompt(problem.example.prompt, (*problem.tools, *own))
+    if with_tools == without_tools:
         raise UserError(
             f"The environment offers the tool {own[0]['function']['name']}, and the model's chat template leaves out what tools there "
             "are, so that the policy would never know: choose a model, or a model.chat_template, that tells of tools, or set "
@@ -222,7 +222,7 @@ def paused(deadline: asyncio.Timeout) -> Iterator[None]:
     """Move the deadline by the duration of the block."""
     when, loop = deadline.when(), asyncio.get_running_loop()
     assert when is not None, "it is set whenever the policy is not asked"
-    left = when - loop.time()
+    remaining = when - loop.time()
     deadline.reschedule(None)
     yield
-    deadline.reschedule(loop.time() + left)
+    deadline.reschedule(loop.time() + remaining)

@@ -60,7 +60,7 @@ class EarlyStop:
         self._cuttable = {*cuttable}  # of those that still run
         self._abortable = bool(cuttable)
         self._cut: set[int] = set()
-        self._written: Counter[int] = Counter()  # tokens that the engine has given to each group
+        self._token_counts: Counter[int] = Counter()  # tokens that the engine has given to each group
         self._retried = 0
 
     async def run(self, groups: Sequence[Group]) -> CutOff:
@@ -82,7 +82,7 @@ class EarlyStop:
             await _wait_for_end(tasks)
             self._executor.shutdown(wait=False, cancel_futures=True)  # it works only where this was broken off
         report_retries(self._retried)
-        returned = sum(self._written[position] for position in self._cut)
+        returned = sum(self._token_counts[position] for position in self._cut)
         return CutOff(positions=tuple(sorted(self._cut)), tokens=returned + aborted)
 
     async def _make_and_judge(self, group: Group) -> None:
@@ -92,7 +92,7 @@ class EarlyStop:
             if position in self._cut:  # an agent that takes its time to end
                 raise ServerError("The attempt was cut off, as there are enough others.")
             completion = await self._engine.complete(request, session=str(position), abortable=self._abortable)
-            self._written[position] += len(completion.token_ids)
+            self._token_counts[position] += len(completion.token_ids)
             return completion
 
         trajectories, retried = await attempts_of(group, self._sampling, self._agent, send)

@@ -169,10 +169,10 @@ def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
     token_ids = (*leaf.prompt, *leaf.completion.token_ids)
     mask, logprobs = [False] * len(token_ids), [0.0] * len(token_ids)
     for turn in own:
-        start, written = len(turn.prompt), turn.completion.token_ids
-        assert token_ids[start : start + len(written)] == written, "a turn's tokens are not part of its sample"
-        mask[start : start + len(written)] = [True] * len(written)
-        logprobs[start : start + len(written)] = turn.completion.logprobs
+        start, completion = len(turn.prompt), turn.completion.token_ids
+        assert token_ids[start : start + len(completion)] == completion, "a turn's tokens are not part of its sample"
+        mask[start : start + len(completion)] = [True] * len(completion)
+        logprobs[start : start + len(completion)] = turn.completion.logprobs
     return TokenSample(
         token_ids=token_ids,
         loss_mask=tuple(mask),

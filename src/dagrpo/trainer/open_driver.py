@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.open_agent import OpenAgent, AgentEnv, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.prompts import tools_of
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.rollout.trajectory import Problem

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.cli.application import app
 from dagrpo.cli.compare.comparison import compare
 from dagrpo.cli.compare.differences import Difference, differences
-from dagrpo.cli.compare.rendering import others, render, scope, shown, verdict
+from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdict
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
@@ -183,7 +183,7 @@ def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: P
     )
     screen = plain_console()
     with screen.capture() as captured:
-        screen.print(shown(replace(comparison, differences=both)))
+        screen.print(rendered(replace(comparison, differences=both)))
     _, what, runtime = re.split("What differs|Runtime settings that differ", captured.get())
     assert "training.steps" in what
     assert "threads" not in what

@@ -20,7 +20,7 @@ def compare(
 ) -> None:
     """Say which experiment is better, by how much, and what differs in parameters, data, code, environment and runtime."""
     from dagrpo.cli.compare.comparison import compare as compared
-    from dagrpo.cli.compare.rendering import as_object, render, shown
+    from dagrpo.cli.compare.rendering import as_object, render, rendered
     from dagrpo.utils.console import plain_console
     from dagrpo.utils.files import write_text
 
@@ -30,4 +30,4 @@ def compare(
     if as_json:
         typer.echo(json.dumps(as_object(comparison), indent=2))
     else:
-        plain_console().print(shown(comparison), soft_wrap=False)
+        plain_console().print(rendered(comparison), soft_wrap=False)

@@ -53,14 +53,14 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
     files = sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet"))
     if not files:
         raise UserError(_no_scores(name, folder))
-    found: dict[str, dict[int, Evaluation]] = {}
+    evaluations: dict[str, dict[int, Evaluation]] = {}
     for path in files:
         task, _, seed = evaluation_key(path)
-        found.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
-    for task, by_seed in found.items():
+        evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
+    for task, by_seed in evaluations.items():
         if len({tuple(_problems(each)) for each in by_seed.values()}) > 1:
             raise UserError(f"{folder}: the seeds have met different problems of {task}: run the stage sample again.")
-    return Evaluated(name=folder.name, evaluations=found)
+    return Evaluated(name=folder.name, evaluations=evaluations)
 
 
 def _no_scores(name: str, folder: Path) -> str:
@@ -92,7 +92,7 @@ class Metric:
     difference: Estimate
 
     @property
-    def is_shown(self) -> bool:
+    def is_significant(self) -> bool:
         """Return whether the interval of the difference excludes 0."""
         return not self.difference.low <= 0 <= self.difference.high
 
@@ -114,16 +114,16 @@ class TaskPair:
 def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
     """Return every later experiment against the first one, task by task; and sentences on what cannot be compared."""
     first, *others = evaluated
-    made, notes = list[TaskPair](), list[str]()
+    task_pairs, notes = list[TaskPair](), list[str]()
     for second in others:
         for task in first.tasks:
             trouble = _trouble(first, second, task)
             if trouble is None:
-                made.append(_pair(first, second, task))
+                task_pairs.append(_pair(first, second, task))
             else:
                 notes.append(trouble)
         notes += [f"{first.name} has no scores of {task}." for task in second.tasks if task not in first.tasks]
-    return made, list(dict.fromkeys(notes))
+    return task_pairs, list(dict.fromkeys(notes))
 
 
 def _trouble(first: Evaluated, second: Evaluated, task: str) -> str | None:
@@ -206,13 +206,13 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
-def compare(given: Sequence[str], policy: Variant = "trained") -> Comparison:
+def compare(experiments: Sequence[str], policy: Variant = "trained") -> Comparison:
     """Compare experiments, by name or by folder. UserError: one has no scores, or there is nothing to compare."""
-    evaluated = [read_evaluated(name, policy) for name in given]
+    evaluated = [read_evaluated(name, policy) for name in experiments]
     names = tuple(each.name for each in evaluated)
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("Name two experiments or more, each once: `dagrpo compare A B`.")
-    made, notes = pairs(evaluated)
+    task_pairs, notes = pairs(evaluated)
     return Comparison(
-        names=names, policy=policy, pairs=tuple(made), notes=tuple(notes), differences=tuple(differences(names))
+        names=names, policy=policy, pairs=tuple(task_pairs), notes=tuple(notes), differences=tuple(differences(names))
     )

@@ -35,11 +35,11 @@ def differences(names: Sequence[str]) -> list[Difference]:
     facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in made]
     facts = _with_files(facts, made)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
-    found = [
+    rows = [
         Difference(group=group, name=name, values=tuple(each.get((group, name), ABSENT) for each in facts))
         for group, name in keys
     ]
-    return [each for each in found if len(set(each.values)) > 1]
+    return [each for each in rows if len(set(each.values)) > 1]
 
 
 def _parameters(made: Sequence[Made]) -> Facts:

@@ -31,7 +31,7 @@ def verdict(pair: TaskPair) -> str:
     greedy = pair.metrics[0]
     change = f"{points(greedy.difference.value)} points, {100 * pair.confidence:g}% interval {points_interval(greedy.difference)}"
     scores = f"{percent(greedy.second.value)} of {pair.second} against {percent(greedy.first.value)} of {pair.first}"
-    if not greedy.is_shown:
+    if not greedy.is_significant:
         return f"{pair.task}: no difference shown between {pair.second} and {pair.first} ({scores}: {change})."
     word = "better" if greedy.difference.value > 0 else "worse"
     return f"{pair.task}: {pair.second} is {word} than {pair.first} ({scores}: {change})."
@@ -39,37 +39,38 @@ def verdict(pair: TaskPair) -> str:
 
 def scope(pair: TaskPair) -> str:
     """Over what the interval was drawn."""
-    told = f"Paired over {plural(pair.problems, 'problem')} that both have met"
-    told += f", {pair.left_out:,} met by one alone left out" if pair.left_out else ""
+    text = f"Paired over {plural(pair.problems, 'problem')} that both have met"
+    text += f", {pair.left_out:,} met by one alone left out" if pair.left_out else ""
     if not pair.seeds:
         return (
-            f"{told}; they share no seed: each one's seeds are averaged, and the interval says nothing of other seeds."
+            f"{text}; they share no seed: each one's seeds are averaged, and the interval says nothing of other seeds."
         )
     if len(pair.seeds) == 1:
-        return f"{told}, and seed {pair.seeds[0]} alone: the interval says nothing of other seeds."
-    return f"{told}, and the {len(pair.seeds)} seeds of both; the interval resamples problems and seeds."
+        return f"{text}, and seed {pair.seeds[0]} alone: the interval says nothing of other seeds."
+    return f"{text}, and the {len(pair.seeds)} seeds of both; the interval resamples problems and seeds."
 
 
 def others(pair: TaskPair) -> str:
     """Names the metrics that say something else than greedy accuracy does: silence about them would mislead."""
     greedy, *rest = pair.metrics
-    said = {
-        word: [metric_label(each.name) for each in rest if is_better(each) is wanted] for word, wanted in WORDS.items()
+    by_word = {
+        word: [metric_label(each.name) for each in rest if is_better(each) is expected]
+        for word, expected in WORDS.items()
     }
-    told = [
+    parts = [
         f"{word} by {', '.join(names)}"
-        for word, names in said.items()
+        for word, names in by_word.items()
         if names and is_better(greedy) is not WORDS[word]
     ]
-    return f"{pair.second} is {' and '.join(told)}." if told else ""
+    return f"{pair.second} is {' and '.join(parts)}." if parts else ""
 
 
 def is_better(metric: Metric) -> bool | None:
     """Return whether the second experiment is better; None if the interval includes 0."""
-    return metric.difference.value > 0 if metric.is_shown else None
+    return metric.difference.value > 0 if metric.is_significant else None
 
 
-def shown(comparison: Comparison) -> RenderableType:
+def rendered(comparison: Comparison) -> RenderableType:
     """Return all of it: verdicts, scores, and what differs."""
     return Group(*_parts(comparison))
 
@@ -77,16 +78,16 @@ def shown(comparison: Comparison) -> RenderableType:
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     for pair in comparison.pairs:
         yield Text(verdict(pair), style=STYLES[is_better(pair.metrics[0])] or "bold")
-        if told := others(pair):
-            yield Text(told)
+        if text := others(pair):
+            yield Text(text)
         yield Text(scope(pair), style="dim")
         yield _scores(pair)
     yield from (Text(note, style="yellow") for note in comparison.notes)
     results = [each for each in comparison.differences if each.group != RUNTIME]
     runtime = [each for each in comparison.differences if each.group == RUNTIME]
-    for title, found in (("What differs", results), (RUNTIME_TITLE, runtime)):
-        if found:
-            yield _differences(title, found, comparison.names)
+    for title, rows in (("What differs", results), (RUNTIME_TITLE, runtime)):
+        if rows:
+            yield _differences(title, rows, comparison.names)
     if not comparison.differences:
         yield Text(NOTHING_DIFFERS)
 
@@ -108,14 +109,14 @@ def _scores(pair: TaskPair) -> Table:
     return table
 
 
-def _differences(title: str, found: Sequence[Difference], names: Sequence[str]) -> Table:
+def _differences(title: str, rows: Sequence[Difference], names: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("")
     table.add_column("", overflow="fold")
     for name in names:
         table.add_column(name, overflow="fold")
     group = ""
-    for each in found:
+    for each in rows:
         values = [one_line(value, LONGEST) for value in each.values]
         table.add_row("" if each.group == group else each.group, one_line(each.name, LONGEST), *values)
         group = each.group

@@ -44,15 +44,15 @@ class Card(NamedTuple):
 def cards() -> list[Card]:
     """Return the GPUs that the driver lists; [] without a driver, or if it lists none."""
     fields: Sequence[str] = FIELDS
-    answer = _asked(fields)
+    answer = _query(fields)
     if answer is None:  # an old driver refuses the whole query for the field compute_cap
         fields = [field for field in FIELDS if field != "compute_cap"]
-        answer = _asked(fields)
+        answer = _query(fields)
     rows = [[cell.strip() for cell in line.split(",")] for line in (answer or "").splitlines()]
     return [_of_row(dict(zip(fields, row, strict=False))) for row in rows if row[0].isdecimal()]
 
 
-def _asked(fields: Sequence[str]) -> str | None:
+def _query(fields: Sequence[str]) -> str | None:
     """Return nvidia-smi's output for these fields; None if it fails."""
     query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
@@ -74,28 +74,28 @@ def _of_row(row: Mapping[str, str]) -> Card:
     )
 
 
-def visible(found: Sequence[Card]) -> list[Card]:
+def visible(cards: Sequence[Card]) -> list[Card]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, by index or the beginning of a UUID; all if it is not set."""
     if VISIBLE not in os.environ:
-        return list(found)
+        return list(cards)
     listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
     names = list(takewhile(lambda name: name not in {"", "-1"}, listed))  # as CUDA reads it
-    named = [card for name in names for card in found if name == card.number or _is_uuid(name, card)]
+    named = [card for name in names for card in cards if name == card.number or _is_uuid(name, card)]
     slices = [name for name in names if name.startswith("MIG-")]  # nvidia-smi lists the whole GPU, not the slice
-    return [*dict.fromkeys(named), *(Card(name, "a slice", None, found[0].driver, None) for name in slices if found)]
+    return [*dict.fromkeys(named), *(Card(name, "a slice", None, cards[0].driver, None) for name in slices if cards)]
 
 
 def _is_uuid(name: str, card: Card) -> bool:
     return name.startswith("GPU-") and card.uuid.startswith(name)
 
 
-def of_cards(found: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
+def of_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
     """Yield the driver's version, then each GPU that CUDA_VISIBLE_DEVICES leaves. One that fits is enough.
 
     `needs_memory`: a GPU of less than LEAST_MEBIBYTES does not fit.
     """
-    seen = visible(found)
-    if not found:
+    seen = visible(cards)
+    if not cards:
         yield Finding(
             name="GPU",
             found="nvidia-smi lists none",
@@ -103,9 +103,9 @@ def of_cards(found: Sequence[Card], *, needs_memory: bool = False) -> Iterator[F
             remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
         )
         return
-    yield driver((seen or found)[0])
+    yield driver((seen or cards)[0])
     if not seen:
-        numbers = ",".join(card.number for card in found)
+        numbers = ",".join(card.number for card in cards)
         yield Finding(
             name="GPU",
             found=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",

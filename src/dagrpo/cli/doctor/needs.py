@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="needs.py", add_help=False)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--mirror")
-    given, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
+    options, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
     is_project = Path(sys.prefix) == Path(".venv").absolute()  # else `make gpu` makes .venv, of a Python with headers
-    checked = list(of_check(mirror=given.mirror, with_headers=is_project) if given.check else of_gpu())
+    checked = list(of_check(mirror=options.mirror, with_headers=is_project) if options.check else of_gpu())
     for each in checked:
         if not each.is_there:
             print(f"{each.state}: {each.name}: {each.found}\n    {each.remedy}", file=sys.stderr)

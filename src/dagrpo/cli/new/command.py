@@ -73,16 +73,16 @@ def new(
     ] = None,
 ) -> None:
     """Write a working task, verifier, loss or tool with its test, to begin from."""
-    written = write(kind, name, package)
-    typer.echo(f"Written: {written.module} and {written.test}.")
-    typer.echo(f"Selected by: {written.selected_by}")
+    plugin = write(kind, name, package)
+    typer.echo(f"Written: {plugin.module} and {plugin.test}.")
+    typer.echo(f"Selected by: {plugin.selected_by}")
     typer.echo("Next:")
-    for step in written.steps:
+    for step in plugin.steps:
         typer.echo(f"    {step}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class NewPlugin:
     """The files that were written, and how to use the plug-in."""
 
     module: Path
@@ -91,7 +91,7 @@ class Written:
     steps: tuple[str, ...]  # what to do next, a command or a sentence each
 
 
-def write(kind: Kind, name: str, package: Path | None) -> Written:
+def write(kind: Kind, name: str, package: Path | None) -> NewPlugin:
     """Write a plug-in and its test. `package`: the folder of the user's own package; None: this repository.
 
     Raises UserError for an invalid or existing name, and for a missing folder.
@@ -100,7 +100,7 @@ def write(kind: Kind, name: str, package: Path | None) -> Written:
     return _write_here(kind, name) if package is None else _write_elsewhere(kind, name, package)
 
 
-def _write_here(kind: Kind, name: str) -> Written:
+def _write_here(kind: Kind, name: str) -> NewPlugin:
     place = PLACES[kind]
     folder = Path("src", *place.package.split("."))
     if not folder.is_dir():
@@ -113,10 +113,10 @@ def _write_here(kind: Kind, name: str) -> Written:
     )
     generate = ("dagrpo generate",) if kind in {Kind.LOSS, Kind.TOOL} else ()
     steps = (f"pytest {test}", *generate, f"describe it in {place.docs}, and where a test lists its kind by name")
-    return Written(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=name), steps=steps)
+    return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=name), steps=steps)
 
 
-def _write_elsewhere(kind: Kind, name: str, package: Path) -> Written:
+def _write_elsewhere(kind: Kind, name: str, package: Path) -> NewPlugin:
     top = package.name
     if not NAME.fullmatch(top) or keyword.iskeyword(top):
         raise UserError(
@@ -130,7 +130,7 @@ def _write_elsewhere(kind: Kind, name: str, package: Path) -> Written:
     path = f"{top}.{name}{separator}{kind.upper()}"
     root = package.parent.resolve()
     steps = (f"PYTHONPATH={root} pytest {test}", f"export PYTHONPATH={root} where you run, or install the package")
-    return Written(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=path), steps=steps)
+    return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=path), steps=steps)
 
 
 def _write_both(kind: Kind, name: str, module: str, files: Mapping[Path, str], *, inside: bool) -> None:

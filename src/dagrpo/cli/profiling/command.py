@@ -74,9 +74,9 @@ def _params(experiment: str | None) -> "Params":
     if experiment is None:
         return read_params(PARAMS)
     if PARAMS.is_file():
-        held = read_params(PARAMS)
-        if held.experiment.name == experiment:
-            return held
+        params = read_params(PARAMS)
+        if params.experiment.name == experiment:
+            return params
     return composed([experiment])
 
 

@@ -32,11 +32,11 @@ def replay(
     from dagrpo.cli.replay.recorded_run import read_run
 
     recorded = read_run(_folder(run, seed))
-    asked = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
-    computed = recorded.computed(asked)
+    numbers = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
+    computed = recorded.computed(numbers)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
-        raise typer.Exit(_in_processes(computed, recorded.folder, asked))
-    _replay(recorded, asked, computed)
+        raise typer.Exit(_in_processes(computed, recorded.folder, numbers))
+    _replay(recorded, numbers, computed)
 
 
 def _folder(run: str, seed: int | None) -> Path:

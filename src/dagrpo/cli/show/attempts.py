@@ -26,7 +26,7 @@ IMAGES = "images"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Selected:
     """One attempt that was chosen."""
 
     title: str  # "best 1 of 3"
@@ -41,7 +41,7 @@ class Chosen:
     attempts: int  # in the file
     step: int | None  # of training
     mean: float | None  # reward, or share of right answers; None: not graded
-    shown: tuple[Shown, ...]
+    selected: tuple[Selected, ...]
 
 
 def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Chosen:
@@ -62,8 +62,8 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Ch
         attempts=len(rows),
         step=table["step"][0].as_py() if "step" in table.column_names else None,
         mean=sum(graded) / len(graded) if graded else None,
-        shown=tuple(
-            _shown(title, table.slice(row, 1).to_pylist()[0])
+        selected=tuple(
+            _selected(title, table.slice(row, 1).to_pylist()[0])
             for title, row in zip(titles, (*highest, *lowest), strict=True)
         ),
     )
@@ -93,14 +93,16 @@ def _read(place: Place) -> pa.Table:
 
 def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     """Return the rows whose prompt or question contains a text; spaces count as one."""
-    wanted = _plain(text)
+    pattern = _plain(text)
     rows = table.select(["prompt", "question"]).to_pylist()
-    found = [number for number, row in enumerate(rows) if any(wanted in _plain(value or "") for value in row.values())]
-    if not found:
+    matches = [
+        number for number, row in enumerate(rows) if any(pattern in _plain(value or "") for value in row.values())
+    ]
+    if not matches:
         raise UserError(
             f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
         )
-    return table.take(found)
+    return table.take(matches)
 
 
 def _plain(text: str) -> str:
@@ -111,8 +113,8 @@ def _titles(kind: str, rows: Sequence[int]) -> list[str]:
     return [f"{kind} {number} of {len(rows)}" for number in range(1, len(rows) + 1)]
 
 
-def _shown(title: str, row: Mapping[str, Any]) -> Shown:
-    return Shown(title=title, transcript=transcript(row), samples=segments(row))
+def _selected(title: str, row: Mapping[str, Any]) -> Selected:
+    return Selected(title=title, transcript=transcript(row), samples=segments(row))
 
 
 def pictures(place: Place, task: str, problem: int) -> str | None:

@@ -43,9 +43,9 @@ def show(
     console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
     if tokens and decode is None:
         console.print(NO_TOKENIZER)
-    for shown in chosen.shown:
-        beside = pictures(place, shown.transcript.task, shown.transcript.problem_index)
-        console.print(terminal.attempt(shown, full=full, decode=decode, pictures=beside))
+    for attempt in chosen.selected:
+        beside = pictures(place, attempt.transcript.task, attempt.transcript.problem_index)
+        console.print(terminal.attempt(attempt, full=full, decode=decode, pictures=beside))
 
 
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:

@@ -39,11 +39,11 @@ def status(
     if why is not None:
         _explain(why, experiments or (), as_json=as_json)
         return
-    found = statuses(experiments or ())
+    result = statuses(experiments or ())
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        typer.echo(json.dumps([asdict(each) for each in result], indent=2))
     else:
-        plain_console().print(terminal.shown(found))
+        plain_console().print(terminal.rendered(result))
 
 
 def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:

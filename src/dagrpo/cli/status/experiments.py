@@ -27,7 +27,7 @@ from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS, provenances_of
 from dagrpo.utils.timings import step_seconds
 
-BEGUN = Path(".snakemake/incomplete")
+INCOMPLETE = Path(".snakemake/incomplete")
 DESCRIPTION = "run.json"  # of a training's state
 LOCK_NOTE = "lock.json"
 STEPS_AVERAGED = 10
@@ -49,18 +49,18 @@ class Progress:
 def at_work(experiment: str) -> list[Progress]:
     """Return the jobs that a run of this experiment has begun and not ended; [] unless a run is active."""
     training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
-    begun = sorted(set(_begun(experiment)))
-    others = [Progress(what=what) for what in begun if what not in training]
+    started = sorted(set(_started(experiment)))
+    others = [Progress(what=what) for what in started if what not in training]
     return [*training.values(), *others]
 
 
 def _states(experiment: str) -> list[Path]:
     """Return the states of trainings that a process holds now, without those of `<experiment>-with-a-longer-name`."""
     folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
-    return [folder for folder in folders if _is_held(folder)]
+    return [folder for folder in folders if _is_active(folder)]
 
 
-def _is_held(folder: Path) -> bool:
+def _is_active(folder: Path) -> bool:
     holder = noted_holder(folder / LOCK_NOTE)
     return holder is not None and not holder.process.is_gone
 
@@ -89,10 +89,10 @@ def _figures(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _begun(experiment: str) -> Iterator[str]:
+def _started(experiment: str) -> Iterator[str]:
     """Yield the jobs that Snakemake has noted as begun."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
-    for marker in sorted(BEGUN.glob("*")):
+    for marker in sorted(INCOMPLETE.glob("*")):
         path = _decoded(marker.name)
         job = stage_and_seed(path) if path.startswith(starts) else None
         if job is not None:
@@ -141,7 +141,7 @@ class Status:
     failures: tuple[Failure, ...]
 
 
-def statuses(asked: Sequence[str] = ()) -> list[Status]:
+def statuses(only: Sequence[str] = ()) -> list[Status]:
     """Return the status of each given experiment; by default of every one in this folder, the selected one first.
 
     Raises UserError if params.yaml has a mistake, or an experiment does not exist.
@@ -151,15 +151,15 @@ def statuses(asked: Sequence[str] = ()) -> list[Status]:
     selected = today.held.experiment.name if today.held is not None else None
     failures = all_failures()
     names = dict.fromkeys([*([selected] if selected else []), *experiments(), *sorted(failures)])
-    for name in asked:
+    for name in only:
         if name not in names:
             raise UserError(f"There is no experiment `{name}` in this folder: {nearest(name, names)}.")
-    return [_status(name, today, changes, failures.get(name, ())) for name in asked or names]
+    return [_status(name, today, changes, failures.get(name, ())) for name in only or names]
 
 
 def all_failures() -> dict[str, list[Failure]]:
     """Return the recorded failures of stages by experiment, the latest first."""
-    found: dict[str, list[Failure]] = {}
+    by_experiment: dict[str, list[Failure]] = {}
     for path in sorted(FAILURES.glob("*.json")):
         try:
             failure = _FAILURE.validate_json(path.read_bytes())
@@ -167,8 +167,8 @@ def all_failures() -> dict[str, list[Failure]]:
             continue
         parts = Path(failure.log).parts
         if len(parts) > 2 and parts[0] == "logs":
-            found.setdefault(parts[1], []).append(failure)
-    return {name: sorted(each, key=lambda failure: -failure.time) for name, each in found.items()}
+            by_experiment.setdefault(parts[1], []).append(failure)
+    return {name: sorted(each, key=lambda failure: -failure.time) for name, each in by_experiment.items()}
 
 
 def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
@@ -176,19 +176,19 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     is_selected = today.held is not None and today.held.experiment.name == name
     runner = runner_of(name) or (driver() if is_selected else None)
     params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
-    wanted = expected(params, name) if params is not None else None
-    current = [each for each in made if wanted is None or each.provenance in wanted]
+    jobs = expected(params, name) if params is not None else None
+    current = [each for each in made if jobs is None or each.provenance in jobs]
     stale = (
-        *_removed(current, wanted or []),
+        *_removed(current, jobs or []),
         *(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each))),
     )
-    is_complete = any(each.stage == "report" for each in made) if wanted is None else len(current) == len(wanted)
+    is_complete = any(each.stage == "report" for each in made) if jobs is None else len(current) == len(jobs)
     return Status(
         experiment=name,
         state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
         is_selected=is_selected,
         made=len(current),
-        expected=None if wanted is None else len(wanted),
+        expected=None if jobs is None else len(jobs),
         runner=None if runner is None else str(runner),
         progress=tuple(at_work(name)) if runner is not None else (),
         stale=stale,
@@ -197,13 +197,13 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     )
 
 
-def _removed(made: Sequence[Made], wanted: Sequence[Path]) -> Iterator[Stale]:
+def _removed(made: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
     """Yield stages whose outputs others have read, and of which nothing is left, their record included."""
     read = {Path(path).parent for each in made for path in each.inputs}
-    left = {each.provenance for each in made}
-    for provenance in wanted:
+    recorded = {each.provenance for each in made}
+    for provenance in jobs:
         job = stage_and_seed(str(provenance))
-        if provenance not in left and provenance.parent in read and not provenance.exists() and job is not None:
+        if provenance not in recorded and provenance.parent in read and not provenance.exists() and job is not None:
             gone = Change(kind=Kind.OUTPUT, name=str(provenance.parent), before=None, now=None)
             yield Stale(what=named(*job, str(provenance)), changes=(gone,))
 

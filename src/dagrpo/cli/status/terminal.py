@@ -24,7 +24,7 @@ MOST_STALE, MOST_CHANGES = 4, 3  # shown of one experiment, and of one stage
 LONGEST_CHANGE, LONGEST_NAME = 160, 80
 
 
-def shown(statuses: Sequence[Status]) -> Group:
+def rendered(statuses: Sequence[Status]) -> Group:
     """Render all statuses; without any, a hint on selecting an experiment."""
     if not statuses:
         return Group(Text("No experiment has been run in this folder: `dagrpo use arithmetic_tiny` selects one."))
@@ -47,7 +47,7 @@ def _lines(status: Status) -> Iterator[Text]:
         )
         for failure in status.failures
     )
-    yield from (Text(f"  {sentence(told)}", style="red") for told in status.damaged)
+    yield from (Text(f"  {sentence(message)}", style="red") for message in status.damaged)
     if status.state == State.RUNNING:  # the run makes stale outputs again
         return
     yield from (Text(f"  {_stale(stale)}", style="yellow") for stale in status.stale[:MOST_STALE])
@@ -69,6 +69,6 @@ def _progress(progress: Progress) -> str:
 
 
 def _stale(stale: Stale) -> str:
-    told = [one_line(str(change), LONGEST_CHANGE) for change in stale.changes[:MOST_CHANGES]]
-    rest = len(stale.changes) - len(told)
-    return f"{stale.what} would run again: {'; '.join(told)}" + (f"; and {rest} more" if rest else "")
+    texts = [one_line(str(change), LONGEST_CHANGE) for change in stale.changes[:MOST_CHANGES]]
+    rest = len(stale.changes) - len(texts)
+    return f"{stale.what} would run again: {'; '.join(texts)}" + (f"; and {rest} more" if rest else "")

@@ -44,17 +44,17 @@ def train(
         raise UserError(
             "Say which half: --rollouts-only or --from-rollouts. Whole steps are the stage train: `snakemake --cores all target`."
         )
-    asked = None if steps is None else steps_of(steps)
+    numbers = None if steps is None else steps_of(steps)
     require_own_folder(to)
     run = training_run(read_params(PARAMS), seed, to)
-    tables = None if from_rollouts is None else tables_in(from_rollouts, asked)
+    tables = None if from_rollouts is None else tables_in(from_rollouts, numbers)
     threads = threads_of(STAGE, run.runtime)
     fix_threads(threads)
-    _work(run, tables, asked, state, threads)
+    _work(run, tables, numbers, state, threads)
 
 
 def _work(
-    run: "TrainingRun", tables: dict[int, Path] | None, asked: Sequence[int] | None, state: Path | None, threads: int
+    run: "TrainingRun", tables: dict[int, Path] | None, numbers: Sequence[int] | None, state: Path | None, threads: int
 ) -> None:
     from dagrpo.cli.train.half_steps import RolloutHalf, update_from
     from dagrpo.trainer.state import named
@@ -66,8 +66,8 @@ def _work(
     with explained(), process_group(threads) as world:
         if tables is None:
             folder = run.rollouts.parent
-            made = RolloutHalf(run, world, start).make(asked or [_next(start)], folder)
-            _show(((step, of_rollouts(table)) for step, table in made), "rollouts", folder)
+            steps = RolloutHalf(run, world, start).make(numbers or [_next(start)], folder)
+            _show(((step, of_rollouts(table)) for step, table in steps), "rollouts", folder)
         else:
             _show(update_from(run, tables, start, world), "updates", run.metrics.parent)
 
@@ -137,27 +137,27 @@ def training_run(params: "Params", seed: int | None, folder: Path) -> "TrainingR
 
 def require_own_folder(folder: Path) -> None:
     """Raise UserError for a folder that stages write to, or that is not empty."""
-    taken = [top for top in (*TOPS, str(STATES)) if folder.resolve().is_relative_to(Path(top).resolve())]
-    if taken:
-        raise UserError(f"--to {folder} is below {taken[0]}/, where stages write: name a folder of your own.")
+    parents = [top for top in (*TOPS, str(STATES)) if folder.resolve().is_relative_to(Path(top).resolve())]
+    if parents:
+        raise UserError(f"--to {folder} is below {parents[0]}/, where stages write: name a folder of your own.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--to {folder} is there already: name a new folder, or delete it.")
 
 
-def tables_in(given: Path, steps: Sequence[int] | None) -> dict[int, Path]:
+def tables_in(path: Path, steps: Sequence[int] | None) -> dict[int, Path]:
     """Return the rollouts of the requested steps, or of all, by step, ascending. `given`: a file, or a folder of them.
 
     Raises UserError if there is no table, or one is missing.
     """
-    files = sorted(given.glob("*.parquet")) if given.is_dir() else [given]
-    found = {int(match[1]): path for path in files if path.is_file() and (match := STEP.fullmatch(path.name))}
-    if not found:
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    by_step = {int(match[1]): path for path in files if path.is_file() and (match := STEP.fullmatch(path.name))}
+    if not by_step:
         raise UserError(
-            f"--from-rollouts {given} has no rollouts: name a file step_00001.parquet, or a folder of such files."
+            f"--from-rollouts {path} has no rollouts: name a file step_00001.parquet, or a folder of such files."
         )
-    missing = [step for step in steps or () if step not in found]
+    missing = [step for step in steps or () if step not in by_step]
     if missing:
         raise UserError(
-            f"{given} has no rollouts of step {missing[0]}: it has those of {', '.join(map(str, sorted(found)))}."
+            f"{path} has no rollouts of step {missing[0]}: it has those of {', '.join(map(str, sorted(by_step)))}."
         )
-    return {step: found[step] for step in sorted(steps or found)}
+    return {step: by_step[step] for step in sorted(steps or by_step)}

@@ -38,7 +38,7 @@ class RolloutHalf(Trainer):
         Raises UserError if the state does not determine the next prompts.
         """
         if start is not None:
-            _require_drawn(run, start)
+            _require_known_prompts(run, start)
         super().__init__(run, lambda step, metrics: None, world, opener)
         self._start = 0 if start is None else start.step
         self._notes_at_start: Mapping[str, Any] = {} if start is None else start.notes
@@ -55,11 +55,11 @@ class RolloutHalf(Trainer):
         update = self._policy_update(0)  # its coefficients do not affect rollouts
         with self._rank_zero(weights, self._start) as rank_zero:
             assert rank_zero is not None, "one process samples"
-            drawn = self._start
+            finished = self._start
             for step in steps:
-                if step != drawn + 1:
+                if step != finished + 1:
                     rank_zero.buffer.drawing = self._drawing(step - 1)
-                drawn = step
+                finished = step
                 table = self._made(step, rank_zero, update)
                 write_parquet(folder / step_file(step), table)
                 yield step, table
@@ -77,7 +77,7 @@ class RolloutHalf(Trainer):
         return rollout_rows(with_advantages, before.logprobs)
 
 
-def _require_drawn(run: TrainingRun, start: state.SavedState) -> None:
+def _require_known_prompts(run: TrainingRun, start: state.SavedState) -> None:
     """Raise UserError if the next step's prompts follow neither from the state nor from the number of its steps."""
     training = run.training
     if start.notes.get(AHEAD):
@@ -108,12 +108,12 @@ def update_from(
     budget, digests = policy.budget(run.runtime.training), dict[int, StepDigests]()
     rows: list[dict[str, float]] = []
     for step, table in tables.items():
-        given = read_step(table, run.training, pictures)
-        if given.step != step:
-            raise UserError(f"{table} has the rollouts of step {given.step}: name it {step_file(given.step)}.")
-        stats = policy.update(step, given.batch, budget)
+        recorded = read_step(table, run.training, pictures)
+        if recorded.step != step:
+            raise UserError(f"{table} has the rollouts of step {recorded.step}: name it {step_file(recorded.step)}.")
+        stats = policy.update(step, recorded.batch, budget)
         digests[step] = stats.digests
-        own = update_metrics(stats, given.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
+        own = update_metrics(stats, recorded.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
         rows.append(with_plugins(own, stats))
         yield step, rows[-1]
     policy.save(run.state, max(tables))

@@ -55,34 +55,34 @@ KINDS: Mapping[Level, Kind] = {
 
 def load(params: Data) -> Problems:
     """Return the problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
-    wanted = params.arithmetic
-    counts = _problems_per_level(wanted)
+    config = params.arithmetic
+    counts = _problems_per_level(config)
     splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
-    taken = 0
+    first = 0
     for level, count in counts.items():
-        problems = list(itertools.islice(_distinct_problems(level, wanted.seed), count))
-        test = _test_problems(wanted, taken + count) - _test_problems(wanted, taken)
+        problems = list(itertools.islice(_distinct_problems(level, config.seed), count))
+        test = _test_problems(config, first + count) - _test_problems(config, first)
         splits["test"] += problems[:test]
         splits["train"] += problems[test:]
-        taken += count
+        first += count
     for split in SPLITS:
-        random.Random(f"{wanted.seed}/{split}").shuffle(splits[split])
+        random.Random(f"{config.seed}/{split}").shuffle(splits[split])
     return Problems(
         splits={split: [_example(split, i, problem) for i, problem in enumerate(splits[split])] for split in SPLITS},
         source=f"reasoning-gym {version('reasoning-gym')} chain_sum",
         origin="generator",
         revision=None,
         files={},
-        expected={"train": wanted.train, "test": wanted.test},
+        expected={"train": config.train, "test": config.test},
         read={split: len(splits[split]) for split in SPLITS},
         levels=tuple(counts),
     )
 
 
-def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
+def _problems_per_level(config: Arithmetic) -> dict[Level, int]:
     """Equal parts; what a small level cannot give, the larger ones share equally."""
-    total = wanted.train + wanted.test
-    levels = sorted(set(wanted.levels), key=lambda level: (KINDS[level].distinct(), level))
+    total = config.train + config.test
+    levels = sorted(set(config.levels), key=lambda level: (KINDS[level].distinct(), level))
     available = sum(KINDS[level].distinct() for level in levels)
     if total > available:
         raise UserError(
@@ -96,9 +96,9 @@ def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
     return counts
 
 
-def _test_problems(wanted: Arithmetic, taken: int) -> int:
+def _test_problems(config: Arithmetic, taken: int) -> int:
     """Return how many of the first `taken` problems go to the test split, so that each level gives its share."""
-    return taken * wanted.test // (wanted.train + wanted.test)
+    return taken * config.test // (config.train + config.test)
 
 
 def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:

@@ -81,12 +81,12 @@ class World:
 
 def names(seed: str) -> Iterator[str]:
     """Names of five or six letters, each once, without an end: Badok, Milora, ..."""
-    letters, given = random.Random(seed), set[str]()
+    letters, previous = random.Random(seed), set[str]()
     while True:
         spelled = (letters.choice(CONSONANTS if i % 2 == 0 else VOWELS) for i in range(letters.choice((5, 6))))
         name = "".join(spelled).capitalize()
-        if name not in given:
-            given.add(name)
+        if name not in previous:
+            previous.add(name)
             yield name
 
 
@@ -119,31 +119,33 @@ class Question:
 
 def load(params: Data) -> Problems:
     """Return the questions of `params.worlds`, over both worlds."""
-    wanted = params.worlds
-    seed = f"worlds/{wanted.seed}"
+    config = params.worlds
+    seed = f"worlds/{config.seed}"
     named = names(seed)
     worlds = {
         split: world(named, people, f"{seed}/{split}")
-        for split, people in (("train", wanted.train_people), ("test", wanted.test_people))
+        for split, people in (("train", config.train_people), ("test", config.test_people))
     }
-    asked = {split: _shuffled(each, wanted, f"{seed}/{split}/questions") for split, each in worlds.items()}
-    searching = demonstrating(len(asked["train"]), wanted.demonstrated_calls, seed)
-    train = [_example("train", index, question, index in searching) for index, question in enumerate(asked["train"])]
-    test = [_example("test", index, question, False) for index, question in enumerate(asked["test"])]
+    questions = {split: _shuffled(each, config, f"{seed}/{split}/questions") for split, each in worlds.items()}
+    searching = demonstrating(len(questions["train"]), config.demonstrated_calls, seed)
+    train = [
+        _example("train", index, question, index in searching) for index, question in enumerate(questions["train"])
+    ]
+    test = [_example("test", index, question, False) for index, question in enumerate(questions["test"])]
     return generated(
         "worlds",
         {"train": train, "test": test},
-        levels=[LEVELS[hops] for hops in sorted(set(wanted.hops))],
+        levels=[LEVELS[hops] for hops in sorted(set(config.hops))],
         passages=[passage for each in worlds.values() for passage in each.passages],
     )
 
 
-def _shuffled(one: World, wanted: Worlds, seed: str) -> list[Question]:
+def _shuffled(one: World, config: Worlds, seed: str) -> list[Question]:
     questions = [
         question
         for person in one.people
         for question in questions_from(one, person)
-        if len(question.passages) in wanted.hops
+        if len(question.passages) in config.hops
     ]
     random.Random(seed).shuffle(questions)
     return questions

@@ -57,9 +57,9 @@ class Overlaps:
     by_task: Mapping[str, Mapping[int, Shared]]  # evaluated task -> index of a train problem -> what it shares
     common_phrases_only: Mapping[str, int]  # as in Contamination
 
-    def found(self, left: Sequence[Example]) -> Contamination:
+    def report(self, remaining: Sequence[Example]) -> Contamination:
         """Return the card's entry for the train problems that are left."""
-        indices = {example.index for example in left}
+        indices = {example.index for example in remaining}
         every = {index for shared in self.by_task.values() for index in shared}
         return Contamination(
             words=self.words,
@@ -86,9 +86,9 @@ def check_contamination(
     sieve: Sieve, tests: Mapping[str, Sequence[Example]], length: int, mode: Literal["report", "drop"]
 ) -> Overlaps:
     """Find contaminated train problems, and with `drop` take them out. `tests` are the test splits by task."""
-    overlaps = _by_whole_question(sieve.kept["train"], tests)
+    overlaps = _by_whole_question(sieve.splits["train"], tests)
     common: dict[str, set[int]] = defaultdict(set)
-    _by_runs(sieve.kept["train"], _occurrences(tests, length), length, overlaps, common)
+    _by_runs(sieve.splits["train"], _occurrences(tests, length), length, overlaps, common)
     details = {index: shared for task in reversed(list(tests)) for index, shared in overlaps[task].items()}
     if mode == "drop":
         sieve.drop("train", CONTAMINATED, lambda example: _detail(details.get(example.index)))
@@ -105,9 +105,9 @@ def _by_whole_question(
     """Task -> index of a train problem -> the test problem that asks the very same. Finds the shortest questions too."""
     overlaps: dict[str, dict[int, Shared]] = {task: {} for task in tests}
     for task, problems in tests.items():
-        asked = {identity(problem): problem.index for problem in reversed(problems)}
+        test_rows = {identity(problem): problem.index for problem in reversed(problems)}
         for example in train:
-            index = asked.get(identity(example))
+            index = test_rows.get(identity(example))
             if index is not None:
                 overlaps[task][example.index] = Shared(
                     train_index=example.index, test_task=task, test_index=index, words=normalised(example.question)

@@ -31,20 +31,20 @@ def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
     or damaged, or, with `must_match`, when there are train problems and it rates none of the task's.
     """
     rates, ambiguous = _read(path)
-    known = {}
-    for split, examples in sieve.kept.items():
+    counts = {}
+    for split, examples in sieve.splits.items():
         rated = [rates.get(_digest(example)) for example in examples]
-        known[split] = sum(rate is not None for rate in rated)
-        sieve.kept[split] = [
+        counts[split] = sum(rate is not None for rate in rated)
+        sieve.splits[split] = [
             example if rate is None else replace(example, pass_rate=rate)
             for example, rate in zip(examples, rated, strict=True)
         ]
-    if must_match and sieve.kept["train"] and not any(known.values()):
+    if must_match and sieve.splits["train"] and not any(counts.values()):
         raise UserError(
             f"data.pass_rates is {path}, but none of the {len(rates):,} questions it rates is among the problems of this "
             "task: name the file of an experiment that trains on the same task, or set it to null."
         )
-    return PassRates(sha256=sha256_of(path), known=known, ambiguous=ambiguous)
+    return PassRates(sha256=sha256_of(path), known=counts, ambiguous=ambiguous)
 
 
 def drop_by_pass_rate(sieve: Sieve, lowest: float, highest: float) -> None:

@@ -55,12 +55,15 @@ def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Sect
     counter, pictures = TokenCounter(tokenizer), processor_of(model)
     offered = {example.tools for example in sieve.examples()}
     schemas = {tools: function_schemas(tools, parameters) for tools in offered}
-    for split, examples in sieve.kept.items():
-        shown = counted(examples, f"prepare: tokens of {split} prompts")
+    for split, examples in sieve.splits.items():
+        with_progress = counted(examples, f"prepare: tokens of {split} prompts")
         counts = counter.count(
-            [rendered(tokenizer, example, schemas[example.tools], pictures=pictures is not None) for example in shown]
+            [
+                rendered(tokenizer, example, schemas[example.tools], pictures=pictures is not None)
+                for example in with_progress
+            ]
         )
-        sieve.kept[split] = [
+        sieve.splits[split] = [
             replace(example, prompt_tokens=count + (_more(example, pictures) if pictures else 0))
             for example, count in zip(examples, counts, strict=True)
         ]
@@ -93,7 +96,7 @@ def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
             return None
         return f"{example.prompt_tokens} tokens"
 
-    for split in sieve.kept:
+    for split in sieve.splits:
         sieve.drop(split, LONG, fault)
 
 

@@ -35,20 +35,20 @@ def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
             )
         return complaint
 
-    for split in sieve.kept:
+    for split in sieve.splits:
         sieve.drop(split, UNREADABLE, fault)
 
 
 def drop_conflicting(sieve: Sieve) -> dict[str, int]:
     """Drop every problem that its split asks twice with different ground truths, and return their number by split."""
-    return {split: _drop_conflicting(sieve, split) for split in sieve.kept}
+    return {split: _drop_conflicting(sieve, split) for split in sieve.splits}
 
 
 def _drop_conflicting(sieve: Sieve, split: str) -> int:
-    asked: dict[tuple[str, ...], list[Example]] = defaultdict(list)
-    for example in sieve.kept[split]:
-        asked[identity(example)].append(example)
-    details = {question: _listed(same) for question, same in asked.items() if _differ(same)}
+    by_question: dict[tuple[str, ...], list[Example]] = defaultdict(list)
+    for example in sieve.splits[split]:
+        by_question[identity(example)].append(example)
+    details = {question: _listed(same) for question, same in by_question.items() if _differ(same)}
     sieve.drop(split, CONFLICTING, lambda example: details.get(identity(example)))
     return len(details)
 
@@ -79,12 +79,12 @@ def _complaint(verifier: str, ground_truth: str) -> str | None:
 
 def drop_repeated(sieve: Sieve) -> None:
     """Drop repeats within each split, then every train problem that another split asks too."""
-    for split in sieve.kept:
+    for split in sieve.splits:
         sieve.drop(split, REPEATED, _repeats(exact_identity))
         sieve.drop(split, RETYPED, _repeats(identity))
-    for split in sieve.kept:
+    for split in sieve.splits:
         if split != "train":
-            first = {identity(example): example.index for example in reversed(sieve.kept[split])}
+            first = {identity(example): example.index for example in reversed(sieve.splits[split])}
             sieve.drop("train", f"question also in {split}", _found_in(split, first))
 
 
@@ -115,14 +115,14 @@ def hold_out(sieve: Sieve, count: int) -> None:
     The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They
     keep their index and their order. UserError when nothing would be left to train on.
     """
-    train = sieve.kept["train"]
+    train = sieve.splits["train"]
     if count >= len(train):
         raise UserError(
             f"data.held_out is {count}, but only {len(train):,} problems are left to choose from: lower data.held_out."
         )
     chosen = {id(example) for example in sorted(train, key=_rank)[:count]}
-    sieve.kept["test"] = [replace(example, split="test") for example in train if id(example) in chosen]
-    sieve.kept["train"] = [example for example in train if id(example) not in chosen]
+    sieve.splits["test"] = [replace(example, split="test") for example in train if id(example) in chosen]
+    sieve.splits["train"] = [example for example in train if id(example) not in chosen]
 
 
 def _rank(example: Example) -> str:

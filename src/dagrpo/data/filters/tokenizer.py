@@ -49,7 +49,7 @@ class TokenCounter:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._cut = _at_special_tokens(tokenizer)
-        self._known: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, as `render` would give them."""
@@ -59,9 +59,9 @@ class TokenCounter:
 
     def _by_parts(self, texts: Sequence[str]) -> list[int]:
         parts = [[part for part in self._cut.split(text) if part] for text in texts]
-        unknown = list({part: None for cut in parts for part in cut if part not in self._known})
-        self._known.update(zip(unknown, self._without_places(unknown), strict=True))
-        return [sum(self._known[part] for part in cut) for cut in parts]
+        unknown = list({part: None for cut in parts for part in cut if part not in self._lengths})
+        self._lengths.update(zip(unknown, self._without_places(unknown), strict=True))
+        return [sum(self._lengths[part] for part in cut) for cut in parts]
 
     def _without_places(self, texts: Sequence[str]) -> list[int]:
         """Counts without finding out where in the text each token stands, which takes a fifth of the time."""

@@ -73,8 +73,8 @@ class ObjectEpisode:
     async def opening(self, problem: Problem) -> str | None:
         """Call `reset` with the row and return its text, if any."""
         with self._random.watched():
-            said = await trusted_result_of(self._environment.reset, _row(problem))
-        return None if said is None else str(said)
+            text = await trusted_result_of(self._environment.reset, _row(problem))
+        return None if text is None else str(text)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the method's result: text unchanged, anything else as JSON. Raises ToolFailure if the method raises."""
@@ -93,8 +93,8 @@ class ObjectEpisode:
         if not self._reward_functions:
             return own
         problem = self._session.problem
-        said = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
-        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), said)}
+        conversation = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
+        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), conversation)}
 
     async def _own_reward(self) -> Mapping[str, float]:
         if not hasattr(self._environment, GET_REWARD):
@@ -216,11 +216,11 @@ async def rewards_by(
     Raises InfrastructureFailure if one of them raises, UserError if one returns anything but a list of one finite number.
     """
     columns = {f"{name}s" if name == "prompt" else name: [value] for name, value in row.items()}
-    given = {**columns, "completions": [list(completion)], "environments": [environment]}
+    arguments = {**columns, "completions": [list(completion)], "environments": [environment]}
     return {
         name: reward
         for name, function in functions.items()
-        if (reward := _reward(name, await trusted_result_of(function, given))) is not None
+        if (reward := _reward(name, await trusted_result_of(function, arguments))) is not None
     }
 
 

@@ -58,7 +58,7 @@ class RemoteEpisode:
     async def opening(self, problem: Problem) -> str | None:
         """Connect and reset. All attempts at a prompt get the same seed."""
         observation = await self.exchange("reset", {"seed": problem.example.index})
-        return None if self.functions else self._shown(observation)
+        return None if self.functions else self._text(observation)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the result of the environment's tool. Raises ToolFailure if the environment reports an error."""
@@ -76,7 +76,7 @@ class RemoteEpisode:
             observation = await self.exchange("step", {self._config.action_field: answer})
         except ToolFailure as failure:
             return str(failure)
-        return self._shown(observation)
+        return self._text(observation)
 
     async def forget(self, trajectory: str) -> None:
         """Do nothing: the connection is closed with the attempt."""
@@ -142,7 +142,7 @@ class RemoteEpisode:
         observation: Mapping[str, Any] = dict(data["observation"])
         return observation
 
-    def _shown(self, observation: Mapping[str, Any]) -> str:
+    def _text(self, observation: Mapping[str, Any]) -> str:
         field = self._config.observation_field
         return _text_of(observation.get(field) if field else observation)
 

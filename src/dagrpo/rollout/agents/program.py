@@ -70,12 +70,12 @@ class ProgramAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the program or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, told
+        from dagrpo.rollout.programs.attempt import attempt, task_message
 
-        problem_told = told(problem, sample_index)
+        message = task_message(problem, sample_index)
 
         async def run(access: Access) -> Mapping[str, float]:
-            return await (self._served(problem_told, access) if self._service else self._started(problem_told, access))
+            return await (self._served(message, access) if self._service else self._started(message, access))
 
         return await attempt(
             self._gateway,

@@ -61,8 +61,8 @@ class Access:
         return until - self._started - self._asked_seconds
 
     async def _out_of_time(self, seconds: float) -> None:
-        while (left := seconds - self.own_seconds()) > 0:
-            await asyncio.sleep(max(left, SHORTEST_NAP))
+        while (remaining := seconds - self.own_seconds()) > 0:
+            await asyncio.sleep(max(remaining, SHORTEST_NAP))
 
     def _break(self, error: BaseException) -> None:
         if not self._broken.done():
@@ -99,7 +99,7 @@ class Gateway:
     def __init__(self) -> None:
         self.address = ""  # http://127.0.0.1:<port>, once it listens
         self._open: dict[str, Access] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @asynccontextmanager
     async def admit(
@@ -156,9 +156,9 @@ class Gateway:
         return access
 
     def _tell(self, ignored: tuple[str, ...]) -> None:
-        new = set(ignored) - self._told
+        new = set(ignored) - self._reported
         if new:
-            self._told |= new
+            self._reported |= new
             say(
                 f"The agent's program sets {', '.join(sorted(new))}, which is ignored: section rollout says how to sample."
             )

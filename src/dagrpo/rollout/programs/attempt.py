@@ -58,7 +58,7 @@ def _number(name: str, value: Any) -> float:
         ) from None
 
 
-def told(problem: Problem, sample_index: int) -> dict[str, Any]:
+def task_message(problem: Problem, sample_index: int) -> dict[str, Any]:
     """Return the row without its ground truth: only what the policy may know."""
     return {
         "task": problem.example.task,
