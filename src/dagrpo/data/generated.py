@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 def distinct(draw: Callable[[], Item], identity: Callable[[Item], Hashable], what: str) -> Iterator[Item]:
-    """Yield the results of `draw`, each once, without end. Raises UserError, naming `what`, when only repeated ones come."""
+    """Yield distinct results of `draw` without end. Raises UserError, which names `what`, if only repeated ones come."""
     seen: set[Hashable] = set()
     while True:
         for _ in range(PATIENCE):

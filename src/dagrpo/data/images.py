@@ -27,12 +27,11 @@ _EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "Y
 
 
 def rgb_file(content: bytes) -> bytes:
-    """Return a picture's file: as it is when it already has the form, else the same picture as PNG (same input, same bytes).
+    """Return a picture's file: unchanged if it has the form, else the same picture as PNG (same input, same bytes).
 
-    A file much larger than its unpacked pixels holds something else besides, such as texts: that is left out.
-
-    UserError, with half a sentence for the row's complaint, when the content is no PNG, JPEG, WebP, GIF or BMP of 8 bits
-    per channel, at most MOST_PIXELS and MOST_ELONGATED. Of a moving picture, the first one.
+    A file much larger than its unpacked pixels holds something else besides, such as texts: that is left out. Of a moving picture, the
+    first one is used. Raises UserError, with half a sentence for the row's message, if the content is no PNG, JPEG, WebP, GIF or BMP of 8
+    bits per channel, at most MOST_PIXELS and MOST_ELONGATED.
     """
     try:
         file = _CountingFile(content)
@@ -50,7 +49,7 @@ def rgb_file(content: bytes) -> bytes:
 
 
 class _CountingFile(io.BytesIO):
-    """A file with a limited number of reads: Pillow reads each comment by itself, and a small file may have a million."""
+    """File with a limited number of reads: Pillow reads each comment separately, and a small file may have a million."""
 
     reads_left = MOST_READS_TO_OPEN
 
@@ -62,7 +61,7 @@ class _CountingFile(io.BytesIO):
 
 
 def _require_readable(picture: ImageFile.ImageFile, content: bytes) -> None:
-    """Refuse, before any of it is unpacked, what would take gigabytes or hours, or lose half of its bits."""
+    """Refuse, before unpacking, a picture that would take gigabytes or hours, or lose half of its bits. Raises UserError."""
     pixels = picture.width * picture.height
     if pixels > MOST_PIXELS:
         raise UserError(f"is a picture of {pixels:,} pixels, more than {MOST_PIXELS:,}")

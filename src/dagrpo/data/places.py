@@ -19,7 +19,7 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 def mirror_place(source: Source, folder: Path) -> Place:
-    """Return the file of each split, in whichever of the two formats it is there. UserError names the one that is missing.
+    """Return the file of each split, in either format. Raises UserError, which names a missing one.
 
     A split beyond train and test may be missing.
     """
@@ -48,7 +48,7 @@ def _mirror_file(source: Source, split: str, folder: Path, name: Path) -> RawFil
 
 
 def hub_place(source: Source) -> Place:
-    """Return the files of each split, downloaded when their turn comes. UserError says what could not be read, and how to do without."""
+    """Return the files of each split, downloaded when they are read. Raises UserError, with a remedy, if the hub does not have them."""
     urls = _urls(source)
     files = {}
     for split, name in source.hub_splits.items():
@@ -64,7 +64,7 @@ def hub_place(source: Source) -> Place:
 def _urls(source: Source) -> dict[str, list[str]]:
     """Return the hub's splits, each with the hf:// addresses of its files.
 
-    `datasets` gets an empty folder. In its shared cache it would, when the hub does not answer, use whichever commit it finds.
+    `datasets` gets an empty cache folder: in its shared cache it would use any commit it finds if the hub does not answer.
     """
     from dagrpo.utils.hub import require_answer, told_in_a_sentence
 
@@ -82,7 +82,7 @@ def _urls(source: Source) -> dict[str, list[str]]:
 
 
 def _hub_file(source: Source, url: str) -> RawFile:
-    """Return one file, refused when it is not of the pinned commit."""
+    """Return one file. Raises UserError if it is not of the pinned commit."""
     prefix = f"hf://datasets/{source.repository}@{source.revision}/"
     if not url.startswith(prefix):
         raise UserError(

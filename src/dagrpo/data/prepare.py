@@ -1,7 +1,7 @@
 """Stage prepare: a task's problems, filtered, as parquet files.
 
-Writes data/<experiment>/<task>/{train,validation,test}.parquet, the dropped rows, what tools may search, and a card.
-The filters stand in gates/, each in a file that says what it drops; here is their order.
+Writes data/<experiment>/<task>/{train,validation,test}.parquet, the dropped rows, passages for a search tool, and a card. The filters are
+in filters/, one file each; this module orders them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,14 +52,12 @@ def prepare(
     tools: Mapping[str, Section] = DEFAULTS,
     chat: str = TEMPLATE,
 ) -> Card:
-    """Write `folder`, whole or not at all.
+    """Write `folder`, completely or not at all.
 
-    Raises UserError if the task is unknown, its raw data is at fault, or if it is to be attempted and the model takes no
-    pictures or does not describe its tools.
-
-    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
-    train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
-    know; None: this one. tools: the parameters of tools, by name. chat: the name of the chat format.
+    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the train problems are
+    compared with. train: the task that the experiment trains on, whose problems data.pass_rates must know; None: this one. tools: the
+    parameters of tools, by name. chat: the name of the chat format. Raises UserError if the task is unknown, its raw data is at fault, or
+    if it is to be attempted and the model takes no pictures or does not describe its tools.
     """
     if task in (train, *evaluate):
         require_model_for(get_task(task), model)
@@ -80,7 +78,7 @@ def prepare(
 
 
 def require_model_for(task: Task, model: Path) -> None:
-    """UserError: the task's prompts have pictures, and the model takes none, or those of a family that is not known."""
+    """Raise UserError if the task's prompts have pictures, and the model takes none, or is of an unknown family."""
     if task.images and processor_of(model) is None:
         raise UserError(
             f"{task.name} has prompts with pictures, and the model in {model} takes text alone: choose a vision-language model in "
@@ -89,7 +87,7 @@ def require_model_for(task: Task, model: Path) -> None:
 
 
 def _require_some_left(problems: Problems, card: Card) -> None:
-    """UserError where nothing is left of a split that had problems: no stage after this could work on it."""
+    """Raise UserError if no problem remains of a split that had some: no later stage could use it."""
     for split in ("train", "test"):
         had = bool(problems.splits.get(split)) or (split == "test" and problems.held_out)
         if had and not card.counts[split]:
@@ -113,7 +111,7 @@ def sift(
     rated: bool = True,
     tools: Mapping[str, Section] = DEFAULTS,
 ) -> tuple[Card, Sieve]:
-    """Return every gate in its order, and what is left.
+    """Apply every filter in order; return the card and the remaining problems.
 
     tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
     """
@@ -140,7 +138,7 @@ def sift(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """The filters' findings beside what they dropped."""
+    """Findings of the filters, besides the dropped problems."""
 
     held_out: int
     conflicting: Mapping[str, int]
@@ -180,7 +178,7 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
 
 
 def _test_split(task: str, params: Data) -> Sequence[Example]:
-    """Return the test problems of another task. What is held out from train is what the task's own prepare holds out."""
+    """Return the test problems of another task, held out from train as the task's own prepare does."""
     problems = get_task(task).load(params)
     if not problems.held_out:
         return problems.splits.get("test", ())
@@ -190,7 +188,7 @@ def _test_split(task: str, params: Data) -> Sequence[Example]:
 
 
 def _without_faults(problems: Problems, params: Data) -> tuple[Sieve, dict[str, int]]:
-    """Return the problems with one readable answer each, every question once; and how many questions had different answers."""
+    """Return the problems with one readable answer each, every question once, and the number of conflicting questions."""
     sieve = Sieve(problems.splits)
     drop_unreadable(sieve, params.unreadable_answers)
     conflicting = drop_conflicting(sieve)
@@ -210,7 +208,7 @@ def _pass_rates(sieve: Sieve, params: Data, rated: bool) -> PassRates | None:
 
 
 def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
-    """Keep the first problems up to the limits; how many are beyond."""
+    """Keep the first problems up to the limits; return how many are dropped."""
     beyond = {}
     for split, limit in (("train", params.max_train), ("test", params.max_test)):
         examples = sieve.splits[split]
@@ -224,5 +222,5 @@ def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
 
 
 def passages_table(passages: Sequence[Passage]) -> pa.Table:
-    """Passages as the rows of passages.parquet, in their order."""
+    """Return passages as the rows of passages.parquet, in their order."""
     return pa.Table.from_pylist([asdict(passage) for passage in passages], schema=SCHEMA)

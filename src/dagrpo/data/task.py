@@ -14,7 +14,7 @@ from dagrpo.tools.simulated_users import INTERACTIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problems:
-    """All problems of a task, in its prompt form, before any is dropped."""
+    """All problems of a task, in its prompt form, before filtering."""
 
     splits: Mapping[str, Sequence[Example]]  # train, test, and validation where the source has one
     source: str
@@ -30,7 +30,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A task's reading of one raw row. The other fields of an Example are the task's, the same for all rows."""
+    """One raw row in a task's prompt form. The other fields of an Example are the same for all rows of the task."""
 
     prompt: tuple[dict[str, str], ...]
     question: str
@@ -63,7 +63,7 @@ class Task:
 
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
-    """Return a prompt of one user turn, after a system turn where there is something to say in it."""
+    """Return a prompt of one user turn, after a system turn if `system` is not empty."""
     opening = ({"role": "system", "content": system},) if system else ()
     return (*opening, {"role": "user", "content": user})
 
@@ -81,13 +81,13 @@ TASKS: Plugins[Task] = Plugins(
 
 
 def get_task(name: str) -> Task:
-    """Return the task of that name, and called so, whatever it calls itself. UserError gives the nearest known one."""
+    """Return the task of that name, under that name. Raises UserError, with the nearest known name, for an unknown one."""
     task = TASKS.get(name)
     return task if task.name == name else _called(name, task)
 
 
 def _called(name: str, task: Task) -> Task:
-    """Return the task with another name, which its problems have, too."""
+    """Return the task under another name, which its problems also get."""
 
     def load(params: Data) -> Problems:
         problems = task.load(params)

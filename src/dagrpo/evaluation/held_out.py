@@ -43,12 +43,12 @@ class Point:
 
     @property
     def figure(self) -> str:
-        """The name that it is recorded by, such as held_out/gsm8k/greedy."""
+        """The recorded name, such as held_out/gsm8k/greedy."""
         return f"{GROUP}/{self.task}_oracle/greedy" if self.oracle else f"{GROUP}/{self.task}/greedy"
 
 
 def points(rows: Sequence[Row]) -> Iterator[Point]:
-    """Yield one for each step and task among the rows of HELD_OUT, in their order."""
+    """Yield a point for each step and task among the rows of HELD_OUT, in their order."""
     groups: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["step"], row["task"]), []).append(row)
@@ -60,7 +60,7 @@ def points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
-    """Return the metrics of a run with these accuracies as further columns, and a row for step 0; null where a step has none."""
+    """Return a run's metrics with these accuracies as columns, and a row for step 0; null if a step has none."""
     by_step = figures(held_out.to_pylist())
     rows: dict[int, dict[str, Any]] = {row["step"]: row for row in metrics.to_pylist()}
     for step, values in by_step.items():
@@ -71,7 +71,7 @@ def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
 
 
 def figures(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Return the accuracies among the rows of HELD_OUT as a run records them, by step."""
+    """Return the accuracies among the rows of HELD_OUT under their recorded names, by step."""
     by_step: dict[int, dict[str, float]] = {}
     for point in points(rows):
         by_step.setdefault(point.step, {})[point.figure] = point.accuracy

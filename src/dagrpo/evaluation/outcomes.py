@@ -61,7 +61,7 @@ class Outcomes:
 
 
 def outcomes(scores: pa.Table, source: Path) -> Outcomes:
-    """Arrange a scores table by problem; UserError names `source` when a completion is missing or there twice."""
+    """Arrange a scores table by problem. Raises UserError, which names `source`, if a completion is missing or duplicate."""
     names = ["task", "problem_index", "sample_index", "vote", "correct", "correct_without_pictures"]
     rows = scores.select(names).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
@@ -91,7 +91,7 @@ def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Ou
 
 
 def pass_counts(samples: int) -> list[int]:
-    """Return the k of pass@k that are reported: powers of two up to the number of samples, and that number."""
+    """Return the values of k for pass@k: powers of two up to the number of samples, and that number."""
     powers = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
     return sorted({*powers, samples} - {0})
 

@@ -37,7 +37,7 @@ VERSION_DIGITS = 12  # of the digest of a checkpoint's tensors, by which the rol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitAttempts:
-    """A checkpoint's attempts at the problems of a split, as they are asked for."""
+    """Parameters of a checkpoint's attempts at the problems of a split."""
 
     model: Path  # folder of the Hugging Face checkpoint
     split: Path  # train.parquet or test.parquet
@@ -79,7 +79,7 @@ def sample(attempts: SplitAttempts) -> pa.Table:
 def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
     """Return the attempts at each problem of the split, in order.
 
-    UserError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
+    Raises UserError if the checkpoint does not match its manifest, or a row cannot be used; ServerError if the server fails.
     """
     manifest = require_samplable(attempts.model)
     tokenizer = load_tokenizer(attempts.model)
@@ -113,7 +113,7 @@ def attempt_blindly(
 
 
 def require_samplable(model: Path) -> Manifest:
-    """Check a checkpoint against its manifest; UserError when it cannot be sampled from."""
+    """Check a checkpoint against its manifest. Raises UserError if it cannot be sampled from."""
     manifest = verify(model)
     require_format(model, manifest, "huggingface")
     require_tokenizer(model)
@@ -122,14 +122,14 @@ def require_samplable(model: Path) -> Manifest:
 
 
 def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    """Return the split rendered; UserError names a row that leaves no room for its completion."""
+    """Return the rendered split. Raises UserError for a row that leaves no room for its completion."""
     return rendered(enumerate(read_split(attempts.split)[: attempts.max_problems]), attempts, tokenizer)
 
 
 def rendered(
     rows: Iterable[tuple[int, Example]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
 ) -> list[Problem]:
-    """Rows of the split, each with its index. UserError as for `read_problems`."""
+    """Return rendered rows of the split, each with its index. Raises UserError like `read_problems`."""
     room = context_tokens(attempts.model, attempts.engine)
     longest = attempts.sampling.max_new_tokens
     limit = PromptLimit(
@@ -149,7 +149,7 @@ def attempt(
     *,
     what: str = "sample",
 ) -> list[Trajectory]:
-    """Collect the attempts with an engine that is open, and show how far they are."""
+    """Sample the attempts with an open engine, under a progress bar."""
     tokens = 0
     what = f"{what} {problems[0].example.task} (seed {attempts.seeds[1]})"
     with progress(what, len(problems) * len(attempts.sampling.sample_indices)) as bar:

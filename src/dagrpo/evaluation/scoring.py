@@ -36,7 +36,7 @@ RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_co
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
-    """Grade every completion of a file: the scores table and the content of scores.json."""
+    """Grade every completion of a file; return the scores table and the content of scores.json."""
     everything = read_table(completions, ROLLOUTS)
     table, hidden = sighted(everything), blind(everything)
     tasks = pc.unique(table.column("task")).to_pylist()
@@ -71,9 +71,9 @@ def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa
 
 
 def with_blind(scores: pa.Table, without_pictures: pa.Table) -> pa.Table:
-    """Return the scores with what became of each problem without its pictures, on the row of its greedy completion.
+    """Return the scores with the result of each problem without its pictures, on the row of its greedy completion.
 
-    A problem that has none would have been attempted in the same way twice.
+    A problem without pictures keeps its result.
     """
     right = dict(
         zip(without_pictures["problem_index"].to_pylist(), without_pictures["correct"].to_pylist(), strict=True)
@@ -93,10 +93,10 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
 def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path) -> dict[str, Any]:
     """Return the content of scores.json, from the scores by each extractor.
 
-    With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
-    itself: a score lies between its value and that plus the unverifiable rate. `conversations` is there where an attempt
-    called a tool, had several turns or went wrong; its excluded attempts are part of the unverifiable rate.
-    `greedy_without_pictures` is there where problems were attempted without their pictures.
+    Without sampled completions their metrics are left out. An unverifiable completion counts as not right, and separately: a score
+    lies between its value and its value plus the unverifiable rate. `conversations` is included if an attempt called a tool, had several
+    turns or went wrong; its excluded attempts are part of the unverifiable rate. `greedy_without_pictures` is included if problems were
+    attempted without their pictures.
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)

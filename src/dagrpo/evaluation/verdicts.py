@@ -40,7 +40,7 @@ class Verdicts:
 def judged(completions: pa.Table, extractor: Extractor, grader: Grader) -> Verdicts:
     """Extract and grade every answer. Raises UserError if a ground truth is invalid for its verifier.
 
-    An excluded attempt is unverifiable whatever it had written: its final answer is unknown.
+    An excluded attempt is unverifiable, whatever it had written: its final answer is unknown.
     """
     texts, truths, verifiers = (
         completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
@@ -56,7 +56,7 @@ def judged(completions: pa.Table, extractor: Extractor, grader: Grader) -> Verdi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """One answer to a problem, as it was read and judged. A problem is known by any key."""
+    """Answer to a problem, extracted and judged. `problem` may be any key."""
 
     problem: int
     verifier: str
@@ -84,7 +84,7 @@ def _vote(ballot: Ballot, right: dict[int, str], same: dict[tuple[int, str], str
 
 
 def _same(wrong: dict[int, dict[str, str]], extractor: Extractor, grader: Grader) -> dict[tuple[int, str], str]:
-    """Problem and wrong answer -> the first of the answers that are the same, all problems compared in one batch."""
+    """Return the first of the equal answers by problem and wrong answer; all problems are compared in one batch."""
     pairs = [
         (problem, *pair)
         for problem, answers in wrong.items()

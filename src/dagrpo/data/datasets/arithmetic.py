@@ -54,7 +54,7 @@ KINDS: Mapping[Level, Kind] = {
 
 
 def load(params: Data) -> Problems:
-    """Return the problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
+    """Return the problems of `params.arithmetic`. Raises UserError if its levels have fewer distinct problems."""
     config = params.arithmetic
     counts = _problems_per_level(config)
     splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
@@ -80,7 +80,7 @@ def load(params: Data) -> Problems:
 
 
 def _problems_per_level(config: Arithmetic) -> dict[Level, int]:
-    """Equal parts; what a small level cannot give, the larger ones share equally."""
+    """Divide the problems equally; larger levels share equally the problems that a small level lacks."""
     total = config.train + config.test
     levels = sorted(set(config.levels), key=lambda level: (KINDS[level].distinct(), level))
     available = sum(KINDS[level].distinct() for level in levels)
@@ -102,7 +102,7 @@ def _test_problems(config: Arithmetic, taken: int) -> int:
 
 
 def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
-    """Problems of a level in random order, each once."""
+    """Return the problems of a level in random order, each once."""
     kind = KINDS[level]
     seen = set()
     for expression, result in _chain_sums(kind, f"{seed}/{level}"):
@@ -116,7 +116,7 @@ def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
 
 
 def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
-    """chain_sum's endless stream of (expression, result); entry i depends on the seed and i alone."""
+    """Yield chain_sum's pairs (expression, result) without end; entry i depends on the seed and i alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # from a dependency of reasoning-gym, at every import
         # imported here: it takes a second or more, and only this task needs it

@@ -50,7 +50,7 @@ DOT = 14  # pixels of a digit's dot: a patch, so that a tower of two layers lear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Something that is drawn: in a colour, within a box of pixels."""
+    """Shape of a picture: its colour, and its box in pixels."""
 
     form: str  # one of FORMS, "line", or a digit
     colour: str
@@ -59,7 +59,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A picture before it is drawn, and what is asked about it."""
+    """Description of a picture, with the question about it."""
 
     level: ShapesLevel
     answer: str

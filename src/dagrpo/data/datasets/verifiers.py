@@ -18,7 +18,10 @@ SECONDS = 600  # to make the environment and to list the tasks
 
 
 def load(params: Data) -> Problems:
-    """Return the first tasks of the taskset: data.verifiers.test of them held out. UserError: it cannot be listed, or has too few."""
+    """Return the first tasks of the taskset; data.verifiers.test of them are held out.
+
+    Raises UserError if the taskset cannot be listed, or has too few tasks.
+    """
     config = params.verifiers
     listed = _listed(config)
     if len(listed) < config.test + config.train:
@@ -43,7 +46,7 @@ def load(params: Data) -> Problems:
 
 
 def _listed(config: VerifiersTaskset) -> list[dict[str, Any]]:
-    """Key, hash and prompt of each task, by the package itself in its own environment."""
+    """Return key, hash and prompt of each task, as the package lists them in its own environment."""
     from dagrpo.data.verifiers_package import worker_command, worker_variables
 
     if not config.taskset:

@@ -32,7 +32,7 @@ class Person:
 
     @property
     def passage(self) -> Passage:
-        """Under 60 characters."""
+        """Return the person's passage, under 60 characters."""
         return Passage(title=self.name, text=f"{self.name} was born in {self.born_in}, works for {self.works_for}.")
 
 
@@ -46,7 +46,7 @@ class Firm:
 
     @property
     def passage(self) -> Passage:
-        """Under 60 characters."""
+        """Return the firm's passage, under 60 characters."""
         return Passage(title=self.name, text=f"{self.name} was founded by {self.founded_by}, is in {self.located_in}.")
 
 
@@ -60,7 +60,7 @@ class Place:
 
     @property
     def passage(self) -> Passage:
-        """Under 60 characters."""
+        """Return the place's passage, under 60 characters."""
         return Passage(title=self.name, text=f"{self.name} lies in {self.located_in}, near {self.near}.")
 
 
@@ -74,13 +74,13 @@ class World:
 
     @property
     def passages(self) -> list[Passage]:
-        """One for each of its people, firms and places."""
+        """Return one passage for each person, firm and place."""
         entities: list[Person | Firm | Place] = [*self.people, *self.firms.values(), *self.places.values()]
         return [entity.passage for entity in entities]
 
 
 def names(seed: str) -> Iterator[str]:
-    """Names of five or six letters, each once, without an end: Badok, Milora, ..."""
+    """Yield distinct names of five or six letters without end: Badok, Milora, ..."""
     letters, previous = random.Random(seed), set[str]()
     while True:
         spelled = (letters.choice(CONSONANTS if i % 2 == 0 else VOWELS) for i in range(letters.choice((5, 6))))

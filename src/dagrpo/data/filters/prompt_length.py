@@ -46,10 +46,10 @@ class PromptTokens:
 
 
 def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Section] = DEFAULTS) -> bool | None:
-    """Set `prompt_tokens` of every problem that is left.
+    """Set `prompt_tokens` of every remaining problem.
 
-    Raises UserError if the model's chat template refuses a problem, or if the number of pictures is not that of its placeholders.
-    parameters: those of tools, by name. Returns whether the template describes the tools, as some do not; None without tools.
+    Returns whether the template describes the tools, as some do not; None without tools. parameters: those of tools, by name. Raises
+    UserError if the model's chat template refuses a problem, or if the number of pictures differs from that of its placeholders.
     """
     tokenizer = load_tokenizer(model)
     counter, pictures = TokenCounter(tokenizer), processor_of(model)
@@ -89,7 +89,7 @@ def _more(example: Example, pictures: PictureProcessor) -> int:
 
 
 def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
-    """Drop problems whose prompt has more than `longest` tokens; None: none is too long."""
+    """Drop problems whose prompt has more than `longest` tokens; None: keep all."""
 
     def fault(example: Example) -> str | None:
         if longest is None or example.prompt_tokens <= longest:
@@ -123,9 +123,9 @@ def _at(ordered: Sequence[int], percent: int) -> int:
 
 
 def require_tools_shown(examples: Iterable[Example], model: Path, chat: str) -> None:
-    """UserError names the first task and tool that the model's chat template, which tells of none, leaves untold.
+    """Check that the policy learns of its tools: from the model's chat template, or from demonstrations.
 
-    examples: the problems of one task. chat: rollout.chat.name.
+    examples: the problems of one task. chat: rollout.chat.name. Raises UserError, which names the task and the tool.
     """
     untold = [example for example in examples if example.tools]
     if chat != TEMPLATE or not untold or any(example.demonstration for example in untold) or _is_fresh(model):

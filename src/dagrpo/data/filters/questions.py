@@ -23,7 +23,7 @@ Identity = Callable[[Example], tuple[str, ...]]
 
 
 def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
-    """Drop problems whose ground truth their verifier cannot read; with `refuse`, UserError names the first."""
+    """Drop problems whose ground truth their verifier cannot read; with mode `refuse`, raise UserError for the first."""
 
     def fault(example: Example) -> str | None:
         complaint = _complaint(example.verifier, example.ground_truth)
@@ -40,7 +40,7 @@ def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
 
 
 def drop_conflicting(sieve: Sieve) -> dict[str, int]:
-    """Drop every problem that its split asks twice with different ground truths, and return their number by split."""
+    """Drop every question that a split has with different ground truths; return their number by split."""
     return {split: _drop_conflicting(sieve, split) for split in sieve.splits}
 
 
@@ -110,10 +110,10 @@ def _found_in(split: str, rows: dict[tuple[str, ...], int]) -> Callable[[Example
 
 
 def hold_out(sieve: Sieve, count: int) -> None:
-    """Make the `count` train problems with the smallest sha256 of the normalised question the test split.
+    """Make a test split of the `count` train problems with the smallest sha256 of the normalised question.
 
-    The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They
-    keep their index and their order. UserError when nothing would be left to train on.
+    The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They keep their index and
+    their order. Raises UserError if no train problem would remain.
     """
     train = sieve.splits["train"]
     if count >= len(train):
