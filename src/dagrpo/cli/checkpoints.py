@@ -71,7 +71,7 @@ def inspect(folder: Folder) -> None:
 
 
 def diff(first: Folder, second: Folder) -> None:
-    """Compare two checkpoints tensor by tensor, whatever their formats; exit code 1 when they differ."""
+    """Compare two checkpoints tensor by tensor, in any formats; exit code 1 if they differ."""
     from dagrpo.checkpoints.compare import compare
 
     comparison = compare(first, second)
@@ -81,7 +81,7 @@ def diff(first: Folder, second: Folder) -> None:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    """Print lines with names from a file of others, which cannot hide, control or begin a line."""
+    """Print lines with names from a foreign file, escaped so that none can control the terminal or begin a line."""
     for line in lines:
         typer.echo(visible(line).replace("\n", r"\u000a"))
 
@@ -97,7 +97,7 @@ def verify(
 ) -> None:
     """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
 
-    Exit code 1 where something is missing or was changed.
+    Exit code 1 if anything is missing or changed.
     """
     from dagrpo.cli.verify import experiment_of, verify_experiment
 

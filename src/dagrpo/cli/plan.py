@@ -45,7 +45,7 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object; bytes and seconds")] = False,
 ) -> None:
-    """Say what memory and time an experiment takes, before any work; exit code 1 where it cannot fit, with what to change."""
+    """Estimate the memory and time of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
     from dagrpo.config.project import require_own_code
     from dagrpo.core.errors import UserError
     from dagrpo.pipeline.plan.machine import machine_for
@@ -155,7 +155,7 @@ def _in_words(stage: "StageSeconds") -> str:
 
 
 def _seconds(count: float) -> str:
-    """Return such as 0.04 s, 3.1 s, 45 s or 12 min."""
+    """Format seconds, such as 0.04 s, 3.1 s, 45 s or 12 min."""
     if count < 1:
         return f"{count:.2g} s"
     return f"{count:.1f} s" if count < 10 else duration(count)

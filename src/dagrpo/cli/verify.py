@@ -1,4 +1,4 @@
-"""Raw files of prepared data, in a mirror or the hub's cache."""
+"""`dagrpo verify` for an experiment: digests of all its files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class RawData:
     column: str | None  # that names the pictures; None: the file itself
 
     def read(self) -> tuple[str | None, int]:
-        """Return the digest today, and how many bytes were read for it. None: the file that names the pictures is damaged."""
+        """Return the current digest, and the number of bytes read. The digest is None if the file that names pictures is damaged."""
         assert self.place is not None
         if self.column is None:
             return sha256_of(self.place), self.place.stat().st_size
@@ -59,7 +59,7 @@ def raw_data(made: Made) -> Iterator[RawData]:
 
 
 def _locate(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
-    """Return the place, and the column where pictures are meant. A file may have a name that reads like pictures."""
+    """Return the path of raw data, and the column if pictures are meant. A file may have a name that looks like pictures."""
     place = _place(card, name, params)
     pictures = file_and_column(name)
     if place is not None or pictures is None:
@@ -98,7 +98,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """One file, or one link between two stages."""
+    """A file, or a link between two stages, with its state."""
 
     path: str
     state: State
@@ -154,7 +154,7 @@ def _folder(manifest: Path, description: str) -> Iterator[Verified]:
 
 
 def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
-    """Yield the state of each input against its maker's record; one that no stage here wrote is read."""
+    """Yield the state of each input against its maker's record; an input that no stage here wrote is read."""
     makers = {path: (each, digest) for each in made for path, digest in each.outputs.items()}
     for each in made:
         for path, digest in each.inputs.items():
@@ -168,7 +168,7 @@ def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
 
 
 def _is_record(path: str) -> bool:
-    """Return a provenance file, which the report reads: it says itself what it is."""
+    """Return True for a provenance file, which the report reads, and which is itself a record."""
     return path.endswith(PROVENANCE)
 
 
@@ -192,7 +192,7 @@ def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
 
 
 def experiment_of(target: Path) -> str | None:
-    """Return the experiment that is meant, by its name or by one of its folders; None: a checkpoint is meant.
+    """Return the experiment that is meant, by its name or by one of its folders; None if a checkpoint is meant.
 
     A single name that is no file or folder here is taken for a misspelt experiment: checkpoints lie deeper.
     """
@@ -206,7 +206,7 @@ def experiment_of(target: Path) -> str | None:
 
 
 def verify_experiment(experiment: str, *, as_json: bool) -> None:
-    """Print what is not whole; exit code 1 where something is missing or was changed."""
+    """Print every file that is not whole. Raises typer.Exit with 1 if one is missing or changed."""
     from rich.text import Text
 
     from dagrpo.cli.verify import State, counts, verify

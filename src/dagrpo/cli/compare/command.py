@@ -1,4 +1,4 @@
-"""The command `dagrpo compare`."""
+"""Command `dagrpo compare`."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object")] = False,
     html: Annotated[Path | None, typer.Option(help="also write it as a page to this file")] = None,
 ) -> None:
-    """Say which experiment is better, by how much, and what differs in parameters, data, code, environment and runtime."""
+    """Compare experiments: which is better, by how much, and the differences in parameters, data, code, environment and runtime."""
     from dagrpo.cli.compare.comparison import compare as compared
     from dagrpo.cli.compare.rendering import as_object, render, rendered
     from dagrpo.utils.console import plain_console

@@ -22,7 +22,7 @@ Facts = dict[tuple[str, str], str]  # (group, name) -> text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not the same in all experiments."""
+    """A key whose value differs between the experiments."""
 
     group: str  # one of GROUPS
     name: str  # a dotted key, a file, a stage, a package
@@ -30,7 +30,7 @@ class Difference:
 
 
 def differences(names: Sequence[str]) -> list[Difference]:
-    """Everything on record that is not the same in all of them, by group. UserError: a record is damaged."""
+    """Return every recorded value that differs between the experiments, by group. Raises UserError for a damaged record."""
     made = [all_made(name) for name in names]
     facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in made]
     facts = _with_files(facts, made)
@@ -43,17 +43,17 @@ def differences(names: Sequence[str]) -> list[Difference]:
 
 
 def _parameters(made: Sequence[Made]) -> Facts:
-    """Return each key that a stage has read. Several values: the experiment is not of one piece."""
+    """Return each key that a stage has read. Several values: the experiment's stages ran with different ones."""
     return {("parameters", key): text for key, text in _texts(each.params for each in made).items()}
 
 
 def _runtime(made: Sequence[Made]) -> Facts:
-    """Return each key as it was when stages ran, whether they have read it or not. Several values: it was changed between them."""
+    """Return each key of runtime at the time when stages ran. Several values: it was changed between them."""
     return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in made).items()}
 
 
 def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return all values that each dotted key has in them."""
+    """Return all values of each dotted key."""
     values: dict[str, set[str]] = {}
     for section in sections:
         for key, value in flat(section).items():
@@ -88,7 +88,7 @@ def _code(made: Sequence[Made]) -> Facts:
 
 
 def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[Facts]:
-    """Replace a stage whose code differs by its files, if each one's digest is recorded."""
+    """Replace a stage whose code differs by the files that differ, if the digest of each is recorded."""
     result = [dict(each) for each in facts]
     stages = {name for each in facts for group, name in each if group == "code"}
     for stage in stages:

@@ -1,4 +1,4 @@
-"""The command `dagrpo doctor`."""
+"""Command `dagrpo doctor`."""
 
 import json
 from collections.abc import Sequence

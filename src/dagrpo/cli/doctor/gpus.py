@@ -152,7 +152,7 @@ def _compat_remedy() -> str:
 
 
 def _compat() -> Path | None:
-    """Return the folder whose libcuda programs load, if that is of a new enough driver.
+    """Return the folder whose libcuda programs load, if it is of a new enough driver.
 
     The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
     """

@@ -1,7 +1,4 @@
-"""Checks of the machine: processors, memory, disk, GPUs, isolation, ports.
-
-Shared memory is among them.
-"""
+"""Checks of the machine: processors, memory, disk, GPUs, isolation, ports."""
 
 import asyncio
 import os

@@ -1,7 +1,4 @@
-"""Checks of installed software, and of the project's folder.
-
-Python, the packages, and the programs that are called.
-"""
+"""Checks of installed software, credentials, and the project's folder."""
 
 import os
 import platform
@@ -100,7 +97,7 @@ def _git() -> Finding:
 
 
 def _project() -> Iterator[Finding]:
-    """Yield findings on the folder's own files; without a Snakefile, that one alone."""
+    """Yield findings on the folder's own files; without a Snakefile, only that."""
     if found := without_snakefile():
         yield Finding(name="project", found=found, is_there=False, remedy=REMEDY)
         return

@@ -34,7 +34,7 @@ def profile(
     to: Annotated[Path | None, typer.Option(help=f"a new file for the trace, NAME{ENDING}")] = None,
     seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
 ) -> None:
-    """Take a few training steps in a scratch folder, and say where their time goes. The experiment's results stay as they are."""
+    """Run a few training steps in a scratch folder, and report where their time goes. The experiment's results stay unchanged."""
     from dagrpo.cli.train.command import training_run
     from dagrpo.config.project import require_own_code
     from dagrpo.pipeline.declaration import threads_of

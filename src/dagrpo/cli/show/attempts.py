@@ -1,4 +1,4 @@
-"""Attempts of a file, and the choice of which to show."""
+"""Attempts of a file, and the choice among them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ IMAGES = "images"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """One attempt that was chosen."""
+    """One chosen attempt."""
 
     title: str  # "best 1 of 3"
     transcript: Transcript
@@ -45,9 +45,10 @@ class Chosen:
 
 
 def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Chosen:
-    """Choose the best and the worst attempts of a file. `prompt`: only of prompts that contain this text, ignoring case.
+    """Choose the best and the worst attempts of a file.
 
-    Raises UserError if it is not a rollout table, or no prompt contains the text.
+    prompt: only attempts at prompts that contain this text, ignoring case. Raises UserError if the file is not a rollout table, or no
+    prompt contains the text.
     """
     table = _read(place)
     if prompt is not None:
@@ -126,7 +127,7 @@ def pictures(place: Place, task: str, problem: int) -> str | None:
 
 
 def _split(place: Place, task: str) -> Path | None:
-    """Return the file whose rows the problems are."""
+    """Return the split that the attempts' problem indices refer to; None if it is missing."""
     if place.run is None:
         return None
     run = place.run.absolute()  # a relative path may have too few parents

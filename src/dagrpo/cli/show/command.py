@@ -1,4 +1,4 @@
-"""The command `dagrpo show`."""
+"""Command `dagrpo show`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,6 +1,6 @@
 """Attempts on a terminal or in a pipe.
 
-A policy's text is escaped: no byte of it controls the terminal.
+A policy's text is escaped, so that it cannot control the terminal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ REMEDY = "restore it, or leave out --tokens"
 
 
 def console() -> VisibleConsole:
-    """Return the console for attempts: nothing in a text is markup, a number to highlight or an emoji."""
+    """Return the console for attempts, without markup, highlighting and emoji."""
     return VisibleConsole(highlight=False, markup=False, emoji=False)
 
 

@@ -1,4 +1,4 @@
-"""The command `dagrpo status`."""
+"""Command `dagrpo status`."""
 
 import json
 from collections.abc import Sequence

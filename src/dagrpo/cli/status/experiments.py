@@ -1,4 +1,4 @@
-"""State of an experiment: running, failed, stale, done or incomplete."""
+"""State of an experiment: running, failed, stale, done or unfinished."""
 
 import binascii
 from base64 import urlsafe_b64decode
@@ -37,7 +37,7 @@ _FAILURE = TypeAdapter(Failure)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of an active job. The figures are those of training; None for other stages, and before the first step."""
+    """Progress of an active job. The figures are None except in training after its first step."""
 
     what: str  # "train, seed 0"
     step: int | None = None
@@ -47,7 +47,7 @@ class Progress:
 
 
 def at_work(experiment: str) -> list[Progress]:
-    """Return the jobs that a run of this experiment has begun and not ended; [] unless a run is active."""
+    """Return the unfinished jobs of this experiment's run; [] unless a run is active."""
     training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
     started = sorted(set(_started(experiment)))
     others = [Progress(what=what) for what in started if what not in training]
@@ -55,7 +55,7 @@ def at_work(experiment: str) -> list[Progress]:
 
 
 def _states(experiment: str) -> list[Path]:
-    """Return the states of trainings that a process holds now, without those of `<experiment>-with-a-longer-name`."""
+    """Return the state folders of active trainings, without those of experiments whose longer name begins alike."""
     folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
     return [folder for folder in folders if _is_active(folder)]
 
@@ -66,7 +66,7 @@ def _is_active(folder: Path) -> bool:
 
 
 def _training(state: Path) -> Progress | None:
-    """Return the progress of a training; None if the state is another stage's."""
+    """Return the progress of a training; None if the state belongs to another stage."""
     try:
         run = read_object(state / DESCRIPTION)
         what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
@@ -90,7 +90,7 @@ def _figures(path: Path) -> dict[str, Any] | None:
 
 
 def _started(experiment: str) -> Iterator[str]:
-    """Yield the jobs that Snakemake has noted as begun."""
+    """Yield the jobs that Snakemake has recorded as started."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
     for marker in sorted(INCOMPLETE.glob("*")):
         path = _decoded(marker.name)
@@ -107,7 +107,7 @@ def _decoded(name: str) -> str:
 
 
 class State(StrEnum):
-    """The state of an experiment, the most urgent one that applies."""
+    """State of an experiment, the most urgent one that applies."""
 
     RUNNING = "running"
     FAILED = "failed"
@@ -198,7 +198,7 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
 
 
 def _removed(made: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
-    """Yield stages whose outputs others have read, and of which nothing is left, their record included."""
+    """Yield stages whose outputs other stages have read, and whose outputs and records are all removed."""
     read = {Path(path).parent for each in made for path in each.inputs}
     recorded = {each.provenance for each in made}
     for provenance in jobs:

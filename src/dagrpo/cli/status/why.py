@@ -1,4 +1,4 @@
-"""Explanation of why a stage would run again."""
+"""`dagrpo status --why`: why a stage would run again."""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator

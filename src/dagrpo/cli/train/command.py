@@ -34,7 +34,7 @@ def train(
     state: Annotated[Path | None, typer.Option(help="a saved state to start from, not the initial checkpoint")] = None,
     seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
 ) -> None:
-    """Take one half of training steps of params.yaml, outside of the DAG. Training itself is `snakemake --cores all target`."""
+    """Run one half of training steps of params.yaml, outside of the DAG. Whole steps are run by `snakemake --cores all target`."""
     from dagrpo.config.schema import read_params
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
@@ -145,7 +145,7 @@ def require_own_folder(folder: Path) -> None:
 
 
 def tables_in(path: Path, steps: Sequence[int] | None) -> dict[int, Path]:
-    """Return the rollouts of the requested steps, or of all, by step, ascending. `given`: a file, or a folder of them.
+    """Return the rollouts of the requested steps, or of all, by step, ascending. `path`: a file, or a folder of them.
 
     Raises UserError if there is no table, or one is missing.
     """

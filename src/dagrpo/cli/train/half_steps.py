@@ -1,6 +1,6 @@
-"""First half of steps: sample, grade, compute advantages, write.
+"""The two halves of training steps: rollouts, and updates from them.
 
-The policy is not updated.
+The first half samples, grades, and computes advantages; the second opens no engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

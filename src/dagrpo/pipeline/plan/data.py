@@ -12,7 +12,7 @@ CARD = "card.json"
 
 
 def problems_of(params: Params, task: str, split: str) -> int | None:
-    """Return the number of problems of a split; None where that is known only once the stage prepare has run."""
+    """Return the number of problems of a split; None if it is known only once the stage prepare has run."""
     count = _on_card(params, task, "counts", split)
     if isinstance(count, int):
         return count
@@ -25,14 +25,14 @@ def problems_of(params: Params, task: str, split: str) -> int | None:
 
 
 def usual_prompt(params: Params, task: str, split: str) -> int:
-    """Return the tokens of the median prompt, as the stage prepare has counted them, else as many as are allowed."""
+    """Return the tokens of the median prompt, as counted by the stage prepare, else the most that are allowed."""
     lengths = _on_card(params, task, "prompt_tokens", "splits", split)
     median = lengths.get("median") if isinstance(lengths, dict) else None
     return median if isinstance(median, int) else params.training.max_prompt_tokens
 
 
 def _on_card(params: Params, task: str, *keys: str) -> Any:
-    """Return a value of the card; None where there is no card, or it does not say."""
+    """Return a value of the card; None without a card, or without that value."""
     try:
         value: Any = read_object(Path("data", params.experiment.name, task, CARD))
     except UserError:  # none yet, or damaged

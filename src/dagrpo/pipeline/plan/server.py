@@ -1,4 +1,4 @@
-"""The memory of SGLang servers, the policy's and the teacher's."""
+"""Memory of SGLang servers, the policy's and the teacher's."""
 
 from collections.abc import Iterator
 
@@ -51,6 +51,6 @@ def _items(shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bo
 
 
 def _key_value_heads(shape: Shape) -> int:
-    """Return how many there are: of more ranks, several hold the same head."""
+    """Return the number of key-value heads in memory: with more ranks than heads, several hold the same one."""
     text = shape.model.config.get_text_config()
     return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
