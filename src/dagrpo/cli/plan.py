@@ -30,20 +30,22 @@ def plan(
     presets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="names of presets, laid over each other as `dagrpo use` does; none: params.yaml", autocompletion=names
+            help="names of presets, each applied over the previous one; by default params.yaml", autocompletion=names
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", help="plan for such a GPU, such as H100; else this machine", autocompletion=gpus),
+        typer.Option(
+            "--gpu", help="plan for this type of GPU, such as H100; by default this machine", autocompletion=gpus
+        ),
     ] = None,
     memory: Annotated[
-        float | None, typer.Option("--memory", min=0.01, help="plan for GPUs with so many GiB each")
+        float | None, typer.Option("--memory", min=0.01, help="plan for GPUs with this memory, in GiB")
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online", help="fetch a model's config.json from the hub where this machine has none")
+        bool, typer.Option("--online", help="fetch a model's config.json from the hub if this machine has none")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object; bytes and seconds")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object, in bytes and seconds")] = False,
 ) -> None:
     """Estimate the memory and time of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
     from dagrpo.config.project import require_own_code

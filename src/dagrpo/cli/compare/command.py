@@ -14,9 +14,9 @@ def compare(
     experiments: Annotated[
         list[str], typer.Argument(metavar="A B [C ...]", help="names of experiments, or folders", autocompletion=names)
     ],
-    which: Annotated[Which, typer.Option(help="whose scores: those of base or of trained")] = "trained",
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object")] = False,
-    html: Annotated[Path | None, typer.Option(help="also write it as a page to this file")] = None,
+    which: Annotated[Which, typer.Option(help="policy to compare: base or trained")] = "trained",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object")] = False,
+    html: Annotated[Path | None, typer.Option(help="also write an HTML page to this file")] = None,
 ) -> None:
     """Compare experiments: which is better, by how much, and the differences in parameters, data, code, environment and runtime."""
     from dagrpo.cli.compare.comparison import compare as compared

@@ -17,8 +17,8 @@ LONGEST = 200
 
 
 def doctor(
-    online: Annotated[bool, typer.Option("--online", help="also ask whether the hub answers")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per line")] = False,
+    online: Annotated[bool, typer.Option("--online", help="also check that the hub answers")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: a list with an object per line")] = False,
 ) -> None:
     """Check this machine and suggest fixes; exit code 1 if something that runs need is missing."""
     from dagrpo.cli.doctor import machine, software

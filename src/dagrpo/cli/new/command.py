@@ -66,11 +66,9 @@ PLACES = {
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="what to begin")],
-    name: Annotated[str, typer.Argument(help="of the file, and by which params.yaml knows it")],
-    package: Annotated[
-        Path | None, typer.Option(help="the folder of a package of your own, instead of this repository")
-    ] = None,
+    kind: Annotated[Kind, typer.Argument(help="kind of plug-in")],
+    name: Annotated[str, typer.Argument(help="name of the file, and of the plug-in in params.yaml")],
+    package: Annotated[Path | None, typer.Option(help="folder of your own package; by default this repository")] = None,
 ) -> None:
     """Write a working task, verifier, loss or tool with its test, as a start."""
     plugin = write(kind, name, package)
