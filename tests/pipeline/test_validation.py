@@ -90,7 +90,7 @@ def test_an_environment_that_is_not_named_is_asked_for() -> None:
 
 
 def test_a_program_that_cannot_be_started_is_refused_before_any_work() -> None:
-    with pytest.raises(UserError, match=r"^rollout\.agent\.command: the program `pyhton` does not exist"):
+    with pytest.raises(UserError, match=r"^rollout\.agent\.command: there is no program `pyhton`"):
         _check("arithmetic", "arithmetic", rollout={"agent": {"name": "program", "command": ["pyhton", "agent.py"]}})
 
 

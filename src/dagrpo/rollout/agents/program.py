@@ -153,7 +153,7 @@ def require_command(command: Sequence[str]) -> None:
     """
     if shutil.which(command[0]) is None:
         raise UserError(
-            f"{KEY}: the program `{one_line(command[0], LONGEST)}` does not exist or is not executable: {_nearest(command[0])}install it, "
+            f"{KEY}: there is no program `{one_line(command[0], LONGEST)}` that can be started: {_nearest(command[0])}install it, "
             "or give its path."
         )
     script = _script(command)
