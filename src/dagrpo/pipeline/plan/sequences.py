@@ -1,14 +1,19 @@
-"""Greatest lengths of sequences, and the number computed at once."""
+"""Greatest lengths of sequences, numbers of problems, and micro-batches."""
 
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
 from dagrpo.data.task import get_task
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
+from dagrpo.utils.files import read_object
 
 CHARACTERS_PER_TOKEN = 3  # of a tool's result; of a fresh model, which reads characters, 1
+CARD = "card.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +116,34 @@ def _within(budget: int, samples: int, own: int, once: int) -> int:
     """
     groups, rest = divmod(budget, samples * own + once)
     return max(groups * samples + max((rest - once) // own, 0), 1)
+
+
+def problems_of(params: Params, task: str, split: str) -> int | None:
+    """Return the number of problems of a split; None if it is known only once the stage prepare has run."""
+    count = _on_card(params, task, "counts", split)
+    if isinstance(count, int):
+        return count
+    generated: Any = getattr(params.data, task, None)
+    count = getattr(generated, split, None) if isinstance(generated, Section) else None
+    most = params.data.max_train if split == "train" else params.data.max_test
+    if not isinstance(count, int):
+        return None
+    return count if most is None else min(count, most)
+
+
+def usual_prompt(params: Params, task: str, split: str) -> int:
+    """Return the tokens of the median prompt, as counted by the stage prepare, else the most that are allowed."""
+    lengths = _on_card(params, task, "prompt_tokens", "splits", split)
+    median = lengths.get("median") if isinstance(lengths, dict) else None
+    return median if isinstance(median, int) else params.training.max_prompt_tokens
+
+
+def _on_card(params: Params, task: str, *keys: str) -> Any:
+    """Return a value of the card; None without a card, or without that value."""
+    try:
+        value: Any = read_object(Path("data", params.experiment.name, task, CARD))
+    except UserError:  # none yet, or damaged
+        return None
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
