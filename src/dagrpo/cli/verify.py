@@ -42,9 +42,9 @@ class RawData:
         return pictures.sha256, pictures.bytes
 
 
-def raw_data(made: Made) -> Iterator[RawData]:
+def raw_data(record: Made) -> Iterator[RawData]:
     """Yield the raw files that an execution of the stage prepare read."""
-    for path in made.outputs:
+    for path in record.outputs:
         if Path(path).name != CARD or not Path(path).is_file():
             continue
         try:
@@ -54,7 +54,7 @@ def raw_data(made: Made) -> Iterator[RawData]:
         if not are_digests(card.get("raw")):
             continue
         for name, digest in card["raw"].items():
-            place, column = _locate(card, name, made.params)
+            place, column = _locate(card, name, record.params)
             yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
 
 
@@ -108,18 +108,18 @@ class Verified:
 
 def verify(experiment: str) -> list[Verified]:
     """Return the state of every file. Raises UserError for a missing or damaged record."""
-    made = all_made(experiment)
-    if not made:
+    records = all_made(experiment)
+    if not records:
         raise UserError(
             f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
         )
-    outputs = [verified for each in made for verified in _outputs(each)]
-    known = {verified.path for verified in outputs} | {str(each.provenance) for each in made}
-    return [*_raw(made), *outputs, *_inputs(made), *_unknown(experiment, known)]
+    outputs = [verified for each in records for verified in _outputs(each)]
+    recorded = {verified.path for verified in outputs} | {str(each.provenance) for each in records}
+    return [*_raw(records), *outputs, *_inputs(records), *_unknown(experiment, recorded)]
 
 
-def _raw(made: Sequence[Made]) -> Iterator[Verified]:
-    for raw in (raw for each in made if each.stage == "prepare" for raw in raw_data(each)):
+def _raw(records: Sequence[Made]) -> Iterator[Verified]:
+    for raw in (raw for each in records if each.stage == "prepare" for raw in raw_data(each)):
         if raw.place is None:
             yield Verified(
                 path=raw.name, state=State.UNKNOWN, description="raw data that is not on this machine", bytes=0
@@ -133,12 +133,12 @@ def _raw(made: Sequence[Made]) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
 
 
-def _outputs(made: Made) -> Iterator[Verified]:
-    for path, digest in made.outputs.items():
-        verified = _file(Path(path), digest, f"output of {made.what}")
+def _outputs(record: Made) -> Iterator[Verified]:
+    for path, digest in record.outputs.items():
+        verified = _file(Path(path), digest, f"output of {record.what}")
         yield verified
         if Path(path).name == MANIFEST and verified.state == State.WHOLE:
-            yield from _folder(Path(path), f"in a folder of {made.what}")
+            yield from _folder(Path(path), f"in a folder of {record.what}")
 
 
 def _folder(manifest: Path, description: str) -> Iterator[Verified]:
@@ -153,10 +153,10 @@ def _folder(manifest: Path, description: str) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, description=description, bytes=entry.bytes)
 
 
-def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
+def _inputs(records: Sequence[Made]) -> Iterator[Verified]:
     """Yield the state of each input against its maker's record; an input that no stage here wrote is read."""
-    makers = {path: (each, digest) for each in made for path, digest in each.outputs.items()}
-    for each in made:
+    makers = {path: (each, digest) for each in records for path, digest in each.outputs.items()}
+    for each in records:
         for path, digest in each.inputs.items():
             if path in makers:
                 maker, recorded = makers[path]
@@ -172,10 +172,10 @@ def _is_record(path: str) -> bool:
     return path.endswith(PROVENANCE)
 
 
-def _unknown(experiment: str, known: set[str]) -> Iterator[Verified]:
+def _unknown(experiment: str, recorded: set[str]) -> Iterator[Verified]:
     for top in TOPS:
         for path in sorted(Path(top, experiment).rglob("*")):
-            if path.is_file() and str(path) not in known and not any(part.startswith(".") for part in path.parts):
+            if path.is_file() and str(path) not in recorded and not any(part.startswith(".") for part in path.parts):
                 yield Verified(path=str(path), state=State.UNKNOWN, description="on no record", bytes=0)
 
 

@@ -66,8 +66,8 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
 def _no_scores(name: str, folder: Path) -> str:
     if folder.is_dir():
         return f"{folder} has no scores yet: run the experiment to its stage score, then compare it."
-    known = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
-    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, known)}."
+    names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
+    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}."
 
 
 def _problems(evaluation: Evaluation) -> list[Problem]:

@@ -134,7 +134,7 @@ def render(comparison: Comparison) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    groups = [(group, list(found)) for group, found in groupby(comparison.differences, lambda each: each.group)]
+    groups = [(group, list(members)) for group, members in groupby(comparison.differences, lambda each: each.group)]
     html = environment.get_template(TEMPLATE).render(
         comparison=comparison,
         groups=groups,

@@ -45,7 +45,7 @@ def _table(findings: Sequence["Finding"]) -> "Table":
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for each in findings:
-        text = Text(one_line(each.found, LONGEST))
+        text = Text(one_line(each.detail, LONGEST))
         if not each.is_there:
             text.append(f"\n{each.remedy}", style="dim")
         table.add_row(Text(each.state, STYLES[each.state]), each.name, text)

@@ -11,7 +11,7 @@ class Finding:
     """One line of the report. Never holds a secret: of a credential only its presence."""
 
     name: str  # "GPU"
-    found: str  # as text; for a missing item, the fault
+    detail: str  # as text; for a missing item, the fault
     is_there: bool = True
     is_needed: bool = True  # without it, runs fail; else they do without
     remedy: str = ""  # a command, or what to do, where it is missing

@@ -133,8 +133,8 @@ def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tu
     """Yield each sequence that the trainer sees, special tokens included."""
     for number, segments in enumerate(samples, start=1):
         tokens = sum(len(segment.token_ids) for segment in segments)
-        written = sum(len(segment.token_ids) for segment in segments if segment.written)
-        yield f"tokens {number}", Text(f"{tokens:,} tokens, {written:,} of them trained on", style=LABEL)
+        trained = sum(len(segment.token_ids) for segment in segments if segment.written)
+        yield f"tokens {number}", Text(f"{tokens:,} tokens, {trained:,} of them trained on", style=LABEL)
         for segment in segments:
             label, style = ("wrote", WRITTEN) if segment.written else ("given", CONTEXT)
             yield label, Text(visible(decode(segment.token_ids)), style=style)

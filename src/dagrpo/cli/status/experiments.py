@@ -172,17 +172,17 @@ def all_failures() -> dict[str, list[Failure]]:
 
 
 def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
-    made, damaged = _records(name)
+    records, damaged = _records(name)
     is_selected = today.held is not None and today.held.experiment.name == name
     runner = runner_of(name) or (driver() if is_selected else None)
-    params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
+    params = today.held if is_selected else next(filter(None, map(today.params_of, records)), None)
     jobs = expected(params, name) if params is not None else None
-    current = [each for each in made if jobs is None or each.provenance in jobs]
+    current = [each for each in records if jobs is None or each.provenance in jobs]
     stale = (
         *_removed(current, jobs or []),
         *(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each))),
     )
-    is_complete = any(each.stage == "report" for each in made) if jobs is None else len(current) == len(jobs)
+    is_complete = any(each.stage == "report" for each in records) if jobs is None else len(current) == len(jobs)
     return Status(
         experiment=name,
         state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
@@ -197,10 +197,10 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     )
 
 
-def _removed(made: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
+def _removed(records: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
     """Yield stages whose outputs other stages have read, and whose outputs and records are all removed."""
-    read = {Path(path).parent for each in made for path in each.inputs}
-    recorded = {each.provenance for each in made}
+    read = {Path(path).parent for each in records for path in each.inputs}
+    recorded = {each.provenance for each in records}
     for provenance in jobs:
         job = stage_and_seed(str(provenance))
         if provenance not in recorded and provenance.parent in read and not provenance.exists() and job is not None:
@@ -209,13 +209,13 @@ def _removed(made: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
 
 
 def _records(name: str) -> tuple[list[Made], list[str]]:
-    made, damaged = list[Made](), list[str]()
+    records, damaged = list[Made](), list[str]()
     for path in provenances_of(name):
         try:
-            made.append(read_made(path))
+            records.append(read_made(path))
         except UserError as error:
             damaged.append(str(error))
-    return made, damaged
+    return records, damaged
 
 
 def _state(is_running: bool, failures: Sequence[Failure], is_stale: bool, is_complete: bool) -> State:
