@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not each.is_there:
             print(f"{each.state}: {each.name}: {each.detail}\n    {each.remedy}", file=sys.stderr)
     if any(each.is_trouble for each in checked):
-        print("Nothing was installed or removed. Fix what is missing, then run the same command again.", file=sys.stderr)
+        print(
+            "Nothing was installed or removed. Fix what is missing, then run the same command again.", file=sys.stderr
+        )
         raise SystemExit(1)
 
 

@@ -15,7 +15,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import shown
 from dagrpo.rollout.table import sighted, without_discarded
 from dagrpo.rollout.transcript import Segment, Transcript, best_and_worst, segments, transcript
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
     *("task", "problem_index", "sample_index", "prompt", "completion", "prompt_ids", "completion_ids"),
