@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dagrpo.rollout.failed_programs import FailedPrograms
+from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.trainer import checks
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable

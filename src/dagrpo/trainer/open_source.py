@@ -7,9 +7,9 @@ from typing import Any
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.prompts import tools_of
+from dagrpo.rollout.sampling import context_tokens
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import prefetch_state
 from dagrpo.trainer.batches.prefetch import PendingBatches, Prefetch, version_of
@@ -97,7 +97,7 @@ def _source(
 
 def _agent(setup: Setup) -> AbstractContextManager[OpenAgent]:
     run = setup.run
-    around = Surroundings(
+    around = AgentEnv(
         folder=run.state / AGENT,
         passages=run.passages,
         max_new_tokens=run.rollout.max_new_tokens,

@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.budget import Budget

@@ -1,6 +1,6 @@
-"""First half of steps: sample, grade, compute advantages, write.
+"""The two halves of training steps: rollouts, and updates from them.
 
-The policy is not updated.
+The first half samples, grades, and computes advantages; the second opens no engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,19 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.cli.replay.policy import UpdatedPolicy
+from dagrpo.cli.replay.recorded_step import pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.open import open_engine
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.batches.step_sampler import StepSampler
+from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.open_source import open_source
 from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.saver import AHEAD, PROMPTS
 from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.source import SamplingSource
-from dagrpo.trainer.step_metrics import rollout_rows
+from dagrpo.trainer.step_metrics import rollout_rows, update_metrics, with_plugins
+from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import write_parquet
@@ -92,3 +96,32 @@ def _require_known_prompts(run: TrainingRun, start: state.SavedState) -> None:
             "training.dynamic_sampling or training.retire_at that does not follow from their number: start from a state of the "
             "run (.state/<run>/step_N)."
         )
+
+
+def update_from(
+    run: TrainingRun, tables: Mapping[int, Path], start: state.SavedState | None, world: World
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Update the policy from each step's table, and yield its figures. At the end, write state, figures and digests.
+
+    The advantages are those in the tables. `start`: the state to resume from; None: the initial checkpoint. Raises UserError if
+    a table is of another step, or of another policy's rollouts.
+    """
+    policy = UpdatedPolicy(run, world, activation_checkpointing=run.runtime.training.activation_checkpointing)
+    pictures = pictures_of(run.initial, run.train_split)
+    if start is not None:
+        policy.load(start)
+    budget, digests = policy.budget(run.runtime.training), dict[int, StepDigests]()
+    rows: list[dict[str, float]] = []
+    for step, table in tables.items():
+        recorded = read_step(table, run.training, pictures)
+        if recorded.step != step:
+            raise UserError(f"{table} has the rollouts of step {recorded.step}: name it {step_file(recorded.step)}.")
+        stats = policy.update(step, recorded.batch, budget)
+        digests[step] = stats.digests
+        own = update_metrics(stats, recorded.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
+        rows.append(with_plugins(own, stats))
+        yield step, rows[-1]
+    policy.save(run.state, max(tables))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    write_parquet(run.metrics, pa.table({"step": list(tables), **columns}))
+    write_parquet(run.metrics.with_name(FILE), digest_table(digests))
