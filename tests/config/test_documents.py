@@ -152,7 +152,7 @@ def test_every_key_of_a_plug_in_is_read_by_its_own_code(plugins: Plugins[Any], n
 
 
 def test_there_are_plug_ins_of_every_kind_with_keys_to_prove() -> None:
-    kinds = {"advantage", "loss", "correction", "term", "component", "agent", "tool", "chat format"}
+    kinds = {"advantage", "loss", "correction", "term", "component", "agent", "tool", "chat format", "trainer backend"}
     assert {plugins.what for plugins, _ in PLUGGED} == kinds
 
 

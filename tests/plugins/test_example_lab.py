@@ -75,6 +75,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "tool": [],
         "fresh_tool": [],
         "interaction": [],
+        "backend": ["dagrpo.trainer.backends.fsdp"],
     }
 
 

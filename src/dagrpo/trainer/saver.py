@@ -5,6 +5,7 @@ from typing import Any
 
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import prefetch_state
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.source import RolloutSource
 from dagrpo.trainer.update import PolicyUpdate
@@ -27,7 +28,7 @@ class Saver:
 
     def save_if_due(self, finished: int) -> None:
         """Write the state after `finished` steps if runtime.training.save_every asks for it, or the run is at its end."""
-        if finished % self._setup.run.runtime.training.save_every == 0 or finished == self._setup.run.training.steps:
+        if _is_due(finished, self._setup.run):
             self.save(finished)
 
     def save(self, finished: int) -> None:
@@ -44,3 +45,7 @@ class Saver:
         model, optimizer = setup.policy.model, setup.optimizer
         state.save(run.state, finished, model, optimizer, setup.world, notes, keep, setup.base, beside)
         self._saved = finished
+
+
+def _is_due(finished: int, run: TrainingRun) -> bool:
+    return finished % run.runtime.training.save_every == 0 or finished == run.training.steps
