@@ -19,7 +19,10 @@ WORDS = re.compile(
 )
 DESCRIPTION = re.compile(r"(What|Whether|Who|Whom|Whose|Of|That|Those|So|As|None|Nothing|Nobody|The same)(?![-\w])")
 PAGES = ("README.md", "SECURITY.md", "docs/**/*.md", "examples/**/*.md")
-LEFT_OUT = ("docs/parameters.md", "docs/glossary.md")  # generated from checked descriptions; names the words that it replaces
+LEFT_OUT = (
+    "docs/parameters.md",
+    "docs/glossary.md",
+)  # generated from checked descriptions; names the words that it replaces
 CODE = re.compile(r"^(```|~~~).*?^\1|^(?: {4}|\t).*?$|`[^`\n]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 PAGE_WORDS = re.compile(r"\b(a try|tries|gates)\b")  # an override run, a check or filter
 ARTICLE = re.compile(r"(The|A|An|One|Every|Each|All|Some)(?! [=~])\b(?![-_])")
