@@ -125,7 +125,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"algorithm": {"loss": {"name": "kl_cov"}}},
-            "with training.mini_batches 1 there is none: set training.mini_batches to 2",
+            "training.mini_batches 1 makes one update: set training.mini_batches to 2",
         ),
         ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
         ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),

@@ -11,6 +11,6 @@ def require_own_code() -> None:
     here, running = Path("src/dagrpo").resolve(), Path(dagrpo.__file__).resolve().parent
     if here.is_dir() and here != running:
         raise UserError(
-            f"This folder has a dagrpo of its own, and the one that runs is {running}: start it with "
+            f"This folder has its own dagrpo, but the running one is {running}: start it with "
             "`PYTHONPATH=src dagrpo ...`, or set this folder up with `make setup`."
         )

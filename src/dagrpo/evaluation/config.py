@@ -27,7 +27,7 @@ class Sampling(Section):
     )
     without_pictures: bool = Field(
         True,
-        description="Of a task with pictures, have each problem also answered greedily without them: what the text alone gives.",
+        description="Also answer each problem of a task with pictures greedily without them: the score of the text alone.",
     )
 
     @model_validator(mode="after")
@@ -54,5 +54,5 @@ class Evaluation(Section):
         False,
         description="Evaluate also tasks whose tool or user knows the answer; each of their scores is then marked (oracle).",
     )
-    sampling: Sampling = Field(Sampling(), description="What is generated (stage sample).")
-    scoring: Scoring = Field(Scoring(), description="How it is graded (stage score).")
+    sampling: Sampling = Field(Sampling(), description="Sampling of the evaluation (stage sample).")
+    scoring: Scoring = Field(Scoring(), description="Grading of the evaluation (stage score).")

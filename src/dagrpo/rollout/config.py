@@ -22,7 +22,7 @@ class Conversation(Section):
     """The settings of an attempt, in training and in evaluation alike."""
 
     agent: Annotated[Limits, Chosen(AGENTS)] = Field(
-        _TOOL_AGENT, description="Who makes an attempt: our own loop of turns and tools, or a program."
+        _TOOL_AGENT, description="The agent: the loop of turns and tools, or a program."
     )
     tools: Annotated[dict[str, ToolSection], Several(TOOLS)] = Field(
         {},

@@ -41,7 +41,9 @@ class Limits(Choice):
     max_result_characters: Annotated[int, Field(ge=16, le=MOST_CHARACTERS)] = Field(
         2000, description="Characters of a tool's result; what is longer is cut."
     )
-    keep_of_result: Literal["head", "tail", "both"] = Field("both", description="What of a long result is kept.")
+    keep_of_result: Literal["head", "tail", "both"] = Field(
+        "both", description="Part of a long result that the policy reads."
+    )
     parallel_calls: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         4, description="Calls of one turn that run at the same time; all are answered, in their order."
     )

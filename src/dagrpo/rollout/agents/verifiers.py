@@ -30,7 +30,7 @@ class Config(Limits):
     """A taskset of the package `verifiers` (0.4)."""
 
     taskset: str = Field("", description="Module of the taskset, on PYTHONPATH or installed in the environment.")
-    parameters: Unchecked = Field({}, description="Of the taskset.")
+    parameters: Unchecked = Field({}, description="Parameters of the taskset.")
     harness: str = Field("null", description="Which of the package's agents asks the policy.")
     lock: str = Field(LOCK, description="Packages of the environment.")
     environment: str = Field(ENVIRONMENT, description="Folder of the environment; made when first needed.")
