@@ -18,7 +18,7 @@ WORDS = re.compile(
     r"handed over|goes on|go on from|taken over|takes over|is made of|no more than that))\b"
 )
 DESCRIPTION = re.compile(r"(What|Whether|Who|Whom|Whose|Of|That|Those|So|As|None|Nothing|Nobody|The same)(?![-\w])")
-PAGES = ("README.md", "SECURITY.md", "CHANGES.md", "docs/**/*.md", "examples/**/*.md")
+PAGES = ("*.md", "packages/*/README.md", "docs/**/*.md", "examples/**/*.md")
 LEFT_OUT = (
     "docs/parameters.md",
     "docs/glossary.md",
