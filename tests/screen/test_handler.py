@@ -64,7 +64,7 @@ def test_a_mistake_is_one_panel_with_its_sentence_log_and_command(monkeypatch: p
         "row 3: the prompt is too long.",
         "Log: logs/train.log",
         "",
-        "When that is mended, this goes on:",
+        "After fixing this, resume with:",
         "snakemake --cores all target",
     ]
 
