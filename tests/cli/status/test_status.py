@@ -12,11 +12,11 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.status.terminal import duration
 from dagrpo.pipeline.failure_report import Failure, path_of
 from dagrpo.pipeline.locks import RUNNING
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.checksummed_json import write_sealed
+from dagrpo.utils.console import duration
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder
 from dagrpo.utils.process import Process
