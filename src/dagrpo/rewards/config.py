@@ -1,6 +1,6 @@
 """Section `reward`: grading of completions, and the reward's components."""
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,9 @@ from dagrpo.core.plugged import NameOf, Several
 from dagrpo.core.section import EXTRACTION, Extractor, Seconds, Section
 from dagrpo.rewards.components import COMPONENTS, Weighted
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 _ACCURACY: Any = {"accuracy": {}}
 
@@ -48,3 +51,9 @@ class Reward(Section):
         if twice:
             raise UserError(f"two reward.components are called {twice[0]} in metrics: rename one of them in its module")
         return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if one of the components cannot work with the other parameters."""
+        for name, config in self.components.items():
+            if config.weight:
+                COMPONENTS.get(name).check(config, params)

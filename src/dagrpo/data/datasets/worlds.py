@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dagrpo.core.section import Seed, Share
+from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Example
 from dagrpo.data.demonstration import called, result, said
 from dagrpo.data.generated import demonstrating, generated
-from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
 from dagrpo.data.world import Person, World, names, world
 from dagrpo.tools.retrieval import Passage
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from dagrpo.data.config import Data
 
 
-class Config(GeneratedTask):
+class Config(Section):
     """Questions about made-up people, firms and places, with a search."""
 
     seed: Seed = Field(0, description="Seed of both worlds.")

@@ -78,13 +78,6 @@ def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
     return lowest
 
 
-def check_components(params: "Params") -> None:
-    """Raise UserError where one of reward.components cannot work with the other parameters."""
-    for name, config in params.reward.components.items():
-        if config.weight:
-            COMPONENTS.get(name).check(config, params)
-
-
 def value_of(name: str, judged: Judged, config: Weighted) -> float:
     """Return one component, unweighted."""
     return COMPONENTS.get(name).function(judged, config)
