@@ -41,7 +41,7 @@ from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import store, ui
 from dagrpo.trainer.history import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
-from dagrpo.utils.checksummed_json import read_sealed, write_sealed
+from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of, listed_files
@@ -134,7 +134,7 @@ def _make_state(state: Path) -> None:
     digests = StepDigests(computed=COMPUTED, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
     Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward/mean": 1.0}, {}, digests)
     write_json(state / "run.json", {"seed": 0, "rollouts": f"{RUN}/rollouts/manifest.json", "training": {"steps": 2}})
-    write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})
+    write_checksummed(state / "state.json", {"step": 1, "notes": None, "files": {}})
 
 
 def _make_databases(folder: Path) -> None:
@@ -225,7 +225,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: Record(Path(".state/tiny")).require_whole(1),
         (".state/tiny/metrics/step_00001.json", ".state/tiny/rollouts/step_00001.parquet"),
     ),
-    "state": (lambda: read_sealed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
+    "state": (lambda: read_checksummed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
     "earlier failure": (lambda: failure_report.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
     "failure on the screen": (
         lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),

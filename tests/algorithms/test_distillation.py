@@ -11,7 +11,7 @@ from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.algorithms.tokens import TokenLoss
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 WITH_SOLUTION = {"source": "initial", "prompt": "with_solution"}
 DISTILS: dict[str, Any] = {"loss": {"name": "on_policy_distillation"}, "teacher": WITH_SOLUTION}

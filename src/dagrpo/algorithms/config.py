@@ -11,7 +11,7 @@ from dagrpo.algorithms.losses import LOSSES, aggregation_of, check_loss
 from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.algorithms.terms import TERMS, Weighed, check_terms, computed
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice, Chosen, Several
+from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import Section
 
 if TYPE_CHECKING:

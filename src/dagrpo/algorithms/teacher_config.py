@@ -55,13 +55,13 @@ class Teacher(Section):
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> Self:
-        wanted = {"folder": ("folder",), "hub": ("repository", "revision")}.get(self.source, ())
+        required = {"folder": ("folder",), "hub": ("repository", "revision")}.get(self.source, ())
         for key in ("folder", "repository", "revision"):
-            if (getattr(self, key) is not None) != (key in wanted):
-                remedy = "give it" if key in wanted else "set it to null, or choose the source that reads it"
+            if (getattr(self, key) is not None) != (key in required):
+                remedy = "give it" if key in required else "set it to null, or choose the source that reads it"
                 raise UserError(
                     f"algorithm.teacher.source is {self.source} and algorithm.teacher.{key} is "
-                    f"{'null' if key in wanted else 'given'}: {remedy}"
+                    f"{'null' if key in required else 'given'}: {remedy}"
                 )
         require_commit(self.revision, "algorithm.teacher.revision")
         return self

@@ -38,10 +38,10 @@ class TokenBatch:
         """exp(logprob - anchor), as far as exp() says something. [tokens] -> [tokens]"""
         return (self.logprobs - anchor).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
-    def only(self, kept: torch.Tensor) -> TokenBatch:
+    def only(self, mask: torch.Tensor) -> TokenBatch:
         """Return some of its tokens, by a mask; sequences keep their numbers, also those that have none left."""
         values = ((name, getattr(self, name)) for name in _PER_TOKEN)
-        tensors: dict[str, Any] = {name: None if value is None else value[kept] for name, value in values}
+        tensors: dict[str, Any] = {name: None if value is None else value[mask] for name, value in values}
         return replace(self, **tensors)
 
     @property

@@ -80,9 +80,9 @@ def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        found = list(mistakes(error.errors(include_url=False)))
+        faults = list(mistakes(error.errors(include_url=False)))
     known = all_keys()
-    raise UserError(sentences((mistake.sentence(source, known) for mistake in found), len(found)))
+    raise UserError(sentences((mistake.sentence(source, known) for mistake in faults), len(faults)))
 
 
 def read_params(path: Path) -> Params:

@@ -35,12 +35,15 @@ def _urls(source: Source) -> dict[str, list[str]]:
 
     `datasets` gets an empty folder. In its shared cache it would, when the hub does not answer, use whichever commit it finds.
     """
-    from dagrpo.utils.hub import require_answer, told_in_a_sentence
+    from dagrpo.utils.hub import readable_hub_errors, require_answer
 
     require_answer(_wanted(source))
     import datasets  # 1 to 4 s, and only a hub that answers needs it
 
-    with told_in_a_sentence(_wanted(source), datasets.exceptions.DatasetsError), tempfile.TemporaryDirectory() as cache:
+    with (
+        readable_hub_errors(_wanted(source), datasets.exceptions.DatasetsError),
+        tempfile.TemporaryDirectory() as cache,
+    ):
         builder = datasets.load_dataset_builder(
             source.repository, source.configuration, revision=source.revision, cache_dir=cache
         )
@@ -62,9 +65,9 @@ def _file(source: Source, url: str) -> RawFile:
 def _fetch(source: Source, name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    from dagrpo.utils.hub import told_in_a_sentence
+    from dagrpo.utils.hub import readable_hub_errors
 
-    with told_in_a_sentence(_wanted(source)):
+    with readable_hub_errors(_wanted(source)):
         return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
 
 

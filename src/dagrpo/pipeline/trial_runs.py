@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.config.configuration import configuration_digest
-from dagrpo.config.overlay import flat
+from dagrpo.config.overlay import configuration_digest, flat
 from dagrpo.config.schema import Params
 from dagrpo.core.experiment import Experiment
 from dagrpo.tracking.variations import TRY

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import NameOf, Several
+from dagrpo.core.plugin_sections import NameOf, Several
 from dagrpo.core.section import EXTRACTION, Extractor, Seconds, Section
 from dagrpo.rewards.components import COMPONENTS, Weighted
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier

@@ -68,10 +68,10 @@ def without_tags_at_the_end(text: str, tag: re.Pattern[str]) -> str:
     end = len(text)
     while text.endswith(">", 0, end):
         window = text[max(0, end - _LONGEST_END_TOKEN) : end]
-        found = tag.search(window)
-        if found is None:
+        match = tag.search(window)
+        if match is None:
             break
-        end -= len(window) - found.start()
+        end -= len(window) - match.start()
         while end and text[end - 1].isspace():
             end -= 1
     return text[:end]

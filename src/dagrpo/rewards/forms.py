@@ -110,10 +110,10 @@ def _equation(text: str) -> Form | None:
     last = _single(parts[-1])
     if last.kind != "number":
         return None
-    named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
-    if not named and len(parts) == 2 and _single(parts[0]).kind == "formula":
+    is_named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
+    if not is_named and len(parts) == 2 and _single(parts[0]).kind == "formula":
         return None  # \\sqrt{16} = 4: math-verify tells whether it is true
-    middle = parts[1:-1] if named else parts[:-1]
+    middle = parts[1:-1] if is_named else parts[:-1]
     return last if all(_says(part, last.value) or _is_name(part) for part in middle) else _words(text)
 
 

@@ -27,10 +27,10 @@ def equal(answer: str, ground_truth: str) -> bool | None:
     number, truth = plain_number(answer), truth_number(ground_truth)
     if number is not None and truth is not None:
         return number == truth
-    said = read(ground_truth)
-    if said.kind == "words" and not balanced(ground_truth):
+    expected = read(ground_truth)
+    if expected.kind == "words" and not balanced(ground_truth):
         raise UserError(no_latex(ground_truth))
-    return _equal(read(answer), said)
+    return _equal(read(answer), expected)
 
 
 def _equal(answer: Form, truth: Form) -> bool | None:
@@ -72,8 +72,8 @@ def _sets_in(form: Form) -> int:
     return sum(value.latex.startswith("\\{") for value in form.values)
 
 
-def shown(text: str) -> str:
-    """Return a text as math-verify is shown it: undressed, with every argument in braces, without a unit."""
+def for_math_verify(text: str) -> str:
+    """Return a text as math-verify gets it: undressed, with every argument in braces, without a unit."""
     form = read(text)
     return text if form.kind == "words" else form.latex
 
@@ -85,7 +85,7 @@ def check(ground_truth: str) -> None:
         raise UserError("the ground truth is empty: give the answer as a number or in LaTeX.")
     if truth_number(text) is not None or read(text).kind == "number" or _WORDS.fullmatch(text):
         return
-    if _checking().compare([Comparison(answer=None, ground_truth=shown(text))]) != ["right"]:
+    if _checking().compare([Comparison(answer=None, ground_truth=for_math_verify(text))]) != ["right"]:
         raise UserError(no_latex(text))
 
 

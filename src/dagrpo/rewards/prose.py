@@ -145,8 +145,8 @@ def _without_a_layer(token: str) -> str:
     wrapper = _WRAPPER.match(bare)
     if wrapper and bare.count("{") > bare.count("}"):
         bare = bare[wrapper.end() :]
-    named = _NAMED.match(bare)
-    return bare[named.end() :] if named and named.end() < len(bare) else bare
+    name = _NAMED.match(bare)
+    return bare[name.end() :] if name and name.end() < len(bare) else bare
 
 
 def _end_of_tags(token: str) -> int:

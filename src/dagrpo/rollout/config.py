@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.chat.renderers import CHATS
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice, Chosen, Several
+from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
 from dagrpo.rollout.agents import AGENTS, Limits, check_agent
 from dagrpo.tools import TOOLS, ToolSection

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.tools import InfrastructureFailure
 from dagrpo.tools.connections.own_code import imported, trusted_result_of
@@ -61,7 +61,7 @@ def _reward(name: str, returned: Any) -> float | None:
         return None if reward is None else as_reward(reward)
     except (TypeError, ValueError):
         raise UserError(
-            f"{name} returns {shown(returned)} for one attempt: return a list of one finite number below 1e30."
+            f"{name} returns {brief(returned)} for one attempt: return a list of one finite number below 1e30."
         ) from None
     except Exception as error:  # the border to other people's code: a generator works when it is read
         raise InfrastructureFailure(f"{name} raised {type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 from dagrpo.rewards.components import lowest_reward
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch, whitened
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, masked, ratios
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dagrpo.algorithms.aggregation import Aggregation
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def loss_of(batch: TokenBatch, config: Choice) -> TokenLoss:
 
 def aggregation_of(aggregation: str, config: Choice) -> Aggregation:
     """algorithm.aggregation by its own name: `default` is what the loss was published with."""
-    named: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
-    return named  # type: ignore[no-any-return]
+    chosen: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
+    return chosen  # type: ignore[no-any-return]
 
 
 def check_loss(params: Params) -> None:

@@ -49,8 +49,8 @@ def select(batch: MiniBatch, config: Config) -> torch.Tensor:
     band = ((covariances > config.covariance_low) & (covariances < config.covariance_high)).nonzero().flatten()
     band = band[covariances[band].argsort(stable=True)]
     order = torch.randperm(len(band), generator=torch.Generator().manual_seed(batch.seed))
-    drawn = order[: batch.count_of(config.share)]
-    return torch.zeros_like(batch.logprobs).index_fill(0, band[drawn], 1.0)
+    chosen = order[: batch.count_of(config.share)]
+    return torch.zeros_like(batch.logprobs).index_fill(0, band[chosen], 1.0)
 
 
 def clip_cov(batch: TokenBatch, config: Config) -> TokenLoss:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -26,9 +26,9 @@ class Config(Choice):
 def dis(batch: TokenBatch, config: Config) -> TokenLoss:
     """-A f logprob, rho = exp(logprob - rollout logprob), f = sg(rho) in (1 - clip_low, 1 + clip_high), else 0. [tokens]"""
     ratio = batch.ratio_to(batch.rollout_logprobs).detach()
-    kept = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
+    mask = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
     return TokenLoss(
-        per_token=-batch.advantages * ratio * kept * batch.logprobs, metrics={"clip_fraction": (~kept).sum()}
+        per_token=-batch.advantages * ratio * mask * batch.logprobs, metrics={"clip_fraction": (~mask).sum()}
     )
 
 

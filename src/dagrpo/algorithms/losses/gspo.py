@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 WIDEST = (
     0.1  # wider bounds are those of a token: the geometric mean over a long sequence hardly ever gets that far from 1

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch

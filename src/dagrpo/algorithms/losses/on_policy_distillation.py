@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss, teacher_advantages
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -41,8 +41,8 @@ def on_policy_distillation(batch: TokenBatch, config: Config) -> TokenLoss:
     loss = -teacher_advantages(batch, config.largest) * batch.ratio_to(batch.old_logprobs)
     if config.trust_region is None:
         return TokenLoss(per_token=loss)
-    left = batch.logprobs.detach().exp() < batch.old_logprobs.exp() - config.trust_region
-    return TokenLoss(per_token=loss * ~left, metrics={"clip_fraction": left.sum()})
+    outside = batch.logprobs.detach().exp() < batch.old_logprobs.exp() - config.trust_region
+    return TokenLoss(per_token=loss * ~outside, metrics={"clip_fraction": outside.sum()})
 
 
 LOSS = Loss(config=Config, function=on_policy_distillation, needs_teacher=True)

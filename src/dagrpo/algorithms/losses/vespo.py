@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 Power = Annotated[float, Field(ge=0, le=1000)]
 Decay = Annotated[float, Field(gt=0, le=1000)]  # without one the weight would grow with the ratio for ever

@@ -30,7 +30,7 @@ class Coefficient(NamedTuple):
     """The factor of a term in one step, a list in JSON."""
 
     applied: float
-    kept: float  # from which `adapted` computes the next one; differs from `applied` while the term is not applied
+    basis: float  # from which `adapted` computes the next one; differs from `applied` while the term is not applied
 
 
 def _takes_any(config: Any, params: Params) -> None:

@@ -35,16 +35,16 @@ class Config(Weighed):
         return self
 
 
-def adapted(kept: float, measured: float, config: Config) -> Coefficient:
+def adapted(basis: float, measured: float, config: Config) -> Coefficient:
     """c' = c + delta where the entropy is at most the target, else c - delta; applied is c' in the first case, else 0.
 
     The entropy is the mean over the step that has been taken, so that the bonus follows it by one step; the paper begins with
     c = 0 and compares the entropy of the step that is about to be taken, for which the policy would be run once more.
     """
     is_below = measured <= config.target
-    changed = kept + config.delta if is_below else kept - config.delta
+    changed = basis + config.delta if is_below else basis - config.delta
     bounded = min(max(changed, 0.0), config.maximum)
-    return Coefficient(applied=bounded if is_below else 0.0, kept=bounded)
+    return Coefficient(applied=bounded if is_below else 0.0, basis=bounded)
 
 
 TERM = Term(config=Config, function=entropy.entropy, needs_entropy=True, adapted=adapted)

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.cli.new.kinds import PLACES, SELECTED_BY, Kind
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.core.plugins import Plugins
 from dagrpo.data.registry import TASKS
 from dagrpo.rewards.verifiers import VERIFIERS
@@ -67,7 +67,7 @@ def _write_elsewhere(kind: Kind, name: str, package: Path) -> Written:
     top = package.name
     if not NAME.fullmatch(top) or keyword.iskeyword(top):
         raise UserError(
-            f"--package {package}: {shown(top)} is no name of a package: use lower-case letters, digits and _."
+            f"--package {package}: {brief(top)} is no name of a package: use lower-case letters, digits and _."
         )
     module, test = package / f"{name}.py", package.parent / "tests" / f"test_{name}.py"
     _write_both(kind, name, f"{top}.{name}", {module: f"{kind}.py.j2", test: f"test_{kind}.py.j2"}, inside=False)
@@ -98,6 +98,6 @@ def _write_both(kind: Kind, name: str, module: str, files: Mapping[Path, str], *
 
 def _require_name(kind: Kind, name: str) -> None:
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UserError(f"{shown(name)} is no name of a {kind}: use lower-case letters, digits and _, a letter first.")
+        raise UserError(f"{brief(name)} is no name of a {kind}: use lower-case letters, digits and _, a letter first.")
     if name in KNOWN[kind].names():
         raise UserError(f"There is a {kind} `{name}` already: take another name.")

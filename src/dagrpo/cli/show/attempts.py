@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.rollout.segments import Segment, segments
 from dagrpo.rollout.table import sighted, without_discarded
 from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
@@ -94,7 +94,7 @@ def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     found = [number for number, row in enumerate(rows) if any(wanted in _plain(value or "") for value in row.values())]
     if not found:
         raise UserError(
-            f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
+            f"No prompt of {place.attempts} has the text {brief(text)}: take a shorter piece of it, or name another --step or --task."
         )
     return table.take(found)
 

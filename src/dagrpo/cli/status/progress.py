@@ -13,7 +13,7 @@ from typing import Any
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.made import named, stage_and_seed
 from dagrpo.pipeline.record import STATES
-from dagrpo.utils.checksummed_json import Damaged, read_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS
@@ -75,7 +75,7 @@ def _training(state: Path) -> Progress | None:
 
 def _figures(path: Path) -> dict[str, Any] | None:
     try:
-        return read_sealed(path)
+        return read_checksummed(path)
     except Damaged:  # it is being replaced, or the run will find it and make it again
         return None
 

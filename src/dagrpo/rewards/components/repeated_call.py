@@ -23,11 +23,11 @@ def repeated_call(judged: Judged, config: Config) -> float:
     rightly asks again after a time-out.
     """
     calls = judged.attempt.calls
-    repeated = len(calls) - len({_asked(call) for call in calls})
+    repeated = len(calls) - len({_key(call) for call in calls})
     return -min(1.0, config.per_call * repeated)
 
 
-def _asked(call: ToolCall) -> tuple[str, str]:
+def _key(call: ToolCall) -> tuple[str, str]:
     """Return tool and arguments of a call, the same for any order of keys and any space between them."""
     try:
         return call.name, canonical_json(json.loads(call.arguments))
