@@ -43,7 +43,7 @@ def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
     """Parse a YAML text. Raises UserError with the complaint and the remedy if it is invalid."""
     try:
         return yaml.load(text, Loader=_Careful)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a value contradicts its tag
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a value contradicts its tag
         raise UserError(f"{complaint} ({_reason(error)}): {remedy}.") from None
 
 
