@@ -33,7 +33,7 @@ from dagrpo.pipeline import cache, failure_report, jobs, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import links as dvc_links
 from dagrpo.pipeline.dvc import lock, recording
-from dagrpo.pipeline.snakemake import finish, reconcile
+from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.context import context_tokens
@@ -232,7 +232,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (TRAINS_FAILURE,),
     ),
     "who runs an experiment": (lambda: locks._owner("tiny"), (".state/running/tiny.json",)),
-    "Snakemake's locks": (lambda: locks._locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
+    "Snakemake's locks": (lambda: private.locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
     "Snakemake's records": (lambda: reconcile._is_known(Path(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
@@ -243,7 +243,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (PROVENANCE, CARD),
     ),
     "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
-    "results": (lambda: finish.show_results("tiny"), ("results/tiny/report/summary.md",)),
+    "results": (lambda: workflow._show_results("tiny"), ("results/tiny/report/summary.md",)),
 }
 OF_OTHERS = {"passages.parquet", "answers.jsonl"}
 

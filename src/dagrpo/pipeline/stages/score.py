@@ -1,6 +1,6 @@
 """Stage score: grade completions and summarise them with intervals."""
 
-from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.declaration import EVALUATION, Job, Stage
 
 
 def work(job: Job) -> None:
@@ -21,4 +21,16 @@ def work(job: Job) -> None:
     summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))
 
 
-STAGE = Stage(name="score", work=work, reads=("evaluation.scoring",), selects=("task", "verifier"))
+STAGE = Stage(
+    name="score",
+    work=work,
+    reads=("evaluation.scoring",),
+    inputs={"completions": f"{EVALUATION}/completions.parquet"},
+    outputs={
+        "scores": f"{EVALUATION}/scores.parquet",
+        "summary": f"{EVALUATION}/scores.json",
+        "provenance": f"{EVALUATION}/scores.provenance.json",
+    },
+    label="{policy} policy on {task}, seed {seed}",
+    selects=("task", "verifier"),
+)

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.integrity import broken_file
-from dagrpo.pipeline.record import STATES, inputs_of, makers_of
+from dagrpo.pipeline.record import STATES, broken_file, inputs_of, makers_of
 from dagrpo.utils.files import digest_of, write_json
 
 NOTES = STATES / "damaged"

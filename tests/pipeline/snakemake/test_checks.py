@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.config.schema import parse
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.snakemake.folder import (
-    refuse_read_only,
+from dagrpo.pipeline.override_runs import PARAMS
+from dagrpo.pipeline.snakemake.checks import (
     require_mirror,
     require_possible_weights_folder,
+    require_unedited,
     require_writable,
 )
 
@@ -56,7 +58,7 @@ def _sentence(act: Callable[[], None]) -> str:
 def test_a_folder_that_one_may_not_write_to_is_named_with_its_owner(project: Path, name: str) -> None:
     project.chmod(0o777)
     (project / name).chmod(0o555)
-    told = _sentence(lambda: refuse_read_only(project))
+    told = _sentence(lambda: require_writable(project))
     assert told.startswith(f"{project / name} cannot be written to by you (")
     assert f"it belongs to {(project / name).owner()}: work in a copy of your own" in told
     (project / name).chmod(0o755)
@@ -65,7 +67,7 @@ def test_a_folder_that_one_may_not_write_to_is_named_with_its_owner(project: Pat
 def test_a_project_of_ones_own_is_not_refused(project: Path) -> None:
     for path in (project, project / "results"):
         path.chmod(0o777)
-    assert _sentence(lambda: refuse_read_only(project)) == ""
+    assert _sentence(lambda: require_writable(project)) == ""
 
 
 def test_a_state_folder_on_another_disk_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +75,7 @@ def test_a_state_folder_on_another_disk_is_not_refused(tmp_path: Path, monkeypat
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     Path(".state").symlink_to(tmp_path / "large")
-    require_writable()
+    require_writable(Path.cwd())
 
 
 def test_a_mirror_that_is_missing_is_refused_until_the_data_is_prepared(
@@ -101,3 +103,18 @@ def test_a_folder_for_weights_that_cannot_be_made_is_refused(project: Path) -> N
     assert not inner.exists()
     (project / "results/some").touch()
     assert f"as {project}/results/some is no folder" in _sentence(lambda: require_possible_weights_folder(params))
+
+
+def test_a_params_yaml_that_was_edited_while_dvc_ran_a_stage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "prepare@tiny-arithmetic")
+    PARAMS.write_text(params_yaml(Params()))
+    require_unedited(Params())
+    require_unedited(parse({"runtime": {"training": {"micro_batch_size": 1}}}))
+    PARAMS.write_text(params_yaml(parse({"training": {"steps": 7}})))
+    with pytest.raises(UserError, match=r"params.yaml was edited while this stage ran: what it made is not recorded"):
+        require_unedited(Params())
+    monkeypatch.delenv("DVC_STAGE")
+    require_unedited(Params())

@@ -6,34 +6,28 @@ outputs. DVC does not record it. The digest is that of all its parameters, so th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import configuration_digest, flat
 from dagrpo.config.schema import Params
-from dagrpo.core.experiment import Experiment
 from dagrpo.tracking.variations import TRY
+
+PARAMS = Path("params.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class OverrideRun:
     """The differences of a run from the experiment of params.yaml, except section runtime, which changes no result."""
 
     folder: str  # name of the experiment, or <name>~<digest>
     overrides: Mapping[str, Any]  # by dotted key; empty for the experiment itself
 
-    @property
-    def is_one(self) -> bool:
-        return bool(self.overrides)
 
-
-def try_of(params: Params, held: Params) -> Try:
-    """Compare a run's parameters with those in params.yaml."""
-    own, other = (flat(each.model_dump(exclude={"runtime"})) for each in (params, held))
+def override_run(params: Params, file: Params) -> OverrideRun:
+    """Compare a run's parameters with those of params.yaml."""
+    own, other = (flat(each.model_dump(exclude={"runtime"})) for each in (params, file))
     overrides = {key: value for key, value in own.items() if key not in other or other[key] != value}
     overrides |= {key: None for key in other if key not in own}
-    digest = configuration_digest(params) if overrides else ""
-    return Try(folder=_folder(params.experiment, digest), overrides=overrides)
-
-
-def _folder(experiment: Experiment, digest: str) -> str:
-    return f"{experiment.name}{TRY}{digest}" if digest else experiment.name
+    name = params.experiment.name
+    return OverrideRun(folder=f"{name}{TRY}{configuration_digest(params)}" if overrides else name, overrides=overrides)

@@ -1,25 +1,13 @@
-"""Snakemake's DAG for given parameters, planned without running jobs.
-
-dvc.yaml is generated from it.
-"""
+"""Snakemake's own DAG, planned without running jobs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagrpo.pipeline.dag import PlannedJob
+
 CHECKSUMS_UP_TO = 10**12  # bytes, as in profiles/default
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedJob:
-    """One job, with its paths resolved by Snakemake."""
-
-    rule: str
-    wildcards: Mapping[str, str]
-    inputs: Mapping[str, tuple[str, ...]]  # by name
-    outputs: Mapping[str, tuple[str, ...]]  # by name
 
 
 def planned_jobs(root: Path, config: Mapping[str, object]) -> list[PlannedJob]:
@@ -31,7 +19,7 @@ def planned_jobs(root: Path, config: Mapping[str, object]) -> list[PlannedJob]:
 def planned(job: Any) -> PlannedJob:
     """Convert a job of Snakemake's into a record."""
     return PlannedJob(
-        rule=job.rule.name,
+        stage=job.rule.name,
         wildcards=dict(job.wildcards_dict),
         inputs={name: _paths(paths) for name, paths in job.input.items()},
         outputs={name: _paths(paths) for name, paths in job.output.items()},
