@@ -116,8 +116,6 @@ def test_a_beginning_above_the_maximum_is_refused_with_a_sentence() -> None:
 
 def test_two_bonuses_of_the_same_entropy_are_refused() -> None:
     terms = {"adaptive_entropy": {"coefficient": 0.01}, "entropy": {"coefficient": 0.01}}
-    with pytest.raises(
-        UserError, match=r"adaptive_entropy and algorithm\.terms\.entropy are the same but for their factors"
-    ):
+    with pytest.raises(UserError, match=r"adaptive_entropy and algorithm\.terms\.entropy differ only in their factors"):
         parse({"algorithm": {"terms": terms}})
     parse({"algorithm": {"terms": terms | {"entropy": {"coefficient": 0.0}}}})

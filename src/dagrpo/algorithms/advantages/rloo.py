@@ -17,7 +17,7 @@ class Config(Choice):
 
 
 def rloo(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A_i = r_i - mean of r_j, j != i, over each prompt's group of n: n / (n - 1) times r_i minus the group's mean.
+    """Return A_i = r_i - mean of r_j, j != i, over each prompt's group of n: n / (n - 1) times r_i minus the group's mean.
 
     [trajectories]
     """

@@ -12,7 +12,7 @@ class Config(Choice):
 
 
 def none(batch: TokenBatch, config: Config) -> TokenWeights:
-    """1 on each token."""
+    """Return 1 on each token."""
     return TokenWeights(per_token=batch.old_logprobs.new_ones(len(batch.old_logprobs)))
 
 

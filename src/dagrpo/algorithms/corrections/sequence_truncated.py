@@ -21,7 +21,7 @@ class Config(Choice):
 
 
 def sequence_truncated(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = min(exp(sum over the sequence of old - rollout logprob), maximum) on each of its tokens. [tokens]
+    """Return w = min(exp(sum over the sequence of old - rollout logprob), maximum) on each of its tokens. [tokens]
 
     Unbiased but for the cut, and of a variance that grows with the length. Example: two tokens, each 1.2 times as likely
     to the trainer as to the engine, weigh 1.44 both.

@@ -19,7 +19,7 @@ class Config(Choice):
 
 
 def token_masked(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = exp(old - rollout logprob) where minimum <= w <= maximum, else 0. [tokens]
+    """Return w = exp(old - rollout logprob) where minimum <= w <= maximum, else 0. [tokens]
 
     Example: a token twice as likely to the trainer as to the engine weighs 2; one eight times as likely weighs nothing.
     """

@@ -18,7 +18,7 @@ class Config(Choice):
 
 
 def token_truncated(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = min(exp(old - rollout logprob), maximum). [tokens]
+    """Return w = min(exp(old - rollout logprob), maximum). [tokens]
 
     Example: a token twice as likely to the trainer as to the engine weighs 2; one eight times as likely weighs 2, too.
     """

@@ -23,7 +23,7 @@ class Config(Choice):
 
 
 def gmpo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A s on each token, with s = exp(mean over the sequence's tokens of the clipped logprob - old logprob). [tokens]
+    """Return -A s on each token, with s = exp(mean over the sequence's tokens of the clipped logprob - old logprob). [tokens]
 
     The value of s on a token is that of its sequence and its gradient is s times that of the token's own clipped
     log-ratio, as in gspo, so that the mean over tokens has the gradient of the published sequence loss.
