@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
 EXTRACTION = (
-    "strict: in the form the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
-    "that looks like an answer; exact: as strict, but nothing else may stand beside it."
+    "strict: in the form that the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
+    "that looks like an answer; exact: as strict, with nothing else beside it."
 )
 LONGEST_TEXT = 4096  # characters, as of a path
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads

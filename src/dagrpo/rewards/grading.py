@@ -44,7 +44,7 @@ _cached_judgement = lru_cache(maxsize=1 << 12)(_new_judgement)  # most answers o
 
 
 class Grader:
-    """Judges batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
+    """Judge of batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
 
     def __init__(self, verify_seconds: float, processes: int | None = None) -> None:
         self._pool = WorkerPool(seconds=verify_seconds, processes=processes)
@@ -85,7 +85,7 @@ class Grader:
         return self._with_slow_verdicts(judged, pending) if pending else judged
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
-        """Return whether two extracted answers are equal to their verifier, for each pair. False where that is undecided."""
+        """Return for each pair of extracted answers whether their verifier finds them equal; False if undecided."""
         known = {name: get_verifier(name) for name in set(verifiers)}
         equal = [_same(known[name], *pair, extractor) for pair, name in zip(pairs, verifiers, strict=True)]
         pending = {
@@ -106,7 +106,7 @@ class Grader:
 
 
 def _by_report(rewards: Mapping[str, float]) -> Judgement:
-    """There is no text to read: the verdict stands for the answer, so that a majority of attempts can be right."""
+    """Return the judgement by a report. The verdict stands for the answer, so that a majority of attempts can be right."""
     verdict = verdict_of(rewards)
     return Judgement(answer=None if verdict == "missing" else verdict, verdict=verdict)
 
@@ -118,14 +118,14 @@ def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> 
         return False
     try:
         return verifier.same(answer, other)
-    except UserError:  # `other` could be no ground truth: a policy wrote it
+    except UserError:  # `other` is not valid as a ground truth: a policy wrote it
         return False
 
 
 def _judge_fast(
     verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
 ) -> tuple[str | None, Verdict | None]:
-    """Return the answer, and its verdict if no math-verify is needed."""
+    """Return the answer, and its verdict unless math-verify decides."""
     answer = verifier.extract(own_text(text), extractor)
     if answer is None:
         return None, "missing"
@@ -145,7 +145,7 @@ def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, 
     """Return one score for each attempt, in order.
 
     `reward.verifier` overrides the one of the attempt unless it is "task". `max_new_tokens` is where the overlong
-    penalty ends. UserError names the row whose ground truth its verifier cannot read.
+    penalty ends. Raises UserError naming the row if a ground truth is invalid for its verifier.
     """
     verifiers = [attempt.verifier if reward.verifier == "task" else reward.verifier for attempt in attempts]
     judgements = grader.judge(

@@ -10,7 +10,7 @@ _BOUNDARY = re.compile(rf"(?<![{_OF_A_WORD}])|(?![{_OF_A_WORD}])")
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Return whether an accepted text stands in the answer as whole words."""
+    """Return True if an accepted text stands in the answer as whole words."""
     normalised = normalise(answer)
     contained = [accepted for accepted in accepted_texts(ground_truth) if accepted in normalised]
     if not contained:
