@@ -15,7 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagrpo.core.escape import visible
-from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
+from dagrpo.core.metrics import definition_of
+from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import format as wording
 from dagrpo.report.breakdowns import SMALL, Breakdown
 from dagrpo.report.comparison import TaskComparison
@@ -23,7 +24,7 @@ from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
 from dagrpo.report.figures import Drawn
-from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS, OF_HELD_OUT, OF_PICTURES
+from dagrpo.report.glossary import glossary
 from dagrpo.report.inline_svg import inline
 from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.occurrences import MOST_STEPS
@@ -138,10 +139,18 @@ def _of_attempts(page: Page) -> dict[str, Any]:
 
 
 def _glossary(page: Page) -> Sequence[tuple[str, str]]:
-    measured = {metric.metric for comparison in page.comparisons for metric in comparison.metrics}
-    of_pictures = OF_PICTURES if WITHOUT_PICTURES in measured else ()
-    of_held_out = OF_HELD_OUT if page.held_out_figures else ()
-    return GLOSSARY + of_held_out + of_pictures + (OF_CONVERSATIONS if page.conversations else ())
+    """Explain the metrics that the page shows: scores and their differences, training curves, held-out accuracy."""
+    scores = [
+        f"eval/{task}/{name}"
+        for task in page.inputs.tasks
+        for name in metrics_to_log(page.inputs.summary(task, "base", page.inputs.seeds[0]))
+    ]
+    differences = [
+        f"eval/{each.task}/{metric.metric}_difference" for each in page.comparisons for metric in each.metrics
+    ]
+    held_out = [f"held_out/{task}/greedy" for task in page.inputs.tasks] if page.held_out_figures else []
+    names = (*scores, *differences, *page.curves.values, *held_out)
+    return glossary(names, has_turns=page.conversations is not None)
 
 
 class _Figure:
@@ -190,13 +199,13 @@ def _training(page: Page) -> str:
 def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
     """Return rates and lengths of both policies, from scores.json."""
     rows = [
-        ("Cut at the limit", ("truncation_rate",), wording.percent),
-        ("No answer read", ("missing_answer_rate",), wording.percent),
-        ("Not verifiable in time", ("unverifiable_rate",), wording.percent),
+        (_label("truncation_rate"), ("truncation_rate",), wording.percent),
+        (_label("missing_answer_rate"), ("missing_answer_rate",), wording.percent),
+        (_label("unverifiable_rate"), ("unverifiable_rate",), wording.percent),
         ("Mean length, tokens", ("mean_completion_tokens",), "{:.1f}".format),
-        ("Right, strict extractor", ("accuracy_by_extractor", "strict"), wording.percent),
-        ("Right, flexible extractor", ("accuracy_by_extractor", "flexible"), wording.percent),
-        ("Right, exact extractor", ("accuracy_by_extractor", "exact"), wording.percent),
+        ("Correct, strict extractor", ("accuracy_by_extractor", "strict"), wording.percent),
+        ("Correct, flexible extractor", ("accuracy_by_extractor", "flexible"), wording.percent),
+        ("Correct, exact extractor", ("accuracy_by_extractor", "exact"), wording.percent),
     ]
     found = [
         Diagnostic(
@@ -207,6 +216,12 @@ def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
         for label, path, shown in rows
     ]
     return [each for each in found if each.greedy or each.sampled]
+
+
+def _label(rate: str) -> str:
+    metric = definition_of(f"eval/task/{rate}_greedy")
+    assert metric is not None, f"core/metrics/evaluation.py defines {rate}"
+    return metric.label
 
 
 def _both(inputs: Inputs, task: str, path: Sequence[str], shown: Callable[[float], str]) -> tuple[str, str] | None:

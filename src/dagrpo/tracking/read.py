@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from dagrpo.checkpoints import facts
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import definition_of
 from dagrpo.core.runtime import Runtime
 from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
@@ -26,6 +27,7 @@ from dagrpo.tracking.attempts import traced_steps, traces_of
 from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Page
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
+from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.report_page import findings, pages, recorded_curves
 from dagrpo.trainer.run import step_file
@@ -86,12 +88,14 @@ def _difficulty(execution: Execution, contents: Contents) -> None:
 
 def _sft(execution: Execution, contents: Contents) -> None:
     contents.steps += curve_of(execution)
+    contents.tables["metrics"] = _definitions(contents.steps)
 
 
 def _train(execution: Execution, contents: Contents) -> None:
     contents.data_sets += _read_splits(execution, "train", "training")
     metrics, held_out = _file(execution, "metrics.parquet"), _file(execution, "held_out.parquet")
     contents.steps += _training_curve(execution, metrics, held_out)
+    contents.tables["metrics"] = _definitions(contents.steps)
     contents.artifacts += [Artifact(name=path.name, content=path.read_bytes()) for path in (metrics, held_out)]
     folder = next(Path(path).parent for path in execution.outputs if Path(path).parent.name == "rollouts")
     last = execution.record["params"]["training"]["steps"]
@@ -101,6 +105,17 @@ def _train(execution: Execution, contents: Contents) -> None:
     for step in traced_steps(last):
         if (folder / step_file(step)).is_file():
             _trace(execution, contents, without_discarded(read_parquet(folder / step_file(step))))
+
+
+def _definitions(steps: Iterable[Step]) -> pa.Table:
+    """Return name, meaning, unit and better direction of each recorded metric; a user's plug-in has no definition."""
+    names = dict.fromkeys(name for step in steps for name in step.values)
+    rows = [
+        {"metric": metric_name(name), "meaning": each.meaning, "unit": each.unit, "better": each.better or ""}
+        for name in names
+        if (each := definition_of(name)) is not None
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iterator[Step]:

@@ -17,7 +17,8 @@ from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, de
 from dagrpo.utils.run_environment import Process
 
 ABOUT_CURVES = (
-    "Its curves are those of the run above it, which stands for the seed. Here: completions, traces, the machine."
+    "The parent run of this seed has the curves. This run has the meaning of each metric (`metrics.json`), completions, traces and "
+    "the load of the machine."
 )
 INCOMPLETE = "incomplete"  # the tag that says why a run has no figures
 

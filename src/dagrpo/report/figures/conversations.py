@@ -9,46 +9,38 @@ from matplotlib.ticker import PercentFormatter
 from dagrpo.report import style
 from dagrpo.report.conversations import Shares
 from dagrpo.report.curves import Curves
-from dagrpo.report.figures.parts import Drawn, curve, curve_in_words, legend, seed_legend
+from dagrpo.report.figures.parts import Drawn, curve_in_words, legend, metric_curve, recorded_of, seed_legend
 from dagrpo.report.inputs import VARIANTS, Variant
 from dagrpo.report.tooltips import Hover
 
-PANELS = {
-    "rollout/turns_mean": "Turns of an attempt",
-    "tool/calls_mean": "Calls of an attempt",
-    "tool/called_fraction": "Attempts that call",
-    "tool/ok_fraction": "Calls that went well",
-}
 BAR = 0.36
 
 
 def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
     """Draw turns and calls over steps; None if training recorded none."""
-    panels = {name: title for name, title in PANELS.items() if name in curves.values}
-    if not panels:
+    metrics = recorded_of("turns_and_calls", curves)
+    if not metrics:
         return None
-    figure = style.new_figure(1.9 * -(-len(panels) // 2) + 0.4)
-    grid = figure.subplots(-(-len(panels) // 2), 2, squeeze=False).ravel()
+    rows = -(-len(metrics) // 2)
+    figure = style.new_figure(1.9 * rows + 0.4)
+    grid = figure.subplots(rows, 2, squeeze=False).ravel()
     hovers: list[Hover] = []
-    for axes, (name, title) in zip(grid, panels.items(), strict=False):
-        hovers += curve(axes, curves, curves[name], window)
-        axes.set_title(title)
+    for axes, metric in zip(grid, metrics, strict=False):
+        hovers += metric_curve(axes, curves, metric, window)
         axes.set_ylim(bottom=0)
-        if name.endswith("_fraction"):
+        if metric.is_share:
             axes.set_ylim(0, 1.04)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    for axes in grid[len(panels) :]:
+    for axes in grid[len(metrics) :]:
         axes.set_axis_off()
     seed_legend(figure, curves)
-    last = {title: float(curves[name][:, -1].mean()) for name, title in panels.items()}
+    last = ", ".join(f"{metric.label.lower()} {curves[metric.name][:, -1].mean():.2f}" for metric in metrics)
     return Drawn(
         name="turns_and_calls",
         figure=figure,
         title="Turns and calls in training",
-        description="In the last step: "
-        + ", ".join(f"{title.lower()} {value:.2f}" for title, value in last.items())
-        + ".",
-        caption=f"{curve_in_words(curves, window)} Means over the attempts that are learned from.",
+        description=f"In the last step: {last}.",
+        caption=f"{curve_in_words(curves, window)} Means over the trajectories of the update.",
         hovers=hovers,
     )
 

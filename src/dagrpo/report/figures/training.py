@@ -8,13 +8,13 @@ from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (
     Drawn,
-    curve,
     curve_in_words,
     legend,
     marker_of,
+    metric_curve,
     paired_steps,
-    percent_ticks,
     phase_legend,
+    recorded_of,
     seed_legend,
     share_axis,
     step_axis,
@@ -23,20 +23,20 @@ from dagrpo.report.format import MINUS, percent
 from dagrpo.report.rollouts import Phase
 from dagrpo.report.tooltips import over_steps
 
+LINES = (style.TRAINED, style.BASE, *style.SERIES[2:])  # colours of the lines in one panel
+
 
 def learning_curve(curves: Curves, window: int) -> Drawn:
-    """Draw the reward over steps, and what explains it: entropy, and how many prompts still teach something."""
-    figure = style.new_figure(4.6)
-    axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
-    reward = curves["reward/mean"]
-    hovers = curve(axes["reward"], curves, reward, window)
-    same = np.allclose(reward, curves["reward/accuracy"])
-    axes["reward"].set_title("Mean reward (here the share of right answers)" if same else "Mean reward")
-    hovers += curve(axes["entropy"], curves, curves["policy/entropy"], window)
-    axes["entropy"].set_title("Entropy, nats per token")
-    hovers += curve(axes["signal"], curves, 1 - curves["rollout/groups_without_spread"], window)
-    axes["signal"].set_title("Prompts whose samples differ in reward")
-    percent_ticks(axes["signal"])
+    """Draw the reward over steps in a wide panel, and below it the metrics that explain it, two per row."""
+    reward, accuracy = curves["reward/mean"], curves["reward/accuracy"]
+    first, *others = recorded_of("learning_curve", curves)
+    rows = [[metric.name for metric in others[start : start + 2]] for start in range(0, len(others), 2)]
+    mosaic = [[first.name] * 2, *(row * 2 if len(row) == 1 else row for row in rows)]
+    figure = style.new_figure(2.76 + 1.84 * len(rows))
+    axes: dict[str, Axes] = figure.subplot_mosaic(mosaic, height_ratios=(3, *(2 for _ in rows)))
+    hovers = [hover for metric in (first, *others) for hover in metric_curve(axes[metric.name], curves, metric, window)]
+    if np.allclose(reward, accuracy):
+        axes["reward/mean"].set_title("Mean reward (here the share of correct answers)")
     seed_legend(figure, curves)
     return Drawn(
         name="learning_curve",
@@ -61,10 +61,12 @@ def _course(curves: Curves, window: int) -> str:
 def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
     """Draw the completion length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
-    left, right = figure.subplots(1, 2)
-    hovers = curve(left, curves, curves["rollout/length_mean"], window)
-    left.set_title("Mean length, tokens")
-    left.set_ylim(0, 1.15 * curves["rollout/length_mean"].max())
+    metrics = recorded_of("completion_length", curves)
+    *panels, right = figure.subplots(1, len(metrics) + 1)
+    hovers = []
+    for axes, metric in zip(panels, metrics, strict=True):
+        hovers += metric_curve(axes, curves, metric, window)
+        axes.set_ylim(0, 1.15 * curves[metric.name].max())
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
     edges = np.arange(0.5, longest + width, width)
@@ -74,46 +76,50 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     share_axis(right, "share of completions")
     phase_legend(figure, phases)
     means = [f"{phase.lengths.mean():.1f}" for phase in phases]
-    cut = [percent(float(phase.truncated.mean())) for phase in phases]
+    truncated = [percent(float(phase.truncated.mean())) for phase in phases]
     return Drawn(
         name="completion_length",
         figure=figure,
         title="Completion lengths",
         description=f"Mean length {means[0]} tokens in the first steps, {means[1]} in the last.",
-        caption=f"Left: over training, drawn as the learning curves are. Right: first against last steps. Cut at the "
-        f"token limit: {cut[0]} of the completions of the first of these steps, {cut[1]} of the last.",
+        caption="Left: over the training steps, drawn as in the learning curves. Right: first against last steps. Truncated at the "
+        f"token limit: {truncated[0]} of the completions of the first steps, {truncated[1]} of the last.",
         hovers=hovers,
     )
 
 
 def logprob_difference(curves: Curves) -> Drawn:
-    """Draw how well trainer and engine agree on logprobs of the same weights and tokens."""
+    """Draw how well trainer and engine agree on the logprobs of the same weights and tokens."""
     figure = style.new_figure(2.5)
     axes = figure.subplots()
-    mean, most = curves["policy/logprob_difference_mean"], curves["policy/logprob_difference_max"]
-    logarithmic = bool(mean.any())
-    for values, colour in ((most, style.TRAINED), (mean, style.BASE)):
+    lines = {metric.label: curves[metric.name] for metric in recorded_of("logprob_difference", curves)}
+    colours = dict(zip(lines, LINES, strict=False))
+    positive = np.concatenate([values[values > 0] for values in lines.values()])
+    for label, values in lines.items():
         for row in values:
-            shown = np.where(row > 0, row, np.nan) if logarithmic else row
-            axes.plot(curves.steps, shown, color=colour, marker=marker_of(curves), linewidth=1.0)
-    if logarithmic:
-        _whole_decades(axes, float(mean[mean > 0].min()), float(most.max()))
+            visible = np.where(row > 0, row, np.nan) if len(positive) else row
+            axes.plot(curves.steps, visible, color=colours[label], marker=marker_of(curves), linewidth=1.0)
+    if len(positive):
+        _whole_decades(axes, float(positive.min()), float(positive.max()))
     axes.set_title(f"|trainer {MINUS} engine|, nats per token")
     step_axis(axes)
 
-    def told(place: int) -> str:
-        largest, average = (float(values[:, place].max()) for values in (most, mean))
-        return f"step {curves.steps[place]:.0f}: largest {largest:.2e}, mean {average:.2e} nats per token"
+    def values_at(index: int) -> str:
+        largest = ", ".join(f"{label.lower()} {values[:, index].max():.2e}" for label, values in lines.items())
+        return f"step {curves.steps[index]:.0f}: {largest}"
 
-    legend(figure, [("largest of the step", style.TRAINED, ""), ("mean of the step", style.BASE, "")])
+    legend(figure, [(label, colour, "") for label, colour in colours.items()])
     return Drawn(
         name="logprob_difference",
         figure=figure,
         title="Logprobs: trainer against engine",
-        description=f"Largest difference of any step {most.max():.2e}, mean {mean.mean():.2e} nats per token.",
-        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about five "
-        "decimals; more means stale weights, another precision, or another tokenization.",
-        hovers=over_steps(axes, curves.steps, told),
+        description="; ".join(
+            f"{label}: {values.max():.2e} at most, {values.mean():.2e} on average" for label, values in lines.items()
+        )
+        + ".",
+        caption="The trainer recomputes the logprob of each sampled token. In float32 the two agree to about five decimals; a "
+        "larger difference means stale weights, another precision or another tokenization.",
+        hovers=over_steps(axes, curves.steps, values_at),
     )
 
 
