@@ -23,7 +23,7 @@ LOAD = """
 import sys
 from pathlib import Path
 from dagrpo.data.config import Data
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 problems = get_task("dapo").load(Data(mirror=sys.argv[1]))
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(problems.read["train"], len(problems.splits["train"]), status["VmHWM"].split()[0])  # ru_maxrss has the parent's

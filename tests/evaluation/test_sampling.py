@@ -30,7 +30,7 @@ from dagrpo.evaluation.sampling import (
 from dagrpo.models.config import Fresh, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import BLIND, GREEDY
 from dagrpo.utils.files import write_parquet
 

@@ -15,7 +15,7 @@ from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes, table, targets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.cli.doctor import hub, nvidia_smi
+from dagrpo.cli.doctor import gpus, hub
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
@@ -77,7 +77,7 @@ def test_every_shape_is_computed_on_a_toy(name: str) -> None:
 
 
 def test_the_check_refuses_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi, "cards", list)
+    monkeypatch.setattr(gpus, "cards", list)
     monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", found="there"))
     with pytest.raises(SystemExit, match="missing: GPU: nvidia-smi lists none"):
         check.main([])
@@ -251,7 +251,7 @@ def test_a_shape_is_written_when_it_is_measured_and_the_check_s_end_does_not_tak
 def test_a_shape_that_is_too_large_for_the_card_is_left_out_and_nothing_failed(
     mebibytes: int, left_out: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvidia_smi, "cards", lambda: [nvidia_smi.Card("0", "a card", mebibytes, "580.1", (9, 0))])
+    monkeypatch.setattr(gpus, "cards", lambda: [gpus.Card("0", "a card", mebibytes, "580.1", (9, 0))])
     monkeypatch.setattr(check.Check, "_case", lambda self, name, seconds: dict(CASE))
     started = _check(tmp_path, "--parts", "shapes")
     started.run()

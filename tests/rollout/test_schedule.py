@@ -9,7 +9,7 @@ from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, too
 
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
 
 

@@ -3,7 +3,7 @@
 `verify` also takes whole experiments.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -56,11 +56,11 @@ def convert(
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
 
 
-def _options(given: list[str]) -> dict[str, str]:
-    for text in given:
+def _options(options: list[str]) -> dict[str, str]:
+    for text in options:
         if "=" not in text:
             raise UserError(f"--option {text} has no value: write NAME=VALUE.")
-    return dict(text.split("=", 1) for text in given)
+    return dict(text.split("=", 1) for text in options)
 
 
 def inspect(folder: Folder) -> None:
@@ -99,7 +99,7 @@ def verify(
 
     Exit code 1 where something is missing or was changed.
     """
-    from dagrpo.cli.verify.command import experiment_of, verify_experiment
+    from dagrpo.cli.verify import experiment_of, verify_experiment
 
     experiment = experiment_of(target)
     if experiment is not None:
@@ -112,17 +112,3 @@ def verify(
         f"{target} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
         f"digest {manifest.tensors.digest}."
     )
-
-
-EXAMPLES: dict[Callable[..., None], str] = {
-    convert: "dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp",
-    inspect: "dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported",
-    diff: "dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported",
-    verify: "dagrpo verify arithmetic_tiny",
-}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    for command, example in EXAMPLES.items():
-        app.command(epilog=f"Example: `{example}`")(command)

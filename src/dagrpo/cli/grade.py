@@ -15,7 +15,7 @@ from rich.table import Table
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.core.types import Verdict
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.rewards.grading import Grader, Judgement
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole
@@ -84,7 +84,7 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds
     ]
 
 
-def show(task: str, path: Path) -> None:
+def print_grades(task: str, path: Path) -> None:
     """Print the table of answers, each extractor's share of right ones, and the lines on which they disagree."""
     verifier = get_task(task).verifier
     graded = grade_lines(read_lines(path), verifier, path)
@@ -116,5 +116,5 @@ def _cells(judgements: Sequence[Judgement]) -> Iterator[str]:
 
 def _visible(answer: str) -> str:
     """Return an answer cut for a terminal, without control characters."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
-    return escape(shown if len(answer) <= 60 else f"{shown}...")
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
+    return escape(text if len(answer) <= 60 else f"{text}...")

@@ -22,8 +22,7 @@ from dagrpo.core.plain_values import require_plain
 from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
 from dagrpo.data.config import Data, GeneratedTask
-from dagrpo.evaluation.config import Evaluation
-from dagrpo.evaluation.difficulty_config import Difficulty
+from dagrpo.evaluation.config import Difficulty, Evaluation
 from dagrpo.models.config import NOT_WITH_PICTURES, Model, require_divided
 from dagrpo.report.config import Report
 from dagrpo.rewards.components import check_components

@@ -10,9 +10,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data
-from dagrpo.data.hub import hub_place
-from dagrpo.data.mirror import mirror_place
 from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
+from dagrpo.data.places import hub_place, mirror_place
 from dagrpo.data.reading import Reader
 from dagrpo.data.row import Row
 from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
@@ -71,7 +70,7 @@ def _load(task: Task, source: Source, to_problem: ToProblem, params: Data) -> Pr
 def _read_split(
     task: Task, source: Source, to_problem: ToProblem, split: str, files: Sequence[RawFile], params: Data
 ) -> _Split:
-    """Return all rows of a split, or as many as a source too large for that has to give."""
+    """Return all rows of a split, or as many as are needed of a source too large to be read whole."""
     enough = _enough(source, params)
     reader, part = Reader(source), _Split()
     with progress(f"prepare {task.name}: {split} problems", enough or source.rows.get(split, 0), brief=True) as bar:
@@ -103,7 +102,7 @@ def _enough(source: Source, params: Data) -> int | None:
 
 
 def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[Row]:
-    """Yield the rows of the files in turn; a file is fetched, and its sha256 taken, when its turn comes."""
+    """Yield the rows of the files in turn; fetch each file, and take its sha256, when it is read."""
     for file in files:
         path = file.fetch()
         digests[file.name] = sha256_of(path)
@@ -111,7 +110,7 @@ def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> 
 
 
 def _pictures_beside(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
-    """Return the digests over the pictures that those of the files name which were read."""
+    """Return the digests over the pictures that the files name, for the files that were read."""
     return {
         name_in_card(file.name, column): read_pictures_beside(file.fetch(), column).sha256
         for file in files

@@ -1,7 +1,4 @@
-"""Section `evaluation`: sampling on the test split, and scoring.
-
-Two stages, two sub-sections.
-"""
+"""Sections `evaluation` (stages sample and score) and `difficulty`."""
 
 from typing import Annotated, Self
 
@@ -56,3 +53,10 @@ class Evaluation(Section):
     )
     sampling: Sampling = Field(Sampling(), description="What is generated (stage sample).")
     scoring: Scoring = Field(Scoring(), description="How it is graded (stage score).")
+
+
+class Difficulty(Section):
+    samples: Annotated[int, Field(ge=0, le=65_536)] = Field(
+        0, description="Completions per train problem, graded for its pass rate; 0: no problem is rated."
+    )
+    seed: Seed = Field(2000, description="Seed of those completions.")

@@ -9,7 +9,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import MOST_TOLD, sentence, sentences
 from dagrpo.core.plain_values import require_plain
 from dagrpo.core.plugged import LONGEST_NAME
-from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.models.config import SERVED_PATCH_SIZES
 from dagrpo.rewards.components import COMPONENTS

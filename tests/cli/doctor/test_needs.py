@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.doctor import gpus, hub, needs, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, hub, needs, programs
 from dagrpo.cli.doctor.finding import apt
 
 ROOT = Path(__file__).parents[3]
@@ -86,7 +86,7 @@ def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_fir
     program = tmp_path / "ldconfig"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    card = nvidia_smi.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
+    card = gpus.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
     for folders, is_there in (((compat, old), True), ((old, compat), False)):
         lines = "".join(f"\tlibcuda.so.1 (libc6,x86-64) => {folder}/libcuda.so.1\n" for folder in folders)
         program.write_text(f"#!/bin/sh\necho '2 libs found\n{lines}'\n")
@@ -99,7 +99,7 @@ def test_a_compatibility_library_that_is_installed_needs_only_the_path(
     compat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "INSTALLED_COMPAT", (compat, Path("/none")))
-    remedy = gpus.driver(nvidia_smi.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
+    remedy = gpus.driver(gpus.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
     assert remedy.endswith(f"keep the driver: export LD_LIBRARY_PATH={compat}:$LD_LIBRARY_PATH")
 
 
@@ -126,10 +126,10 @@ def test_a_program_that_is_missing_is_named_with_its_package(
     assert remedy in done.stderr
 
 
-T4 = nvidia_smi.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
-SMALL = nvidia_smi.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
-LARGE = nvidia_smi.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
-UNIFIED = nvidia_smi.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
+T4 = gpus.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
+SMALL = gpus.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
+LARGE = gpus.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
+UNIFIED = gpus.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
 
 
 def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
@@ -161,7 +161,7 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
     names: str, numbers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
-    assert [card.number for card in nvidia_smi.visible([T4, SMALL, LARGE])] == numbers
+    assert [card.number for card in gpus.visible([T4, SMALL, LARGE])] == numbers
     found = [each for each in gpus.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
     assert bool(found) == (names in {"", "7", "GPU-1b,0"})
     if not numbers:
@@ -174,21 +174,21 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
         ("echo '0, NVIDIA GB10, [N/A], 580.1, 12.1'", UNIFIED),
         (
             'case "$1" in *compute_cap*) exit 2;; esac; echo "0, Tesla T4, 15360, 470.82.01, GPU-0a"',
-            nvidia_smi.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
+            gpus.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
         ),
     ],
 )
 def test_what_nvidia_smi_does_not_know_hides_no_card(
-    program: str, card: nvidia_smi.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, card: gpus.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert nvidia_smi.cards() == [card]
+    assert gpus.cards() == [card]
 
 
 def test_what_is_not_known_of_a_card_is_no_failure() -> None:
-    unknown = nvidia_smi.Card("0", "NVIDIA GB10", None, "[N/A]", None)
+    unknown = gpus.Card("0", "NVIDIA GB10", None, "[N/A]", None)
     assert [each.state for each in gpus.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 

@@ -9,8 +9,7 @@ import pytest
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example
 from dagrpo.data.config import ArithmeticTool, Data
-from dagrpo.data.registry import get_task
-from dagrpo.data.task import Problems
+from dagrpo.data.task import Problems, get_task
 from dagrpo.rewards.verifiers.gsm8k import extract
 from dagrpo.tools.calculator import calculate
 

@@ -35,11 +35,11 @@ def differences(names: Sequence[str]) -> list[Difference]:
     facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in made]
     facts = _with_files(facts, made)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
-    found = [
+    rows = [
         Difference(group=group, name=name, values=tuple(each.get((group, name), ABSENT) for each in facts))
         for group, name in keys
     ]
-    return [each for each in found if len(set(each.values)) > 1]
+    return [each for each in rows if len(set(each.values)) > 1]
 
 
 def _parameters(made: Sequence[Made]) -> Facts:
@@ -105,10 +105,3 @@ def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[
 def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
     each = next((each for each in made if each.stage == stage), None)
     return None if each is None else digests_then(each.provenance, each.code, each.inputs)
-
-
-def as_objects(found: Sequence[Difference], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the differences for JSON, each value under its experiment."""
-    return [
-        {"group": each.group, "name": each.name, "values": dict(zip(names, each.values, strict=True))} for each in found
-    ]

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.cli.doctor import needs, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, needs, programs
 from dagrpo.cli.doctor.finding import Finding
-from dagrpo.cli.doctor.gpus import of_cards
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
 
@@ -59,9 +58,9 @@ def _gpus() -> Iterator[Finding]:
             remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
         )
         return
-    cards = nvidia_smi.cards()
+    cards = gpus.cards()
     yield from (
-        of_cards(cards)
+        gpus.of_cards(cards)
         if cards
         else (Finding(name=f"GPU {device}", found="as CUDA_VISIBLE_DEVICES names it") for device in devices)
     )

@@ -16,9 +16,8 @@ from pathlib import Path
 if not __package__:  # run as a file, by a Python in which no package is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from dagrpo.cli.doctor import hub, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, hub, programs
 from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, gib, sudo
-from dagrpo.cli.doctor.gpus import of_cards
 
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes
@@ -31,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="needs.py", add_help=False)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--mirror")
-    given, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
+    options, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
     is_project = Path(sys.prefix) == Path(".venv").absolute()  # else `make gpu` makes .venv, of a Python with headers
-    checked = list(of_check(mirror=given.mirror, with_headers=is_project) if given.check else of_gpu())
+    checked = list(of_check(mirror=options.mirror, with_headers=is_project) if options.check else of_gpu())
     for each in checked:
         if not each.is_there:
             print(f"{each.state}: {each.name}: {each.found}\n    {each.remedy}", file=sys.stderr)
@@ -47,7 +46,7 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: b
 
     `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is required, not only advised.
     """
-    yield from of_cards(nvidia_smi.cards(), needs_memory=needs_memory)
+    yield from gpus.of_cards(gpus.cards(), needs_memory=needs_memory)
     yield programs.python()
     yield programs.environment_module()
     yield programs.headers(is_needed=with_headers)

@@ -3,6 +3,7 @@
 Python, the packages, and the programs that are called.
 """
 
+import os
 import platform
 import re
 import shutil
@@ -11,11 +12,16 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
+import httpx
+from huggingface_hub import constants, get_token
+
 from dagrpo.cli.doctor import programs
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.core.errors import UserError
+from dagrpo.core.redaction import redacted
 from dagrpo.utils.environment import version_of
+from dagrpo.utils.hub import endpoint
 
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
 SETUP = "make setup"
@@ -23,6 +29,13 @@ LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 MOST_NAMED = 3
 INTERPRETER = "code_interpreter"  # the tool that runs programs
+SECONDS = 10.0
+VARIABLES = {
+    "MLFLOW_TRACKING_URI": "an MLflow server; without one, history is kept in mlflow.db",
+    "MLFLOW_TRACKING_TOKEN": "for an MLflow server that asks for one",
+    "AWS_ACCESS_KEY_ID": "for a DVC remote on S3",
+    "GOOGLE_APPLICATION_CREDENTIALS": "for a DVC remote on Google Cloud",
+}
 
 
 def findings() -> Iterator[Finding]:
@@ -105,7 +118,7 @@ def _project() -> Iterator[Finding]:
 def needs_isolation() -> bool:
     """Return True if the experiment of params.yaml runs programs of the policy in dagrpo's sandboxes."""
     from dagrpo.config.schema import read_params
-    from dagrpo.data.registry import get_task
+    from dagrpo.data.task import get_task
     from dagrpo.tools import config_for
 
     try:
@@ -125,3 +138,36 @@ def _params() -> Finding:
         mistake = str(error).splitlines()[0]
         return Finding(name="params.yaml", found=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
     return Finding(name="params.yaml", found=f"experiment {params.experiment.name}")
+
+
+def credentials(*, online: bool) -> Iterator[Finding]:
+    """Yield each credential; with `online` also the hub's answer."""
+    has_token = get_token() is not None
+    yield Finding(
+        name="HF_TOKEN",
+        found="present" if has_token else "not set",
+        is_there=has_token,
+        is_needed=False,
+        remedy="for gated models: `hf auth login`, or set HF_TOKEN",
+    )
+    for name, purpose in VARIABLES.items():
+        is_set = bool(os.environ.get(name))
+        yield Finding(
+            name=name, found="present" if is_set else "not set", is_there=is_set, is_needed=False, remedy=purpose
+        )
+    if online:
+        yield _hub()
+
+
+def _hub() -> Finding:
+    """Check that the hub answers; a refusal counts as an answer."""
+    try:
+        found, answers = f"{endpoint()} answers {httpx.head(constants.ENDPOINT, timeout=SECONDS).status_code}", True
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        found, answers = redacted(f"{endpoint()} cannot be reached ({type(error).__name__})"), False
+    return Finding(
+        name="hub",
+        found=found,
+        is_there=answers,
+        remedy="check the network; behind a proxy set HTTPS_PROXY; or set HF_ENDPOINT to a mirror, or data.mirror to copies",
+    )

@@ -9,7 +9,6 @@ from dagrpo.cli.shell_completion import evaluated_tasks, experiments, seeds
 from dagrpo.cli.show.place import Place, Which
 from dagrpo.core.errors import UserError
 
-EPILOG = 'Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; `dagrpo show arithmetic_tiny --prompt "48+44" --tokens`'
 NO_TOKENIZER = "The run has no tokenizer.json, so its tokens cannot be shown: this is the text."
 
 
@@ -34,8 +33,8 @@ def show(
 ) -> None:
     """Show the best and the worst attempts of a training step or of an evaluation, turn by turn."""
     from dagrpo.cli.show import attempts, terminal
-    from dagrpo.cli.show.pictures import pictures
-    from dagrpo.cli.show.tokens import decoder
+    from dagrpo.cli.show.attempts import pictures
+    from dagrpo.cli.show.terminal import decoder
 
     place = _place(run, step, seed, task, which)
     chosen = attempts.choose(place, best, worst, prompt)
@@ -44,9 +43,9 @@ def show(
     console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
     if tokens and decode is None:
         console.print(NO_TOKENIZER)
-    for shown in chosen.shown:
-        beside = pictures(place, shown.transcript.task, shown.transcript.problem_index)
-        console.print(terminal.attempt(shown, full=full, decode=decode, pictures=beside))
+    for attempt in chosen.selected:
+        beside = pictures(place, attempt.transcript.task, attempt.transcript.problem_index)
+        console.print(terminal.attempt(attempt, full=full, decode=decode, pictures=beside))
 
 
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:
@@ -60,8 +59,3 @@ def _place(run: str, step: int | None, seed: int | None, task: str | None, which
     if step is not None:
         raise UserError("--step is of training, --task of an evaluation: give one of the two.")
     return place.evaluation(folder, task, which)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(show)

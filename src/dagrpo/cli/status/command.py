@@ -11,8 +11,6 @@ import typer
 from dagrpo.cli.shell_completion import experiments as names
 from dagrpo.core.errors import UserError
 
-EPILOG = "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; `dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy`"
-
 
 def status(
     experiments: Annotated[
@@ -32,24 +30,25 @@ def status(
     ] = False,
 ) -> None:
     """Print the state of every experiment in this folder (done, running, stale, stopped or failed), and the reason."""
-    from dagrpo.cli.own_code import require_own_code
     from dagrpo.cli.status import terminal
     from dagrpo.cli.status.experiments import statuses
+    from dagrpo.config.project import require_own_code
+    from dagrpo.utils.console import plain_console
 
     require_own_code()
     if why is not None:
         _explain(why, experiments or (), as_json=as_json)
         return
-    found = statuses(experiments or ())
+    result = statuses(experiments or ())
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        typer.echo(json.dumps([asdict(each) for each in result], indent=2))
     else:
-        terminal.console().print(terminal.shown(found))
+        plain_console().print(terminal.rendered(result))
 
 
 def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
-    from dagrpo.cli.status.terminal import console
     from dagrpo.cli.status.why import explain, rendered
+    from dagrpo.utils.console import plain_console
 
     if experiments:
         raise UserError("--why FILE stands alone: leave out the names of experiments.")
@@ -57,9 +56,4 @@ def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(explanation) | {"is_up_to_date": explanation.is_up_to_date}, indent=2))
     else:
-        console().print(rendered(explanation))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(status)
+        plain_console().print(rendered(explanation))

@@ -52,20 +52,20 @@ def explain(file: Path) -> Explanation:
     made = maker_of(file)
     today = Today.read()
     if made is None:
-        raise UserError(_not_made(file, today))
+        raise UserError(_no_maker(file, today))
     changes = Changes(today)
     before = [reason for each in _ancestors(made) if (reason := _reason(each, changes)) is not None]
     return Explanation(file=str(file), made_by=made.what, own=_reason(made, changes), before=tuple(before))
 
 
-def _not_made(file: Path, today: Today) -> str:
+def _no_maker(file: Path, today: Today) -> str:
     selected = [] if today.held is None else [today.held.experiment.name]
-    known = {*experiments(), *selected}
+    names = {*experiments(), *selected}
     name = _experiment(file)
-    if name in known and len(file.parts) == 1:
+    if name in names and len(file.parts) == 1:
         return f"{name} is an experiment: name one of its files, such as results/{name}/report/report.html."
-    if name is not None and name not in known:
-        return f"There is no experiment `{name}` on record in {', '.join(TOPS)}: {nearest(name, known)}."
+    if name is not None and name not in names:
+        return f"There is no experiment `{name}` on record in {', '.join(TOPS)}: {nearest(name, names)}."
     job = stage_and_seed(str(file)) or stage_and_seed(f"{file}/")  # a folder that does not exist yet
     if job is None:
         return f"{file} is not made by a stage: name a file in data/, models/ or results/ of an experiment."
@@ -101,13 +101,13 @@ def _ancestors(made: Made) -> list[Made]:
 
 
 def _reason(made: Made, changes: Changes) -> Reason | None:
-    found = changes.of(made)
+    own_changes = changes.of(made)
     notes = _notes(made)
-    if not found and not notes:
+    if not own_changes and not notes:
         return None
-    code = {each.name: each.before for each in found if each.kind == Kind.CODE and each.before and each.now}
+    code = {each.name: each.before for each in own_changes if each.kind == Kind.CODE and each.before and each.now}
     lines = {file: tuple(changed_lines(file, digest)) for file, digest in code.items()}
-    return Reason(what=made.what, changes=tuple(found), lines=lines, notes=tuple(notes))
+    return Reason(what=made.what, changes=tuple(own_changes), lines=lines, notes=tuple(notes))
 
 
 def _notes(made: Made) -> list[str]:

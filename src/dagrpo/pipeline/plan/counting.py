@@ -49,7 +49,7 @@ class Counting(TorchDispatchMode):
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # storages by address: their number, and themselves
         self._number = count(1)
         self._read: dict[int, int] = {}  # bytes of storages that the open chain reads, and has not made
-        self._made: dict[int, int] = {}  # the same of those that it has made
+        self._created: dict[int, int] = {}  # the same of those that it has made
         self.kernels = Counter[Kernel]()
         # With each chain of kernels between two products in the place of its parts, as a compiler joins them.
         self.joined = Counter[Kernel]()
@@ -70,13 +70,13 @@ class Counting(TorchDispatchMode):
         out = _without_values(func, inputs, args, kwargs) if without else func(*args, **kwargs)
         outputs = [each for each in _tensors((out,)) if each.device.type == self._device]
         before = {_key(each) for each in inputs}
-        made = [each for each in outputs if _key(each) not in before]
-        for each in made:
+        created = [each for each in outputs if _key(each) not in before]
+        for each in created:
             self._keep(each)
         name = func.overloadpacket.__name__
-        launches = bool(made) or func._schema.is_mutable
+        launches = bool(created) or func._schema.is_mutable
         if outputs and launches and not func.is_view and "empty" not in name:
-            self._launch(_kernel(func, name, inputs, outputs, args, kwargs), inputs, made)
+            self._launch(_kernel(func, name, inputs, outputs, args, kwargs), inputs, created)
         return out
 
     def start(self) -> None:
@@ -109,16 +109,16 @@ class Counting(TorchDispatchMode):
         self.bytes += size
         self.peak = max(self.peak, self.bytes)
 
-    def _launch(self, kernel: Kernel, inputs: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    def _launch(self, kernel: Kernel, inputs: Sequence[Tensor], created: Sequence[Tensor]) -> None:
         self.kernels[kernel] += 1
         if kernel.flops:
             self._close(kernel.dtype)
             self.joined[kernel] += 1
             return
         for each in inputs:
-            if (number := self._numbered(each)) not in self._made:
+            if (number := self._numbered(each)) not in self._created:
                 self._read[number] = min(each.untyped_storage().nbytes(), kernel.bytes)
-        self._made |= {self._numbered(each): each.untyped_storage().nbytes() for each in made}
+        self._created |= {self._numbered(each): each.untyped_storage().nbytes() for each in created}
 
     def _numbered(self, tensor: Tensor) -> int:
         """Return what tells a storage from those that were at its address before; of one that was there from the start, the address."""
@@ -128,11 +128,11 @@ class Counting(TorchDispatchMode):
     def _close(self, dtype: torch.dtype) -> None:
         """End a chain of kernels without a product: it reads what came from outside, and writes what is still alive."""
         alive = {number for number, _ in self._alive.values()}
-        written = sum(size for number, size in self._made.items() if number in alive)
-        if self._read or self._made:
-            size = written + sum(self._read.values())
+        written_bytes = sum(size for number, size in self._created.items() if number in alive)
+        if self._read or self._created:
+            size = written_bytes + sum(self._read.values())
             self.joined[Kernel(name="joined", dtype=dtype, flops=0, bytes=size)] += 1
-        self._read, self._made = {}, {}
+        self._read, self._created = {}, {}
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -180,13 +180,13 @@ def _kernel(
 
 def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwargs: Any) -> int:
     """Return what is read and written, without what a cache would save."""
-    written = sum(map(_size, outputs))
+    output_bytes = sum(map(_size, outputs))
     if name in CHANGED_IN_PART:
         return 2 * sum(map(_size, inputs[1:]))
     read = [each for each in inputs[name in OVERWRITTEN :] if each is not kwargs.get("out")]
     if name in READ_IN_PART:
-        return written + sum(min(_size(each), written) for each in read)
-    return written + sum(map(_size, read))
+        return output_bytes + sum(min(_size(each), output_bytes) for each in read)
+    return output_bytes + sum(map(_size, read))
 
 
 def _size(tensor: Tensor) -> int:

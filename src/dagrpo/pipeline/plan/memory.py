@@ -48,8 +48,8 @@ class StageMemory:
 
 def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
     """Return the memory of every stage that needs much. UserError: there is no such task, or an adapter names no layer."""
-    found = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
-    return [*found, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
+    stage_memories = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
+    return [*stage_memories, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
 
 
 def least(params: Params, models: Models, *, on_gpu: bool) -> int:
@@ -86,7 +86,7 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         ranks, servers = _in_turns(ranks, servers)
     elif on_gpu and params.runtime.engine.own_gpus:
         ranks, servers = _apart(ranks, servers)
-    handed = (*_handed_over(params, models.policy, params.runtime.engine), *_held(params, models.policy))
+    handed = (*_handed_over(params, models.policy, params.runtime.engine), *_tables(params, models.policy))
     return StageMemory(
         stage="train",
         on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *handed),
@@ -123,8 +123,8 @@ def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory,
 
 def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory]:
     training = params.training
-    drawn = training.prompts_per_step * training.dynamic_sampling.oversampling
-    requests = round(drawn * training.samples_per_prompt)
+    prompts = training.prompts_per_step * training.dynamic_sampling.oversampling
+    requests = round(prompts * training.samples_per_prompt)
     yield from _own_server(SERVER, params, models.policy, params.runtime.engine, requests, on_gpu=on_gpu)
     if models.teacher is not None:
         engine = params.runtime.teacher
@@ -149,7 +149,7 @@ def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, 
     return (memory("hand-over in /dev/shm", [item]),)
 
 
-def _held(params: Params, shape: Shape) -> tuple[Memory, ...]:
+def _tables(params: Params, shape: Shape) -> tuple[Memory, ...]:
     """Return what the trainer keeps for batches of later steps, weights or served adapters: the most there are, at the end of a run."""
     training, dtype = params.training, params.rollout.dtype
     if not training.staleness:

@@ -138,15 +138,15 @@ def _fetched(repository: str, revision: str) -> Shape:
 
     from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
 
-    wanted = Wanted(
+    request = Wanted(
         repository=repository,
         revision=revision,
         kind="model",
         correct="correct its repository and revision",
         instead="plan it where the model is in the hub's cache",
     )
-    require_answer(wanted)
+    require_answer(request)
     with TemporaryDirectory() as folder:
-        with told_in_a_sentence(wanted):
+        with told_in_a_sentence(request):
             hf_hub_download(repository, CONFIG, revision=revision, local_dir=folder)
         return _shape_in(Path(folder))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dagrpo.config.schema import Params
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.data import problems_of, usual_prompt
 from dagrpo.pipeline.plan.measured import Measured
@@ -48,11 +48,11 @@ def seconds_of_stages(params: Params, shape: Shape, speed: Speed | None, measure
 def _stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> Iterator[StageSeconds | None]:
     seeds = len(params.experiment.seeds)
     if params.sft.steps:
-        yield _known("sft", seeds, params.sft.steps, measured) or _if_known(_sft, params, shape, speed)
+        yield _from_record("sft", seeds, params.sft.steps, measured) or _if_known(_sft, params, shape, speed)
     if params.difficulty.samples:
-        yield _known("difficulty", 1, None, measured) or _if_known(_difficulty, params, shape, speed)
+        yield _from_record("difficulty", 1, None, measured) or _if_known(_difficulty, params, shape, speed)
     yield _train_as_before(params, measured) or _if_known(_train, params, shape, speed)
-    yield _known("evaluation", seeds * _samplings(params), None, measured) or _if_known(
+    yield _from_record("evaluation", seeds * _samplings(params), None, measured) or _if_known(
         _evaluation, params, shape, speed
     )
 
@@ -63,7 +63,7 @@ def _if_known(
     return None if speed is None else estimated(params, shape, speed)
 
 
-def _known(stage: str, runs: int, steps: int | None, measured: Measured) -> StageSeconds | None:
+def _from_record(stage: str, runs: int, steps: int | None, measured: Measured) -> StageSeconds | None:
     each = measured.stages.get(stage)
     if each is None:
         return None
@@ -94,13 +94,13 @@ def _sft(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     training, lengths = params.training, Lengths.of_training(params, shape.positions)
-    drawn = training.dynamic_sampling.oversampling * training.prompts_per_step
+    prompts = training.dynamic_sampling.oversampling * training.prompts_per_step
     sampling = sampling_seconds(
         shape,
         params,
         speed,
-        attempts=round(drawn * training.samples_per_prompt),
-        prompts=round(drawn),
+        attempts=round(prompts * training.samples_per_prompt),
+        prompts=round(prompts),
         prompt=usual_prompt(params, params.experiment.train, "train"),
         lengths=lengths,
     )
@@ -152,9 +152,9 @@ def _update(training: Training, params: Params, speed: Speed, *, mini_batches: i
 
 def _is_compiled(training: Training, params: Params) -> bool:
     """Return whether torch compiles the layers of GRPO's policy, as trainer/model/compiled.py decides without trying it."""
-    passes, asked = training.passes, params.runtime.training.compile
+    passes, setting = training.passes, params.runtime.training.compile
     plain = not (passes.sharded or passes.lora.is_on or training.shape.pictures)
-    return plain and (not params.rollout.deterministic if asked is None else asked)
+    return plain and (not params.rollout.deterministic if setting is None else setting)
 
 
 def _hand_over(training: Training, params: Params, speed: Speed) -> float:
@@ -181,11 +181,11 @@ def sampling_seconds(
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
-    written = attempts * lengths.written
-    computing = 2 * shape.arithmetic.parameters * (written + prompts * prompt) / speed.sampling
+    tokens = attempts * lengths.written
+    computing = 2 * shape.arithmetic.parameters * (tokens + prompts * prompt) / speed.sampling
     reading = steps * shape.weights * BYTES[dtype] / speed.bandwidth
-    kept = (prompt + lengths.whole) / 2 * shape.cached_per_token * BYTES[dtype]
-    return (max(computing, reading) + written * kept / speed.cache_bandwidth) / ranks + steps * speed.per_step
+    cache_bytes = (prompt + lengths.whole) / 2 * shape.cached_per_token * BYTES[dtype]
+    return (max(computing, reading) + tokens * cache_bytes / speed.cache_bandwidth) / ranks + steps * speed.per_step
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
@@ -216,8 +216,8 @@ def _difficulty(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 def _evaluation(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     runs = len(params.experiment.seeds) * _samplings(params)
     each = [_of_task(params, task, shape, speed) for task in _evaluated(params)]
-    known = [seconds for seconds in each if seconds is not None]
-    seconds = sum(known) * POLICIES * len(params.experiment.seeds) if len(known) == len(each) else None
+    seconds_known = [seconds for seconds in each if seconds is not None]
+    seconds = sum(seconds_known) * POLICIES * len(params.experiment.seeds) if len(seconds_known) == len(each) else None
     return StageSeconds(stage="evaluation", seconds=seconds, how="estimated", runs=runs)
 
 
@@ -227,13 +227,13 @@ def _of_task(params: Params, task: str, shape: Shape, speed: Speed) -> float | N
         return None
     counts = [count for count in (problems, sampling.max_problems) if count is not None]
     blind = get_task(task).images and sampling.without_pictures
-    asked = min(counts)
+    problems = min(counts)
     return START_SECONDS + sampling_seconds(
         shape,
         params,
         speed,
-        attempts=asked * (1 + sampling.samples + blind),
-        prompts=asked * (1 + blind),
+        attempts=problems * (1 + sampling.samples + blind),
+        prompts=problems * (1 + blind),
         prompt=usual_prompt(params, task, "test"),
         lengths=Lengths.of_evaluation(params, task, shape.positions),
     )

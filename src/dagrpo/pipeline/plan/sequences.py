@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dagrpo.config.schema import Params
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
 
@@ -43,8 +43,8 @@ class Lengths:
 
 def has_several_turns(rollout: Rollout, task: str) -> bool:
     """Return whether an attempt may have more than one turn. UserError: there is no such task."""
-    known = get_task(task)
-    return bool(known.tools or known.interaction) or rollout.agent.name != OWN_LOOP
+    record = get_task(task)
+    return bool(record.tools or record.interaction) or rollout.agent.name != OWN_LOOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,5 +142,5 @@ def _pictures(model: PreTrainedModel) -> Pictures | None:
 def _blocks(model: PreTrainedModel) -> list[int]:
     """Return the weights of each block, as trainer/model/fsdp.py finds them."""
     names = model._no_split_modules or ()
-    found = [module for module in model.modules() if type(module).__name__ in names]
-    return [sum(weight.numel() for weight in module.parameters()) for module in found]
+    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    return [sum(weight.numel() for weight in module.parameters()) for module in blocks]

@@ -132,8 +132,8 @@ def _flops(dtype: str, threads: int) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        left = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
-        return 2 * SIDE**3 / _fastest(lambda: left @ left)
+        matrix = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
+        return 2 * SIDE**3 / _fastest(lambda: matrix @ matrix)
     finally:
         torch.set_num_threads(before)
 
@@ -152,18 +152,18 @@ def _bandwidth() -> float:
 def _fastest(work: Callable[[], object]) -> float:
     """Return the seconds of the fastest of all calls: what is slower has waited for other processes."""
     work()  # the first one warms up
-    taken = list[float]()
+    durations = list[float]()
     for number in range(TRIES):
         time.sleep(SECONDS if number else 0)
-        taken += _calls(work)
-    return min(taken)
+        durations += _calls(work)
+    return min(durations)
 
 
 def _calls(work: Callable[[], object]) -> list[float]:
     """Return the seconds of each of the calls that fit into SECONDS, at least one."""
-    taken, start = list[float](), time.perf_counter()
-    while not taken or time.perf_counter() - start < SECONDS:
-        begun = time.perf_counter()
+    durations, start = list[float](), time.perf_counter()
+    while not durations or time.perf_counter() - start < SECONDS:
+        call_start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - begun)
-    return taken
+        durations.append(time.perf_counter() - call_start)
+    return durations

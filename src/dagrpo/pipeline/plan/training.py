@@ -104,8 +104,8 @@ class Training:
             return 0
         stack, each = self.shape.pictures.stack, BYTES[self.passes.dtype]
         layer = 2 * stack.width * (FLOAT32 + 2 * each) + 4 * (stack.width + stack.inner) * each
-        kept = stack.layers * stack.width * each + layer if self.passes.checkpointed else stack.layers * layer
-        return self.patches * kept
+        per_layer = stack.layers * stack.width * each + layer if self.passes.checkpointed else stack.layers * layer
+        return self.patches * per_layer
 
     def _weights(self) -> int:
         trained = self.trained

@@ -112,7 +112,7 @@ def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
     computed depends on values that are not there.
     """
     key = config.to_json_string(use_diff=False), repr(passes)
-    if key not in _known:
+    if key not in _cache:
         try:
             low, high = (_counted(_at_depth(config, depth), passes) for depth in DEPTHS)
         except UserError:
@@ -123,11 +123,11 @@ def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
                 f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss "
                 "to plan it; training needs no plan."
             ) from error
-        _known[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
-    return _known[key]
+        _cache[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
+    return _cache[key]
 
 
-_known: dict[tuple[str, str], Work] = {}
+_cache: dict[tuple[str, str], Work] = {}
 
 
 def _at_depth(config: PreTrainedConfig, depth: int) -> PreTrainedConfig:

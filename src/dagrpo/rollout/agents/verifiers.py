@@ -46,11 +46,10 @@ class VerifiersAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the taskset or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, told
-        from dagrpo.rollout.programs.report import reported_rewards
+        from dagrpo.rollout.programs.attempt import attempt, reported_rewards, task_message
 
         key, _, digest = problem.example.ground_truth.rpartition("@")
-        task = {**told(problem, sample_index), "key": key, "hash": digest}
+        task = {**task_message(problem, sample_index), "key": key, "hash": digest}
 
         async def run(access: Access) -> Mapping[str, float]:
             body = {"problem": task, "base_url": access.base_url, "api_key": access.key}

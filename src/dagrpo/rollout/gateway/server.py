@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from dagrpo.rollout.gateway.conversation import Conversation
-from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, completion, events
-from dagrpo.rollout.gateway.requests import ChatRequest, read_request
+from dagrpo.rollout.gateway.requests import ChatRequest, Refused, read_request
 from dagrpo.rollout.session import Session
 from dagrpo.utils.console import say
 
@@ -62,8 +61,8 @@ class Access:
         return until - self._started - self._asked_seconds
 
     async def _out_of_time(self, seconds: float) -> None:
-        while (left := seconds - self.own_seconds()) > 0:
-            await asyncio.sleep(max(left, SHORTEST_NAP))
+        while (remaining := seconds - self.own_seconds()) > 0:
+            await asyncio.sleep(max(remaining, SHORTEST_NAP))
 
     def _break(self, error: BaseException) -> None:
         if not self._broken.done():
@@ -100,7 +99,7 @@ class Gateway:
     def __init__(self) -> None:
         self.address = ""  # http://127.0.0.1:<port>, once it listens
         self._open: dict[str, Access] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @asynccontextmanager
     async def admit(
@@ -157,9 +156,9 @@ class Gateway:
         return access
 
     def _tell(self, ignored: tuple[str, ...]) -> None:
-        new = set(ignored) - self._told
+        new = set(ignored) - self._reported
         if new:
-            self._told |= new
+            self._reported |= new
             say(
                 f"The agent's program sets {', '.join(sorted(new))}, which is ignored: section rollout says how to sample."
             )

@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
-EPILOG = "Example: `dagrpo warm`, once the experiment's model is there"
 PARAMS = Path("params.yaml")
 MODELS = Path("models")
 
@@ -17,7 +14,7 @@ def warm() -> None:
     """Compile the kernels that the server of params.yaml's experiment needs, once for a card; later starts find them."""
     import torch
 
-    from dagrpo.cli.own_code import require_own_code
+    from dagrpo.config.project import require_own_code
     from dagrpo.config.schema import read_params
     from dagrpo.core.errors import UserError
     from dagrpo.utils.devices import own_devices
@@ -63,8 +60,3 @@ def sample_once(model: Path, params: "Params", log: Path) -> None:
         keep_pictures=vision_stays,
     ) as engine:
         engine.generate([request], lockstep=rollout.deterministic)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(warm)

@@ -1,10 +1,11 @@
-"""Update batch of a step, rebuilt from its rollout table.
+"""Pictures of recorded rollouts, read from the problems' split.
 
-Its tensors are those that the trainer had, bit for bit.
+The table of rollouts does not contain them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,42 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dagrpo.cli.replay.pictures import PicturesOf, no_pictures
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
+from dagrpo.models.pictures import takes_pictures
+from dagrpo.rollout.prompts import read_split
 from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
 from dagrpo.trainer.batches.dynamic_sampling import spread
 from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.sampling_mask import TokenSupport
 
+PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the split
 SUPPORT = "sampling_support"
+
+
+def no_pictures(index: int) -> tuple[bytes, ...]:
+    """Return the pictures of a problem for a model that takes text alone: none."""
+    return ()
+
+
+def pictures_of(initial: Path, split: Path) -> PicturesOf:
+    """Return the lookup of the problems' pictures for a checkpoint's model; the split is read with the first lookup."""
+    if not takes_pictures(initial):
+        return no_pictures
+
+    @cache
+    def files() -> Mapping[int, tuple[bytes, ...]]:
+        return {index: example.images for index, example in enumerate(read_split(split))}
+
+    def of(index: int) -> tuple[bytes, ...]:
+        if index not in files():
+            raise UserError(
+                f"{split} has no row {index}, which the rollouts are of: restore the file that they were made from."
+            )
+        return files()[index]
+
+    return of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

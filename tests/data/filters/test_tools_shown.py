@@ -10,7 +10,7 @@ from tests.data.preparing import gsm8k_mirror, limited
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.data.card import Card
-from dagrpo.data.filters.tools_told import require_tools_told
+from dagrpo.data.filters.prompt_length import require_tools_shown
 from dagrpo.data.prepare import prepare
 from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
 from dagrpo.utils.files import write_json
@@ -50,7 +50,7 @@ def test_a_task_whose_tools_the_template_leaves_out_is_refused_with_what_to_do(m
 def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) -> None:
     write_json(model / "config.json", {"model_type": "qwen2_5_vl"})
     with pytest.raises(UserError, match=r"would never know: set model\.chat_template to qwen2_5_vl_tools, choose"):
-        require_tools_told([example("How many?", tools=("answer_check",))], model, "template")
+        require_tools_shown([example("How many?", tools=("answer_check",))], model, "template")
 
 
 def test_a_template_that_tells_of_tools_is_taken(model: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_is_not_rendered_by_the_template_or_not_attempted_is_prepared(
 def test_demonstrations_of_calls_tell_of_a_tool_and_so_does_nothing_to_a_fresh_model(model: Path) -> None:
     untold = example("How many?", tools=("answer_check",))
     called = ({"role": "assistant", "content": "<tool_call>"},)
-    require_tools_told([untold, replace(untold, demonstration=called)], model, "template")
-    require_tools_told([example("How many?")], model, "template")
+    require_tools_shown([untold, replace(untold, demonstration=called)], model, "template")
+    require_tools_shown([example("How many?")], model, "template")
     write_json(model / "origin.json", {"source": "fresh"})
-    require_tools_told([untold], model, "template")
+    require_tools_shown([untold], model, "template")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import psutil
 
-from dagrpo.cli.status.terminal import duration
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.machine import Machine
@@ -15,6 +14,7 @@ from dagrpo.pipeline.plan.remedy import advice, refusal
 from dagrpo.pipeline.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.speed import Speed, busy, speed_of
+from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
 
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
@@ -43,9 +43,9 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
     models = Models.of(params, online=online)
     needed = stages(params, models, on_gpu=machine.on_gpu)
     processes = params.runtime.training.processes
-    known = measured(params) if machine.is_here else Measured()
+    earlier = measured(params) if machine.is_here else Measured()
     speed = speed_of(machine, params)
-    times = seconds_of_stages(params, models.policy, speed, known)
+    times = seconds_of_stages(params, models.policy, speed, earlier)
     return Plan(
         experiment=params.experiment.name,
         machine=machine.name,
@@ -54,16 +54,16 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
         processes=processes,
         stages=tuple(needed),
         times=tuple(times),
-        last=_last(known),
-        basis=tuple(_basis(speed, known, times)),
+        last=_last(earlier),
+        basis=tuple(_basis(speed, earlier, times)),
         notes=(*_notes(params, models, machine, needed), *_about_the_load(machine, times)),
         refusal=refusal(params, models, machine),
     )
 
 
-def _basis(speed: Speed | None, known: Measured, times: list[StageSeconds]) -> Iterator[str]:
-    if known.number:
-        yield f"Measured: {known.number} training steps that this experiment has taken here."
+def _basis(speed: Speed | None, earlier: Measured, times: list[StageSeconds]) -> Iterator[str]:
+    if earlier.number:
+        yield f"Measured: {earlier.number} training steps that this experiment has taken here."
     elif any(stage.how == "measured" for stage in times):
         yield "Measured: stages that this experiment has run here."
     if speed is None:
@@ -72,12 +72,12 @@ def _basis(speed: Speed | None, known: Measured, times: list[StageSeconds]) -> I
         yield f"Estimated: {speed.basis}. {LEFT_OUT}"
 
 
-def _last(known: Measured) -> str | None:
-    if not known.last:
+def _last(earlier: Measured) -> str | None:
+    if not earlier.last:
         return None
-    longest = sorted(known.last.items(), key=lambda each: -each[1])[:SHOWN_OF_LAST]
+    longest = sorted(earlier.last.items(), key=lambda each: -each[1])[:SHOWN_OF_LAST]
     parts = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in longest)
-    return f"The last run of this experiment took {duration(sum(known.last.values()))}, all stages one after the other, of which {parts}."
+    return f"The last run of this experiment took {duration(sum(earlier.last.values()))}, all stages one after the other, of which {parts}."
 
 
 def _notes(params: Params, models: Models, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
@@ -87,8 +87,8 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
     if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
         yield f"Of the memory {size(free)} are free now."
     yield from _about_slow_types(params, machine)
-    if (told := advice(params, machine)) is not None:
-        yield told
+    if (note := advice(params, machine)) is not None:
+        yield note
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)
     if models.policy.pictures is not None and models.pixels is None:
@@ -101,8 +101,8 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
 
 def _about_the_load(machine: Machine, times: list[StageSeconds]) -> Iterator[str]:
     is_timed = machine.is_here and not machine.on_gpu and any(stage.how == "estimated" for stage in times)
-    if is_timed and (told := busy()) is not None:
-        yield told
+    if is_timed and (note := busy()) is not None:
+        yield note
 
 
 def _about_slow_types(params: Params, machine: Machine) -> Iterator[str]:
@@ -113,19 +113,19 @@ def _about_slow_types(params: Params, machine: Machine) -> Iterator[str]:
         types["rollout.dtype"] = params.rollout.dtype
     if params.sft.steps:
         types["sft.dtype"] = params.sft.dtype
-    if (told := warning(types)) is not None:
-        yield told
+    if (note := warning(types)) is not None:
+        yield note
 
 
 def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
     engine, free = params.runtime.engine, machine.shared_memory
-    handed = sum(
+    sync_bytes = sum(
         each.total for stage in needed for each in (*stage.on_device, *stage.on_host) if "/dev/shm" in each.what
     )
-    if engine.servers or engine.weights_folder is not None or free is None or free >= handed:
+    if engine.servers or engine.weights_folder is not None or free is None or free >= sync_bytes:
         return
     yield (
-        f"/dev/shm has {size(free)} free, and the weights on their way to the engine take {size(handed)}: they would go through "
+        f"/dev/shm has {size(free)} free, and the weights on their way to the engine take {size(sync_bytes)}: they would go through "
         "the folder for temporary files, which is slower."
     )
 
@@ -133,10 +133,10 @@ def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMem
 def _about_the_cache(params: Params, models: Models) -> Iterator[str]:
     engine, training = params.runtime.engine, params.training
     whole = Lengths.of_training(params, models.policy.positions).whole
-    wanted = min(training.prompts_per_step * training.samples_per_prompt, engine.max_running_requests)
-    held = engine.max_total_tokens // whole
-    if not engine.servers and held < wanted:
+    trajectories = min(training.prompts_per_step * training.samples_per_prompt, engine.max_running_requests)
+    capacity = engine.max_total_tokens // whole
+    if not engine.servers and capacity < trajectories:
         yield (
-            f"The key-value cache of the {SERVER} holds {held:,} attempts of {whole:,} tokens at a time, and up to {wanted:,} could "
-            "run: raise runtime.engine.max_total_tokens where there is memory left."
+            f"The key-value cache of the {SERVER} holds {capacity:,} attempts of {whole:,} tokens at a time, and up to {trajectories:,} "
+            "could run: raise runtime.engine.max_total_tokens where there is memory left."
         )

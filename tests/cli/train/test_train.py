@@ -14,10 +14,9 @@ from tests.trainer.conftest import inputs
 from typer.testing import CliRunner
 
 from dagrpo.cli import application as application
-from dagrpo.cli.half_steps import place
-from dagrpo.cli.half_steps.command import of_rollouts
-from dagrpo.cli.half_steps.rollouts import RolloutHalf
-from dagrpo.cli.half_steps.updates import update_from
+from dagrpo.cli.train import command as place
+from dagrpo.cli.train.command import of_rollouts
+from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.checks import layout
@@ -125,7 +124,7 @@ def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
 
     monkeypatch.setattr(layout, "_difference", noted)
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
-    _updates(run, None, place.tables(whole.rollouts.parent, None))
+    _updates(run, None, place.tables_in(whole.rollouts.parent, None))
     assert len(measured) == 1
     assert read_digests(run.metrics.with_name(FILE)) == read_digests(whole.rollouts.with_name(FILE))
     ours, theirs = read_parquet(run.metrics), read_parquet(whole.metrics)
@@ -166,7 +165,7 @@ def test_another_learning_rate_leads_elsewhere_from_the_same_rollouts(
 ) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
     run = replace(run, training=run.training.model_copy(update={"learning_rate": 1e-3}))
-    _updates(run, None, place.tables(whole.rollouts.parent, [1]))
+    _updates(run, None, place.tables_in(whole.rollouts.parent, [1]))
     ours, theirs = (read_digests(each)[1] for each in (run.metrics.with_name(FILE), whole.rollouts.with_name(FILE)))
     assert ours.gradients == theirs.gradients
     assert ours.weights != theirs.weights
@@ -175,13 +174,13 @@ def test_another_learning_rate_leads_elsewhere_from_the_same_rollouts(
 def test_the_rollouts_that_are_asked_for_are_taken_and_no_other_file(tmp_path: Path) -> None:
     for name in ("step_00002.parquet", "step_00010.parquet", "digests.parquet", "step_3.parquet"):
         (tmp_path / name).touch()
-    assert list(place.tables(tmp_path, None)) == [2, 10]
-    assert place.tables(tmp_path, [10]) == {10: tmp_path / "step_00010.parquet"}
-    assert list(place.tables(tmp_path / "step_00002.parquet", None)) == [2]
+    assert list(place.tables_in(tmp_path, None)) == [2, 10]
+    assert place.tables_in(tmp_path, [10]) == {10: tmp_path / "step_00010.parquet"}
+    assert list(place.tables_in(tmp_path / "step_00002.parquet", None)) == [2]
     with pytest.raises(UserError, match=r"has no rollouts of step 3: it has those of 2, 10\."):
-        place.tables(tmp_path, [3])
+        place.tables_in(tmp_path, [3])
     with pytest.raises(UserError, match="has no rollouts: name a file"):
-        place.tables(tmp_path / "nowhere", None)
+        place.tables_in(tmp_path / "nowhere", None)
 
 
 @pytest.mark.parametrize("folder", ["results", "results/tiny/mine", "data/x", ".state/x", "models/../results/y"])
