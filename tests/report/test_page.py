@@ -239,7 +239,7 @@ def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path
     marked = table.set_column(table.schema.get_field_index("verdict"), table.schema.field("verdict"), verdicts)
     assert "mark open" not in render(page_of(files))
     write_parquet(trained, marked)
-    assert '<span class="mark open">not verifiable in time</span>' in render(page_of(files))
+    assert '<span class="mark open">unverifiable</span>' in render(page_of(files))
 
 
 def test_nothing_on_the_page_hides_or_reorders_not_even_its_title(page: Page) -> None:

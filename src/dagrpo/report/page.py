@@ -27,9 +27,9 @@ from dagrpo.report.figures import Drawn
 from dagrpo.report.glossary import glossary
 from dagrpo.report.inline_svg import inline
 from dagrpo.report.inputs import VARIANTS, Inputs
-from dagrpo.report.occurrences import MOST_STEPS
-from dagrpo.report.over_steps import MOST_ATTEMPTS, ShownSeries
+from dagrpo.report.over_steps import MOST_ATTEMPTS, SeriesView
 from dagrpo.report.parameters import Parameter, changed, value_of
+from dagrpo.report.samples import MOST_STEPS
 from dagrpo.utils.provenance import File, LineageRow
 
 TEMPLATE = "template.html.j2"
@@ -47,7 +47,7 @@ class Page:
     examples: Mapping[str, TaskExamples]  # by task
     conversations: Conversations | None  # None: every attempt is a single turn without a call
     breakdowns: Mapping[str, Breakdown]  # by task
-    over_steps: Sequence[ShownSeries]
+    over_steps: Sequence[SeriesView]
     conversation_figures: Sequence[Drawn]  # on the page alone: not every experiment has them
     held_out_figures: Sequence[Drawn]  # likewise
     lineage: Sequence[LineageRow]
@@ -128,7 +128,7 @@ def _of_groups(page: Page) -> dict[str, Any]:
 def _of_attempts(page: Page) -> dict[str, Any]:
     """Return the template's variables for training attempts: their filters, and the rule by which they were chosen."""
     moments = [moment for series in page.over_steps for moment in series.moments]
-    verdicts = {attempt.read.verdict or "" for moment in moments for attempt in moment.attempts}
+    verdicts = {each.attempt.verdict for moment in moments for each in moment.attempts}
     return {
         "steps_shown": sorted({moment.step for moment in moments}),
         "kinds_shown": sorted({series.kind for series in page.over_steps if series.kind is not None}),

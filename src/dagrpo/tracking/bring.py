@@ -21,6 +21,7 @@ from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
+from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Page
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.evaluation_sets import bring_evaluation_set, share_evaluation_sets
@@ -31,7 +32,7 @@ from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
 from dagrpo.tracking.points import log_all, log_points
 from dagrpo.tracking.policies import bring_policies, register
 from dagrpo.tracking.prompts import bring_prompt, link_prompt
-from dagrpo.tracking.traces import log_traces, made_of
+from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
 
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
@@ -129,17 +130,17 @@ def _bring_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[st
                 link_prompt(target.client, run_id, version)
 
 
-def _bring_traces(target: Target, tables: Iterable[list[dict[str, Any]]], model_id: str | None) -> None:
-    for number, traces in enumerate(tables):
-        made = made_of(
-            traces,
+def _bring_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id: str | None) -> None:
+    for number, attempts in enumerate(tables):
+        traces = traces_of(
+            attempts,
             experiment=target.experiment_id,
             run_id=target.run_id,
             name=f"{target.run_id}/{number}",
             time_ms=target.run.info.start_time,
             model_id=model_id,
         )
-        log_traces(TracingClient(target.client.tracking_uri), made, target.experiment_id)
+        log_traces(TracingClient(target.client.tracking_uri), traces, target.experiment_id)
 
 
 def _bring_policy_read(target: Target) -> str | None:

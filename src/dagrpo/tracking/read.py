@@ -18,12 +18,13 @@ from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
 from dagrpo.evaluation.held_out import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
+from dagrpo.report.attempt import attempts_of
 from dagrpo.report.build import metrics_to_log as difference_metrics
 from dagrpo.report.inputs import Inputs, read_inputs
+from dagrpo.report.samples import evenly, ranked
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
 from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
-from dagrpo.tracking.attempts import traced_steps, traces_of
 from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Page
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
@@ -36,6 +37,8 @@ from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.timings import read_times
 
+TRACED_STEPS = 5  # of a training run, evenly from the first to the last
+LONGEST_TRACED = 10_000  # characters of one text of a trace
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
 SHOWN_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
 SHOWN_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
@@ -102,7 +105,7 @@ def _train(execution: Execution, contents: Contents) -> None:
     if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
         table = without_discarded(read_parquet(folder / step_file(last)))
         contents.tables["completions_last_step"] = _shown(table, SHOWN_OF_TRAINING)
-    for step in traced_steps(last):
+    for step in evenly(range(1, last + 1), TRACED_STEPS):
         if (folder / step_file(step)).is_file():
             _trace(execution, contents, without_discarded(read_parquet(folder / step_file(step))))
 
@@ -207,7 +210,7 @@ def _log(execution: Execution, contents: Contents, values: Mapping[str, float]) 
 def _trace(execution: Execution, contents: Contents, table: pa.Table) -> None:
     count = execution.record.get("runtime", {}).get("traces", Runtime().traces)
     if count:
-        contents.traces.append(traces_of(table, count))
+        contents.traces.append(attempts_of(table, evenly(ranked(table), count), LONGEST_TRACED))
 
 
 def _shown(table: pa.Table, columns: Iterable[str]) -> pa.Table:
