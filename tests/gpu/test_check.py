@@ -78,7 +78,7 @@ def test_every_shape_is_computed_on_a_toy(name: str) -> None:
 
 def test_the_check_refuses_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "cards", list)
-    monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", found="there"))
+    monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", detail="there"))
     with pytest.raises(SystemExit, match="missing: GPU: nvidia-smi lists none"):
         check.main([])
 

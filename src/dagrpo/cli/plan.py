@@ -30,22 +30,24 @@ def plan(
     presets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="names of presets, laid over each other as `dagrpo use` does; none: params.yaml", autocompletion=names
+            help="names of presets, each applied over the previous one; by default params.yaml", autocompletion=names
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", help="plan for such a GPU, such as H100; else this machine", autocompletion=gpus),
+        typer.Option(
+            "--gpu", help="plan for this type of GPU, such as H100; by default this machine", autocompletion=gpus
+        ),
     ] = None,
     memory: Annotated[
-        float | None, typer.Option("--memory", min=0.01, help="plan for GPUs with so many GiB each")
+        float | None, typer.Option("--memory", min=0.01, help="plan for GPUs with this memory, in GiB")
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online", help="fetch a model's config.json from the hub where this machine has none")
+        bool, typer.Option("--online", help="fetch a model's config.json from the hub if this machine has none")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object; bytes and seconds")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object, in bytes and seconds")] = False,
 ) -> None:
-    """Say what memory and time an experiment takes, before any work; exit code 1 where it cannot fit, with what to change."""
+    """Estimate the memory and time of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
     from dagrpo.config.project import require_own_code
     from dagrpo.core.errors import UserError
     from dagrpo.pipeline.plan.machine import machine_for
@@ -155,7 +157,7 @@ def _in_words(stage: "StageSeconds") -> str:
 
 
 def _seconds(count: float) -> str:
-    """Return such as 0.04 s, 3.1 s, 45 s or 12 min."""
+    """Format seconds, such as 0.04 s, 3.1 s, 45 s or 12 min."""
     if count < 1:
         return f"{count:.2g} s"
     return f"{count:.1f} s" if count < 10 else duration(count)

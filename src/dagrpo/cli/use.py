@@ -1,7 +1,7 @@
-"""`dagrpo use`: writes params.yaml from presets without losing manual edits.
+"""`dagrpo use`: params.yaml from presets, without losing manual edits.
 
-A file counts as edited unless it is byte for byte this command's last output, or an experiment of presets/, with which a fresh
-clone begins.
+A file counts as edited unless it is byte for byte this command's last output, or an experiment of presets/, with which a fresh clone
+begins. For published models a hardware preset that fits this machine's GPUs is proposed.
 """
 
 import hashlib
@@ -33,11 +33,11 @@ NO_HARDWARE = "none"  # of --hardware: propose nothing
 
 
 def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> None:
-    """Write params.yaml, and dvc.yaml's lists of code, for presets; show every parameter that changes.
+    """Write params.yaml, and dvc.yaml's lists of code, for presets; print every parameter that changes.
 
-    If no preset of hardware is named, `hardware`, or else the one of this machine's GPUs, is laid under the others, unless it is `none`.
-    An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set.
-    Raises UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
+    hardware: a preset of hardware applied before the others, `none`, or None for the one that fits this machine's GPUs, unless a preset of
+    hardware is named. An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set. Raises
+    UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
     """
     names, message = with_hardware(names, hardware)
     if message is not None:
@@ -121,7 +121,7 @@ def _require_consent(*, force: bool) -> None:
 
 
 def _keep_copy(text: bytes) -> Path:
-    """Return an unused path beside params.yaml for the edited file."""
+    """Write the edited file to an unused path beside params.yaml, and return the path."""
     number = 1
     while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not _holds(path, text):
         number += 1
@@ -150,10 +150,10 @@ def _console() -> VisibleConsole:
 
 
 def with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], str | None]:
-    """Return the presets with one of hardware below them, and a message about it; None if none was added.
+    """Return the presets with one of hardware before them, and a message about it; None if none was added.
 
-    `asked`: a preset of hardware, `none`, or None for one that fits this machine's GPUs, proposed for published models alone.
-    Raises UserError if `asked` is not a preset of hardware.
+    preset: a preset of hardware, `none`, or None for one that fits this machine's GPUs, proposed for published models alone. Raises
+    UserError if it is not a preset of hardware.
     """
     if preset == NO_HARDWARE:
         return list(names), None
@@ -177,7 +177,7 @@ def with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], 
 
 
 def _proposed() -> tuple[str, str] | None:
-    """Return a preset and the GPUs as text, such as `2 x NVIDIA H100 80GB HBM3`; None without a GPU, or without a preset for it."""
+    """Return a preset, and the GPUs as text, such as `2 x NVIDIA H100 80GB HBM3`; None without a GPU or a preset for it."""
     devices = visible_devices()
     if not devices:
         return None

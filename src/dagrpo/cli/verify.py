@@ -1,4 +1,4 @@
-"""Raw files of prepared data, in a mirror or the hub's cache."""
+"""`dagrpo verify` for an experiment: digests of all its files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class RawData:
     column: str | None  # that names the pictures; None: the file itself
 
     def read(self) -> tuple[str | None, int]:
-        """Return the digest today, and how many bytes were read for it. None: the file that names the pictures is damaged."""
+        """Return the current digest, and the number of bytes read. The digest is None if the file that names pictures is damaged."""
         assert self.place is not None
         if self.column is None:
             return sha256_of(self.place), self.place.stat().st_size
@@ -42,9 +42,9 @@ class RawData:
         return pictures.sha256, pictures.bytes
 
 
-def raw_data(made: Made) -> Iterator[RawData]:
+def raw_data(record: Made) -> Iterator[RawData]:
     """Yield the raw files that an execution of the stage prepare read."""
-    for path in made.outputs:
+    for path in record.outputs:
         if Path(path).name != CARD or not Path(path).is_file():
             continue
         try:
@@ -54,12 +54,12 @@ def raw_data(made: Made) -> Iterator[RawData]:
         if not are_digests(card.get("raw")):
             continue
         for name, digest in card["raw"].items():
-            place, column = _locate(card, name, made.params)
+            place, column = _locate(card, name, record.params)
             yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
 
 
 def _locate(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
-    """Return the place, and the column where pictures are meant. A file may have a name that reads like pictures."""
+    """Return the path of raw data, and the column if pictures are meant. A file may have a name that looks like pictures."""
     place = _place(card, name, params)
     pictures = file_and_column(name)
     if place is not None or pictures is None:
@@ -98,7 +98,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """One file, or one link between two stages."""
+    """A file, or a link between two stages, with its state."""
 
     path: str
     state: State
@@ -108,18 +108,18 @@ class Verified:
 
 def verify(experiment: str) -> list[Verified]:
     """Return the state of every file. Raises UserError for a missing or damaged record."""
-    made = all_made(experiment)
-    if not made:
+    records = all_made(experiment)
+    if not records:
         raise UserError(
             f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
         )
-    outputs = [verified for each in made for verified in _outputs(each)]
-    known = {verified.path for verified in outputs} | {str(each.provenance) for each in made}
-    return [*_raw(made), *outputs, *_inputs(made), *_unknown(experiment, known)]
+    outputs = [verified for each in records for verified in _outputs(each)]
+    recorded = {verified.path for verified in outputs} | {str(each.provenance) for each in records}
+    return [*_raw(records), *outputs, *_inputs(records), *_unknown(experiment, recorded)]
 
 
-def _raw(made: Sequence[Made]) -> Iterator[Verified]:
-    for raw in (raw for each in made if each.stage == "prepare" for raw in raw_data(each)):
+def _raw(records: Sequence[Made]) -> Iterator[Verified]:
+    for raw in (raw for each in records if each.stage == "prepare" for raw in raw_data(each)):
         if raw.place is None:
             yield Verified(
                 path=raw.name, state=State.UNKNOWN, description="raw data that is not on this machine", bytes=0
@@ -133,12 +133,12 @@ def _raw(made: Sequence[Made]) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
 
 
-def _outputs(made: Made) -> Iterator[Verified]:
-    for path, digest in made.outputs.items():
-        verified = _file(Path(path), digest, f"output of {made.what}")
+def _outputs(record: Made) -> Iterator[Verified]:
+    for path, digest in record.outputs.items():
+        verified = _file(Path(path), digest, f"output of {record.what}")
         yield verified
         if Path(path).name == MANIFEST and verified.state == State.WHOLE:
-            yield from _folder(Path(path), f"in a folder of {made.what}")
+            yield from _folder(Path(path), f"in a folder of {record.what}")
 
 
 def _folder(manifest: Path, description: str) -> Iterator[Verified]:
@@ -153,10 +153,10 @@ def _folder(manifest: Path, description: str) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, description=description, bytes=entry.bytes)
 
 
-def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
-    """Yield the state of each input against its maker's record; one that no stage here wrote is read."""
-    makers = {path: (each, digest) for each in made for path, digest in each.outputs.items()}
-    for each in made:
+def _inputs(records: Sequence[Made]) -> Iterator[Verified]:
+    """Yield the state of each input against its maker's record; an input that no stage here wrote is read."""
+    makers = {path: (each, digest) for each in records for path, digest in each.outputs.items()}
+    for each in records:
         for path, digest in each.inputs.items():
             if path in makers:
                 maker, recorded = makers[path]
@@ -168,14 +168,14 @@ def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
 
 
 def _is_record(path: str) -> bool:
-    """Return a provenance file, which the report reads: it says itself what it is."""
+    """Return True for a provenance file, which the report reads, and which is itself a record."""
     return path.endswith(PROVENANCE)
 
 
-def _unknown(experiment: str, known: set[str]) -> Iterator[Verified]:
+def _unknown(experiment: str, recorded: set[str]) -> Iterator[Verified]:
     for top in TOPS:
         for path in sorted(Path(top, experiment).rglob("*")):
-            if path.is_file() and str(path) not in known and not any(part.startswith(".") for part in path.parts):
+            if path.is_file() and str(path) not in recorded and not any(part.startswith(".") for part in path.parts):
                 yield Verified(path=str(path), state=State.UNKNOWN, description="on no record", bytes=0)
 
 
@@ -192,7 +192,7 @@ def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
 
 
 def experiment_of(target: Path) -> str | None:
-    """Return the experiment that is meant, by its name or by one of its folders; None: a checkpoint is meant.
+    """Return the experiment that is meant, by its name or by one of its folders; None if a checkpoint is meant.
 
     A single name that is no file or folder here is taken for a misspelt experiment: checkpoints lie deeper.
     """
@@ -206,7 +206,7 @@ def experiment_of(target: Path) -> str | None:
 
 
 def verify_experiment(experiment: str, *, as_json: bool) -> None:
-    """Print what is not whole; exit code 1 where something is missing or was changed."""
+    """Print every file that is not whole. Raises typer.Exit with 1 if one is missing or changed."""
     from rich.text import Text
 
     from dagrpo.cli.verify import State, counts, verify

@@ -1,4 +1,4 @@
-"""The command `dagrpo warm`."""
+"""Command `dagrpo warm`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ MODELS = Path("models")
 
 
 def warm() -> None:
-    """Compile the kernels that the server of params.yaml's experiment needs, once for a card; later starts find them."""
+    """Compile the kernels that the server of params.yaml's experiment needs, once per GPU type; later starts reuse them."""
     import torch
 
     from dagrpo.config.project import require_own_code
@@ -30,7 +30,7 @@ def warm() -> None:
 
 
 def model_of(params: "Params") -> Path:
-    """Return the folder of the experiment's model. UserError: its stage has not run."""
+    """Return the folder of the experiment's model. Raises UserError if the stage model has not run."""
     from dagrpo.core.errors import UserError
 
     folder = MODELS / params.experiment.name / params.model.name
@@ -40,10 +40,10 @@ def model_of(params: "Params") -> Path:
 
 
 def sample_once(model: Path, params: "Params", log: Path) -> None:
-    """Start the server with the stage train's model and parameters and sample a few tokens: what is compiled late is compiled by then.
+    """Start the server with the model and parameters of the stage train, and sample a few tokens, so that late kernels compile too.
 
-    With training.lora the server of the stage train also computes an adapter, whose kernels are compiled when that stage starts. Raises
-    what `open_engine` does.
+    With training.lora the server of the stage train also computes an adapter, whose kernels are compiled when that stage starts. Raises the
+    errors of `open_engine`.
     """
     from dagrpo.core.types import SamplingRequest
     from dagrpo.engine.open import open_engine

@@ -46,17 +46,17 @@ def _require_turns(roles: Sequence[str], where: str) -> None:
         )
 
 
-def called(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call_message(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the assistant's message that calls one function and says nothing else."""
     call = {"type": "function", "function": {"name": function, "arguments": dict(arguments)}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def result(text: str) -> dict[str, Any]:
+def result_message(text: str) -> dict[str, Any]:
     """Return the message with a tool's answer."""
     return {"role": "tool", "content": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def answer_message(text: str) -> dict[str, Any]:
     """Return the assistant's message without a call."""
     return {"role": "assistant", "content": text}

@@ -23,9 +23,7 @@ def distinct(draw: Callable[[], Item], identity: Callable[[Item], Hashable], wha
             if identity(item) not in seen:
                 break
         else:
-            raise UserError(
-                f"{what} asks for more distinct problems than there are ({len(seen):,}): lower train or test."
-            )
+            raise UserError(f"{what} requests more distinct problems than exist ({len(seen):,}): lower train or test.")
         seen.add(identity(item))
         yield item
 

@@ -71,7 +71,7 @@ def held_out(
     rows = chosen_rows(from_table(read_parquet(attempts.split), attempts.split), count, learned)
     if not rows:
         raise UserError(
-            f"{attempts.split} has no problem that is not in the train split, too, so that training.evaluate_every has nothing "
+            f"{attempts.split} has only problems that are also in the train split, so that training.evaluate_every has nothing "
             "to evaluate: set it to 0, or data.contamination to drop."
         )
     return HeldOut(problems=rendered(rows, attempts, tokenizer), attempts=attempts)

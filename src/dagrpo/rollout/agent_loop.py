@@ -211,8 +211,8 @@ def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
     _, with_tools = chat.prompt(problem.example.prompt, (*problem.tools, *own))
     if with_tools == without_tools:
         raise UserError(
-            f"The environment offers the tool {own[0]['function']['name']}, and the model's chat template leaves out what tools there "
-            "are, so that the policy would never know: choose a model, or a model.chat_template, that tells of tools, or set "
+            f"The environment offers the tool {own[0]['function']['name']}, but the model's chat template does not describe tools, "
+            "so that the policy would never learn of it: choose a model, or a model.chat_template, that describes tools, or set "
             "rollout.chat to {name: renderers} with the model's family."
         )
 

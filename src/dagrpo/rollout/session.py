@@ -139,7 +139,7 @@ class Session:
         expanded = with_lengths(token_ids, pictures.tokens, lengths)
         if expanded is None:
             raise UserError(
-                f"the chat template does not show the {len(lengths)} pictures of the problem in this conversation, and no others: "
+                f"the chat template does not show exactly the {len(lengths)} pictures of the problem in this conversation: "
                 "leave the messages of the problem at its beginning, and `<|image_pad|>` and the like out of all others"
             )
         return expanded

@@ -135,14 +135,14 @@ UNIFIED = gpus.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
 def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
     _, card = gpus.of_cards([T4], needs_memory=True)
     assert card.is_trouble
-    assert card.found.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
+    assert card.detail.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
 
 
 def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
     _, card = gpus.of_cards([SMALL])
-    assert (card.state, "22,000 MiB are advised" in card.found) == ("none", True)
+    assert (card.state, "22,000 MiB are advised" in card.detail) == ("none", True)
     _, card = gpus.of_cards([SMALL], needs_memory=True)
-    assert (card.state, "22,000 MiB are needed" in card.found) == ("missing", True)
+    assert (card.state, "22,000 MiB are needed" in card.detail) == ("missing", True)
     done = asked("0, NVIDIA GeForce RTX 4060, 8188, 580.95.05, 8.9, GPU-1b", arguments=("--check",))
     assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in done.stderr
 
@@ -165,7 +165,7 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
     found = [each for each in gpus.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
     assert bool(found) == (names in {"", "7", "GPU-1b,0"})
     if not numbers:
-        assert found[0].found == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
+        assert found[0].detail == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
     header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
     header.parent.mkdir(parents=True)
     header.touch()
-    assert programs.headers(is_needed=True).found == str(header)
+    assert programs.headers(is_needed=True).detail == str(header)
 
 
 def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", type("Version", (tuple,), {"major": 3, "minor": 10})((3, 10, 12)))
     found = programs.python()
-    assert found.found == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
+    assert found.detail == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
     assert "`make gpu` gets Python 3.12 by uv" in found.remedy
     assert not programs.suits()
 
@@ -226,7 +226,7 @@ def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyP
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
     assert (needs.shared_memory().state, needs.disk(tmp_path).state) == ("missing", "missing")
-    assert "0.06 GiB free" in needs.shared_memory().found
+    assert "0.06 GiB free" in needs.shared_memory().detail
     assert "--shm-size 16g" in needs.shared_memory().remedy
 
 
@@ -238,7 +238,7 @@ def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, mo
 
 def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
-    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().found
+    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().detail
     (tmp_path / "gsm8k").mkdir()
     for name in ("train.jsonl", "test.parquet"):
         (tmp_path / "gsm8k" / name).touch()
@@ -264,7 +264,7 @@ def test_a_hub_that_does_not_answer_is_told_without_its_password(
     monkeypatch.delenv("DAGRPO_DATA", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert hub.data().state == "missing"
-    assert "secret" not in hub.data().found
+    assert "secret" not in hub.data().detail
 
 
 def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_passes_on() -> None:
@@ -277,7 +277,7 @@ def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_pa
 
 def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
     found = needs.repository(tmp_path)
-    assert (found.state, found.found.startswith("fatal: not a git repository")) == ("missing", True)
+    assert (found.state, found.detail.startswith("fatal: not a git repository")) == ("missing", True)
     assert found.remedy == f"git -C {tmp_path} init && git -C {tmp_path} add -A"
     assert needs.repository(ROOT).state == "ok"
 
@@ -287,7 +287,7 @@ def test_a_checkout_of_another_user_is_told_with_git_s_own_remedy(monkeypatch: p
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
     found = needs.repository(ROOT)
-    assert (found.state, "dubious ownership" in found.found) == ("missing", True)
+    assert (found.state, "dubious ownership" in found.detail) == ("missing", True)
     assert found.remedy == f"git config --global --add safe.directory {ROOT}"
 
 

@@ -193,7 +193,7 @@ def test_no_half_is_written_where_stages_write(folder: str, tmp_path: Path, monk
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     place.require_own_folder(tmp_path / "new")
     (tmp_path / "mine").touch()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         place.require_own_folder(tmp_path)
 
 

@@ -85,5 +85,5 @@ def test_the_same_seed_gives_the_same_problems_and_another_one_others(problems: 
 
 def test_more_problems_than_there_are_is_an_error_that_names_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.Random.randint", lambda self, low, high: low)
-    with pytest.raises(UserError, match=r"data\.arithmetic_tool asks for more distinct problems than there are \(1\)"):
+    with pytest.raises(UserError, match=r"data\.arithmetic_tool requests more distinct problems than exist \(1\)"):
         _load()

@@ -41,7 +41,8 @@ def prepared(model: Path, folder: Path, *, evaluate: str = "gsm8k_tool", chat: s
 
 def test_a_task_whose_tools_the_template_leaves_out_is_refused_with_what_to_do(model: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"^gsm8k_tool offers the tool answer_check, .* would never know: choose a model .* renderers"
+        UserError,
+        match=r"^gsm8k_tool offers the tool answer_check, .* would never learn of it: choose a model .* renderers",
     ):
         prepared(model, tmp_path)
     assert not (tmp_path / "out").exists()
@@ -49,7 +50,9 @@ def test_a_task_whose_tools_the_template_leaves_out_is_refused_with_what_to_do(m
 
 def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) -> None:
     write_json(model / "config.json", {"model_type": "qwen2_5_vl"})
-    with pytest.raises(UserError, match=r"would never know: set model\.chat_template to qwen2_5_vl_tools, choose"):
+    with pytest.raises(
+        UserError, match=r"would never learn of it: set model\.chat_template to qwen2_5_vl_tools, choose"
+    ):
         require_tools_shown([example("How many?", tools=("answer_check",))], model, "template")
 
 

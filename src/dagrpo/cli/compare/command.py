@@ -1,4 +1,4 @@
-"""The command `dagrpo compare`."""
+"""Command `dagrpo compare`."""
 
 import json
 from pathlib import Path
@@ -14,11 +14,11 @@ def compare(
     experiments: Annotated[
         list[str], typer.Argument(metavar="A B [C ...]", help="names of experiments, or folders", autocompletion=names)
     ],
-    which: Annotated[Which, typer.Option(help="whose scores: those of base or of trained")] = "trained",
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object")] = False,
-    html: Annotated[Path | None, typer.Option(help="also write it as a page to this file")] = None,
+    which: Annotated[Which, typer.Option(help="policy to compare: base or trained")] = "trained",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object")] = False,
+    html: Annotated[Path | None, typer.Option(help="also write an HTML page to this file")] = None,
 ) -> None:
-    """Say which experiment is better, by how much, and what differs in parameters, data, code, environment and runtime."""
+    """Compare experiments: which is better, by how much, and the differences in parameters, data, code, environment and runtime."""
     from dagrpo.cli.compare.comparison import compare as compared
     from dagrpo.cli.compare.rendering import as_object, render, rendered
     from dagrpo.utils.console import plain_console

@@ -1,4 +1,4 @@
-"""Several experiments compared: every later one with the first."""
+"""Comparison of experiments: each later one with the first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ SAME_CONTRACT = ("extractor", "confidence")  # of scores.json: where they differ
 
 
 class Problem(NamedTuple):
-    """A problem by its content: its place in a file may differ between two experiments."""
+    """A problem by its content: its index in a file may differ between two experiments."""
 
     question: str
     ground_truth: str
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """One policy of one experiment."""
+    """Evaluations of one policy of one experiment."""
 
     name: str  # of the experiment
     evaluations: Mapping[str, Mapping[int, Evaluation]]  # by task, then by seed; a task's seeds met the same problems
@@ -66,8 +66,8 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
 def _no_scores(name: str, folder: Path) -> str:
     if folder.is_dir():
         return f"{folder} has no scores yet: run the experiment to its stage score, then compare it."
-    known = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
-    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, known)}."
+    names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
+    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}."
 
 
 def _problems(evaluation: Evaluation) -> list[Problem]:
@@ -93,7 +93,7 @@ class Metric:
 
     @property
     def is_significant(self) -> bool:
-        """Return whether the interval of the difference excludes 0."""
+        """Return True if the interval of the difference excludes 0."""
         return not self.difference.low <= 0 <= self.difference.high
 
 
@@ -112,7 +112,7 @@ class TaskPair:
 
 
 def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
-    """Return every later experiment against the first one, task by task; and sentences on what cannot be compared."""
+    """Compare every later experiment with the first one, task by task; return also messages on what cannot be compared."""
     first, *others = evaluated
     task_pairs, notes = list[TaskPair](), list[str]()
     for second in others:
@@ -186,7 +186,7 @@ def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resam
 
 
 def _values(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Sequence[Problem]) -> dict[str, Floats]:
-    """Return each metric on the shared problems, [seeds, problems]; without shared seeds the mean over one's own, [1, problems]."""
+    """Return each metric on the shared problems, [seeds, problems]; without shared seeds the mean over all, [1, problems]."""
     place = {problem: number for number, problem in enumerate(evaluated.problems(task))}
     columns = [place[problem] for problem in shared]
     by_seed = evaluated.evaluations[task]
@@ -197,7 +197,7 @@ def _values(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of a comparison: scores, differences and a verdict."""
+    """Result of a comparison: scores and differences."""
 
     names: tuple[str, ...]
     policy: Variant  # whose scores these are
@@ -207,7 +207,7 @@ class Comparison:
 
 
 def compare(experiments: Sequence[str], policy: Variant = "trained") -> Comparison:
-    """Compare experiments, by name or by folder. UserError: one has no scores, or there is nothing to compare."""
+    """Compare experiments, by name or by folder. Raises UserError if one has no scores, or there is nothing to compare."""
     evaluated = [read_evaluated(name, policy) for name in experiments]
     names = tuple(each.name for each in evaluated)
     if len(names) < 2 or len(set(names)) < len(names):

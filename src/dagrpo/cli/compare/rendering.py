@@ -1,4 +1,4 @@
-"""A comparison in sentences: which is better, and by how much."""
+"""A comparison as sentences, on a terminal, as a page or JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -27,7 +27,7 @@ TEMPLATE = "page.html.j2"
 
 
 def verdict(pair: TaskPair) -> str:
-    """Return the result of one task in a sentence, by greedy accuracy."""
+    """Return the result on one task in a sentence, by greedy accuracy."""
     greedy = pair.metrics[0]
     change = f"{points(greedy.difference.value)} points, {100 * pair.confidence:g}% interval {points_interval(greedy.difference)}"
     scores = f"{percent(greedy.second.value)} of {pair.second} against {percent(greedy.first.value)} of {pair.first}"
@@ -38,7 +38,7 @@ def verdict(pair: TaskPair) -> str:
 
 
 def scope(pair: TaskPair) -> str:
-    """Over what the interval was drawn."""
+    """Return a sentence on the problems and seeds that the interval covers."""
     text = f"Paired over {plural(pair.problems, 'problem')} that both have met"
     text += f", {pair.left_out:,} met by one alone left out" if pair.left_out else ""
     if not pair.seeds:
@@ -51,7 +51,7 @@ def scope(pair: TaskPair) -> str:
 
 
 def others(pair: TaskPair) -> str:
-    """Names the metrics that say something else than greedy accuracy does: silence about them would mislead."""
+    """Return a sentence on the metrics that contradict greedy accuracy; "" without any."""
     greedy, *rest = pair.metrics
     by_word = {
         word: [metric_label(each.name) for each in rest if is_better(each) is expected]
@@ -66,12 +66,12 @@ def others(pair: TaskPair) -> str:
 
 
 def is_better(metric: Metric) -> bool | None:
-    """Return whether the second experiment is better; None if the interval includes 0."""
+    """Return True if the second experiment is better; None if the interval includes 0."""
     return metric.difference.value > 0 if metric.is_significant else None
 
 
 def rendered(comparison: Comparison) -> RenderableType:
-    """Return all of it: verdicts, scores, and what differs."""
+    """Render a comparison for a terminal: verdicts, scores and differences."""
     return Group(*_parts(comparison))
 
 
@@ -124,7 +124,7 @@ def _differences(title: str, rows: Sequence[Difference], names: Sequence[str]) -
 
 
 def render(comparison: Comparison) -> str:
-    """Return the whole text; every value is escaped by the template."""
+    """Return a comparison as one HTML page; the template escapes every value."""
     styles = Path(report.__file__).parent
     environment = Environment(
         loader=FileSystemLoader([Path(__file__).parent, styles]),
@@ -134,7 +134,7 @@ def render(comparison: Comparison) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    groups = [(group, list(found)) for group, found in groupby(comparison.differences, lambda each: each.group)]
+    groups = [(group, list(members)) for group, members in groupby(comparison.differences, lambda each: each.group)]
     html = environment.get_template(TEMPLATE).render(
         comparison=comparison,
         groups=groups,

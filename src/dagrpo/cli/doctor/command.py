@@ -1,4 +1,4 @@
-"""The command `dagrpo doctor`."""
+"""Command `dagrpo doctor`."""
 
 import json
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ LONGEST = 200
 
 
 def doctor(
-    online: Annotated[bool, typer.Option("--online", help="also ask whether the hub answers")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per line")] = False,
+    online: Annotated[bool, typer.Option("--online", help="also check that the hub answers")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: a list with an object per line")] = False,
 ) -> None:
     """Check this machine and suggest fixes; exit code 1 if something that runs need is missing."""
     from dagrpo.cli.doctor import machine, software
@@ -45,7 +45,7 @@ def _table(findings: Sequence["Finding"]) -> "Table":
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for each in findings:
-        text = Text(one_line(each.found, LONGEST))
+        text = Text(one_line(each.detail, LONGEST))
         if not each.is_there:
             text.append(f"\n{each.remedy}", style="dim")
         table.add_row(Text(each.state, STYLES[each.state]), each.name, text)

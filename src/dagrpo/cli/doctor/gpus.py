@@ -98,7 +98,7 @@ def of_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[F
     if not cards:
         yield Finding(
             name="GPU",
-            found="nvidia-smi lists none",
+            detail="nvidia-smi lists none",
             is_there=False,
             remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
         )
@@ -108,7 +108,7 @@ def of_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[F
         numbers = ",".join(card.number for card in cards)
         yield Finding(
             name="GPU",
-            found=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
+            detail=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
             is_there=False,
             remedy=f"unset {VISIBLE}, or export {VISIBLE}={numbers}",
         )
@@ -126,11 +126,11 @@ def driver(card: Card) -> Finding:
     compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
     if major >= LEAST_DRIVER or compat is not None:
         return Finding(
-            name="driver", found=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
+            name="driver", detail=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
         )
     return Finding(
         name="driver",
-        found=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
+        detail=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
         is_there=False,
         remedy=f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}",
     )
@@ -152,7 +152,7 @@ def _compat_remedy() -> str:
 
 
 def _compat() -> Path | None:
-    """Return the folder whose libcuda programs load, if that is of a new enough driver.
+    """Return the folder whose libcuda programs load, if it is of a new enough driver.
 
     The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
     """
@@ -194,7 +194,7 @@ def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
     is_unfit = card.number not in fitting
     return Finding(
         name=f"GPU {card.number}",
-        found="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
+        detail="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
         is_there=not troubles,
         is_needed=is_unfit and not fitting,
         remedy=_card_remedy(fitting, is_unfit=is_unfit),

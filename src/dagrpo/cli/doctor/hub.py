@@ -29,7 +29,7 @@ def data(mirror: str | None = None) -> Finding:
         ]
         return Finding(
             name="GSM8K",
-            found=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {source} names"
+            detail=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {source} names"
             if missing
             else mirror,
             is_there=not missing,
@@ -51,7 +51,7 @@ def hub() -> Finding:
         trouble = f"cannot be reached ({reason(error)})"
     return Finding(
         name="GSM8K",
-        found=f"{address} {trouble or f'has {DATA_SET}'}",
+        detail=f"{address} {trouble or f'has {DATA_SET}'}",
         is_there=not trouble,
         remedy="check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror; or give a folder with copies: "
         "export DAGRPO_DATA=FOLDER, or of the check --mirror FOLDER in GPU_CHECK",

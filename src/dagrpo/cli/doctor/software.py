@@ -1,7 +1,4 @@
-"""Checks of installed software, and of the project's folder.
-
-Python, the packages, and the programs that are called.
-"""
+"""Checks of installed software, credentials, and the project's folder."""
 
 import os
 import platform
@@ -51,7 +48,7 @@ def _python() -> Finding:
     fits = programs.OLDEST <= sys.version_info[:2] <= programs.NEWEST
     return Finding(
         name="Python",
-        found=f"{platform.python_version()} in {sys.prefix}",
+        detail=f"{platform.python_version()} in {sys.prefix}",
         is_there=fits,
         remedy="set the project up with Python 3.11, 3.12 or 3.13: `rm -rf .venv`, then `make setup`",
     )
@@ -59,7 +56,7 @@ def _python() -> Finding:
 
 def _package(name: str) -> Finding:
     version = version_of(name)
-    return Finding(name=name, found=version or "not installed", is_there=version is not None, remedy=SETUP)
+    return Finding(name=name, detail=version or "not installed", is_there=version is not None, remedy=SETUP)
 
 
 def _lock() -> Iterator[Finding]:
@@ -72,7 +69,7 @@ def _lock() -> Iterator[Finding]:
     more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
     yield Finding(
         name="versions",
-        found=f"{named}{more} not as in {path}" if differing else f"as in {path}",
+        detail=f"{named}{more} not as in {path}" if differing else f"as in {path}",
         is_there=not differing,
         is_needed=False,
         remedy=SETUP,
@@ -96,19 +93,19 @@ def _plain(name: str) -> str:
 
 def _git() -> Finding:
     place = shutil.which("git")
-    return Finding(name="git", found=place or "not found", is_there=place is not None, remedy="apt-get install git")
+    return Finding(name="git", detail=place or "not found", is_there=place is not None, remedy="apt-get install git")
 
 
 def _project() -> Iterator[Finding]:
-    """Yield findings on the folder's own files; without a Snakefile, that one alone."""
-    if found := without_snakefile():
-        yield Finding(name="project", found=found, is_there=False, remedy=REMEDY)
+    """Yield findings on the folder's own files; without a Snakefile, only that."""
+    if fault := without_snakefile():
+        yield Finding(name="project", detail=fault, is_there=False, remedy=REMEDY)
         return
     yield _params()
     has_dvc = Path(".dvc/config").is_file()
     yield Finding(
         name="DVC",
-        found="initialised" if has_dvc else "not initialised",
+        detail="initialised" if has_dvc else "not initialised",
         is_there=has_dvc,
         is_needed=False,
         remedy="dvc init",
@@ -136,8 +133,8 @@ def _params() -> Finding:
         params = read_params(Path("params.yaml"))
     except UserError as error:
         mistake = str(error).splitlines()[0]
-        return Finding(name="params.yaml", found=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
-    return Finding(name="params.yaml", found=f"experiment {params.experiment.name}")
+        return Finding(name="params.yaml", detail=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
+    return Finding(name="params.yaml", detail=f"experiment {params.experiment.name}")
 
 
 def credentials(*, online: bool) -> Iterator[Finding]:
@@ -145,7 +142,7 @@ def credentials(*, online: bool) -> Iterator[Finding]:
     has_token = get_token() is not None
     yield Finding(
         name="HF_TOKEN",
-        found="present" if has_token else "not set",
+        detail="present" if has_token else "not set",
         is_there=has_token,
         is_needed=False,
         remedy="for gated models: `hf auth login`, or set HF_TOKEN",
@@ -153,7 +150,7 @@ def credentials(*, online: bool) -> Iterator[Finding]:
     for name, purpose in VARIABLES.items():
         is_set = bool(os.environ.get(name))
         yield Finding(
-            name=name, found="present" if is_set else "not set", is_there=is_set, is_needed=False, remedy=purpose
+            name=name, detail="present" if is_set else "not set", is_there=is_set, is_needed=False, remedy=purpose
         )
     if online:
         yield _hub()
@@ -162,12 +159,12 @@ def credentials(*, online: bool) -> Iterator[Finding]:
 def _hub() -> Finding:
     """Check that the hub answers; a refusal counts as an answer."""
     try:
-        found, answers = f"{endpoint()} answers {httpx.head(constants.ENDPOINT, timeout=SECONDS).status_code}", True
+        detail, answers = f"{endpoint()} answers {httpx.head(constants.ENDPOINT, timeout=SECONDS).status_code}", True
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        found, answers = redacted(f"{endpoint()} cannot be reached ({type(error).__name__})"), False
+        detail, answers = redacted(f"{endpoint()} cannot be reached ({type(error).__name__})"), False
     return Finding(
         name="hub",
-        found=found,
+        detail=detail,
         is_there=answers,
         remedy="check the network; behind a proxy set HTTPS_PROXY; or set HF_ENDPOINT to a mirror, or data.mirror to copies",
     )

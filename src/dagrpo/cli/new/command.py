@@ -66,13 +66,11 @@ PLACES = {
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="what to begin")],
-    name: Annotated[str, typer.Argument(help="of the file, and by which params.yaml knows it")],
-    package: Annotated[
-        Path | None, typer.Option(help="the folder of a package of your own, instead of this repository")
-    ] = None,
+    kind: Annotated[Kind, typer.Argument(help="kind of plug-in")],
+    name: Annotated[str, typer.Argument(help="name of the file, and of the plug-in in params.yaml")],
+    package: Annotated[Path | None, typer.Option(help="folder of your own package; by default this repository")] = None,
 ) -> None:
-    """Write a working task, verifier, loss or tool with its test, to begin from."""
+    """Write a working task, verifier, loss or tool with its test, as a start."""
     plugin = write(kind, name, package)
     typer.echo(f"Written: {plugin.module} and {plugin.test}.")
     typer.echo(f"Selected by: {plugin.selected_by}")
@@ -83,7 +81,7 @@ def new(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPlugin:
-    """The files that were written, and how to use the plug-in."""
+    """The written files, and how to use the plug-in."""
 
     module: Path
     test: Path

@@ -28,13 +28,13 @@ GIBIBYTE = 1 << 30
 def profile(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="that of params.yaml if not given; else the name of a preset", autocompletion=names),
+        typer.Argument(help="name of a preset; by default the experiment of params.yaml", autocompletion=names),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=100, help="steps to measure, after one that warms up")] = 3,
-    to: Annotated[Path | None, typer.Option(help=f"a new file for the trace, NAME{ENDING}")] = None,
-    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="number of steps to measure, after one warm-up step")] = 3,
+    to: Annotated[Path | None, typer.Option(help=f"new file for the trace, NAME{ENDING}")] = None,
+    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; by default the first")] = None,
 ) -> None:
-    """Take a few training steps in a scratch folder, and say where their time goes. The experiment's results stay as they are."""
+    """Run a few training steps in a scratch folder, and report where their time goes. The experiment's results stay unchanged."""
     from dagrpo.cli.train.command import training_run
     from dagrpo.config.project import require_own_code
     from dagrpo.pipeline.declaration import threads_of
@@ -84,7 +84,7 @@ def _require_new_file(trace: Path) -> None:
     if not trace.name.endswith(ENDING):
         raise UserError(f"--to {trace} does not end in {ENDING}: torch writes a compressed JSON file.")
     if os.path.lexists(trace):  # a link to a file that is not there is followed, too
-        raise UserError(f"{trace} is there already: name another file with --to, or delete it.")
+        raise UserError(f"{trace} already exists: name another file with --to, or delete it.")
     if not trace.absolute().parent.is_dir():
         raise UserError(f"--to {trace} is in a folder that is not there: make it, or name another file.")
 

@@ -25,10 +25,10 @@ def replay(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed", autocompletion=experiments)
     ],
-    steps: Annotated[str | None, typer.Option(help=f"{STEPS}; the last one if not given")] = None,
-    seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
+    steps: Annotated[str | None, typer.Option(help=f"{STEPS}; by default the last one")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
 ) -> None:
-    """Compute steps of a run again from its rollouts; exit code 1 where gradients or weights are not the recorded ones."""
+    """Recompute steps of a run from its rollouts; exit code 1 if gradients or weights differ from the recorded ones."""
     from dagrpo.cli.replay.recorded_run import read_run
 
     recorded = read_run(_folder(run, seed))

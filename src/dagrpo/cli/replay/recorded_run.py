@@ -115,9 +115,9 @@ def unfinished(folder: Path, states: Path) -> RecordedRun:
 
 def _finished(folder: Path, provenance: Path) -> RecordedRun:
     record, rollouts = read_object(provenance), folder / "rollouts"
-    made = {**record["inputs"], **record["outputs"]}
+    recorded = {**record["inputs"], **record["outputs"]}
     for name in (f"initial/{MANIFEST}", f"rollouts/{MANIFEST}", "metrics.parquet"):
-        noted = [digest for path, digest in made.items() if path.endswith(f"/{name}")]
+        noted = [digest for path, digest in recorded.items() if path.endswith(f"/{name}")]
         if not noted:
             raise UserError(f"{provenance} says nothing of {name}: {RESTORE}.")
         _require_the_same(folder / name, noted[0])
@@ -125,7 +125,7 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
         if fault := fault_of(rollouts / name, entry):
             raise UserError(f"{rollouts / name} {fault}: {RESTORE}.")
     split = folder.resolve().parents[1] / "difficulty" / "train.parquet"
-    noted = [digest for path, digest in made.items() if path.endswith("difficulty/train.parquet")]
+    noted = [digest for path, digest in recorded.items() if path.endswith("difficulty/train.parquet")]
     _require_the_same_pictures(folder / "initial", split, *noted)
     metrics = read_parquet(folder / "metrics.parquet")
     digests = read_digests(rollouts / FILE)

@@ -154,8 +154,8 @@ def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenS
 def _in_support(tokens: NDArray[np.int64], lengths: NDArray[np.int32], ids: NDArray[np.int32]) -> bool:
     """Return whether each token is in its sampling mask. [tokens], [tokens], [sum of lengths]"""
     places = np.arange(len(tokens)).repeat(lengths)
-    found = np.bincount(places[tokens[places] == ids], minlength=len(tokens))
-    return bool((found == 1).all())
+    counts = np.bincount(places[tokens[places] == ids], minlength=len(tokens))
+    return bool((counts == 1).all())
 
 
 def _learned(path: Path, place: int, row: Mapping[str, Any]) -> _Learned:

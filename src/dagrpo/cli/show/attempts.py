@@ -1,4 +1,4 @@
-"""Attempts of a file, and the choice of which to show."""
+"""Attempts of a file, and the choice among them."""
 
 import os
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ def pictures(place: Place, task: str, problem: int) -> str | None:
 
 
 def _split(place: Place, task: str) -> Path | None:
-    """Return the file whose rows the problems are."""
+    """Return the split that the attempts' problem indices refer to; None if it is missing."""
     if place.run is None:
         return None
     run = place.run.absolute()  # a relative path may have too few parents

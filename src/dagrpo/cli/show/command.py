@@ -1,4 +1,4 @@
-"""The command `dagrpo show`."""
+"""Command `dagrpo show`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,17 +19,20 @@ def show(
             metavar="RUN", help="an experiment, the folder of a seed, or a parquet file", autocompletion=experiments
         ),
     ],
-    step: Annotated[int | None, typer.Option(help="of training; the last one if not given")] = None,
-    best: Annotated[int, typer.Option(min=0, help="how many of the highest rewards")] = 3,
-    worst: Annotated[int, typer.Option(min=0, help="how many of the lowest rewards")] = 3,
-    seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
+    step: Annotated[int | None, typer.Option(help="training step; by default the last one")] = None,
+    best: Annotated[int, typer.Option(min=0, help="number of attempts with the highest rewards")] = 3,
+    worst: Annotated[int, typer.Option(min=0, help="number of attempts with the lowest rewards")] = 3,
+    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
     task: Annotated[
-        str | None, typer.Option(help="an evaluation instead of training: its task", autocompletion=evaluated_tasks)
+        str | None,
+        typer.Option(help="show an evaluation of this task instead of training", autocompletion=evaluated_tasks),
     ] = None,
-    which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
-    prompt: Annotated[str | None, typer.Option(help="only problems whose prompt has this text")] = None,
-    full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
+    which: Annotated[Which, typer.Option(help="policy of the evaluation: base or trained")] = "trained",
+    prompt: Annotated[str | None, typer.Option(help="show only problems whose prompt contains this text")] = None,
+    full: Annotated[bool, typer.Option("--full", help="print prompts, thinking, calls and results in full")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="print the tokens, and mark those that are trained on")
+    ] = False,
 ) -> None:
     """Show the best and the worst attempts of a training step or of an evaluation, turn by turn."""
     from dagrpo.cli.show import attempts, terminal

@@ -1,4 +1,4 @@
-"""Selection of the file of attempts: training step, evaluation, or path."""
+"""The file of attempts: of a step, an evaluation, or a path."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ WITH_TOKENIZER = ("exported", "initial", "sft", "policy")  # checkpoints of a ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The file from which attempts are read."""
+    """A file of attempts, with its scores and its run."""
 
     attempts: Path  # a rollout table
     scores: Path | None  # of the same attempts, row by row; None: the table has all there is, or nothing is graded

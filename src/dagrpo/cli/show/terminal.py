@@ -1,6 +1,6 @@
 """Attempts on a terminal or in a pipe.
 
-A policy's text is escaped: no byte of it controls the terminal.
+A policy's text is escaped, so that it cannot control the terminal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ REMEDY = "restore it, or leave out --tokens"
 
 
 def console() -> VisibleConsole:
-    """Return the console for attempts: nothing in a text is markup, a number to highlight or an emoji."""
+    """Return the console for attempts, without markup, highlighting and emoji."""
     return VisibleConsole(highlight=False, markup=False, emoji=False)
 
 
@@ -124,8 +124,8 @@ def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tu
     """Yield each sequence that the trainer sees, special tokens included."""
     for number, sample in enumerate(samples, start=1):
         tokens = sum(len(segment.token_ids) for segment in sample)
-        written = sum(len(segment.token_ids) for segment in sample if segment.written)
-        yield f"tokens {number}", Text(f"{tokens:,} tokens, {written:,} of them trained on", style=LABEL)
+        trained = sum(len(segment.token_ids) for segment in sample if segment.written)
+        yield f"tokens {number}", Text(f"{tokens:,} tokens, {trained:,} of them trained on", style=LABEL)
         for segment in sample:
             label, style = ("wrote", WRITTEN) if segment.written else ("given", CONTEXT)
             yield label, Text(visible(decode(segment.token_ids)), style=style)

@@ -1,4 +1,4 @@
-"""The command `dagrpo status`."""
+"""Command `dagrpo status`."""
 
 import json
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from dagrpo.core.errors import UserError
 def status(
     experiments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT ...]", help="all if none is named", autocompletion=names),
+        typer.Argument(metavar="[EXPERIMENT ...]", help="by default all", autocompletion=names),
     ] = None,
     why: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="why the stage that makes this output, checkpoint folder or provenance.json would run again: "
-            "which parameter, input, or line of code has changed",
+            help="explain why the stage that makes this output, checkpoint folder or provenance.json would run again: "
+            "the parameter, input, or line of code that has changed",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="for programs: a list with an object per experiment; with --why one object")
+        bool, typer.Option("--json", help="print JSON: a list with an object per experiment; with --why one object")
     ] = False,
 ) -> None:
     """Print the state of every experiment in this folder (done, running, stale, stopped or failed), and the reason."""

@@ -1,4 +1,4 @@
-"""State of an experiment: running, failed, stale, done or incomplete."""
+"""State of an experiment: running, failed, stale, done or unfinished."""
 
 import binascii
 from base64 import urlsafe_b64decode
@@ -37,7 +37,7 @@ _FAILURE = TypeAdapter(Failure)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of an active job. The figures are those of training; None for other stages, and before the first step."""
+    """Progress of an active job. The figures are None except in training after its first step."""
 
     what: str  # "train, seed 0"
     step: int | None = None
@@ -47,7 +47,7 @@ class Progress:
 
 
 def at_work(experiment: str) -> list[Progress]:
-    """Return the jobs that a run of this experiment has begun and not ended; [] unless a run is active."""
+    """Return the unfinished jobs of this experiment's run; [] unless a run is active."""
     training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
     started = sorted(set(_started(experiment)))
     others = [Progress(what=what) for what in started if what not in training]
@@ -55,7 +55,7 @@ def at_work(experiment: str) -> list[Progress]:
 
 
 def _states(experiment: str) -> list[Path]:
-    """Return the states of trainings that a process holds now, without those of `<experiment>-with-a-longer-name`."""
+    """Return the state folders of active trainings, without those of experiments whose longer name begins alike."""
     folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
     return [folder for folder in folders if _is_active(folder)]
 
@@ -66,7 +66,7 @@ def _is_active(folder: Path) -> bool:
 
 
 def _training(state: Path) -> Progress | None:
-    """Return the progress of a training; None if the state is another stage's."""
+    """Return the progress of a training; None if the state belongs to another stage."""
     try:
         run = read_object(state / DESCRIPTION)
         what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
@@ -90,7 +90,7 @@ def _figures(path: Path) -> dict[str, Any] | None:
 
 
 def _started(experiment: str) -> Iterator[str]:
-    """Yield the jobs that Snakemake has noted as begun."""
+    """Yield the jobs that Snakemake has recorded as started."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
     for marker in sorted(INCOMPLETE.glob("*")):
         path = _decoded(marker.name)
@@ -107,7 +107,7 @@ def _decoded(name: str) -> str:
 
 
 class State(StrEnum):
-    """The state of an experiment, the most urgent one that applies."""
+    """State of an experiment, the most urgent one that applies."""
 
     RUNNING = "running"
     FAILED = "failed"
@@ -172,17 +172,17 @@ def all_failures() -> dict[str, list[Failure]]:
 
 
 def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
-    made, damaged = _records(name)
+    records, damaged = _records(name)
     is_selected = today.held is not None and today.held.experiment.name == name
     runner = runner_of(name) or (driver() if is_selected else None)
-    params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
+    params = today.held if is_selected else next(filter(None, map(today.params_of, records)), None)
     jobs = expected(params, name) if params is not None else None
-    current = [each for each in made if jobs is None or each.provenance in jobs]
+    current = [each for each in records if jobs is None or each.provenance in jobs]
     stale = (
         *_removed(current, jobs or []),
         *(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each))),
     )
-    is_complete = any(each.stage == "report" for each in made) if jobs is None else len(current) == len(jobs)
+    is_complete = any(each.stage == "report" for each in records) if jobs is None else len(current) == len(jobs)
     return Status(
         experiment=name,
         state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
@@ -197,10 +197,10 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     )
 
 
-def _removed(made: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
-    """Yield stages whose outputs others have read, and of which nothing is left, their record included."""
-    read = {Path(path).parent for each in made for path in each.inputs}
-    recorded = {each.provenance for each in made}
+def _removed(records: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
+    """Yield stages whose outputs other stages have read, and whose outputs and records are all removed."""
+    read = {Path(path).parent for each in records for path in each.inputs}
+    recorded = {each.provenance for each in records}
     for provenance in jobs:
         job = stage_and_seed(str(provenance))
         if provenance not in recorded and provenance.parent in read and not provenance.exists() and job is not None:
@@ -209,13 +209,13 @@ def _removed(made: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
 
 
 def _records(name: str) -> tuple[list[Made], list[str]]:
-    made, damaged = list[Made](), list[str]()
+    records, damaged = list[Made](), list[str]()
     for path in provenances_of(name):
         try:
-            made.append(read_made(path))
+            records.append(read_made(path))
         except UserError as error:
             damaged.append(str(error))
-    return made, damaged
+    return records, damaged
 
 
 def _state(is_running: bool, failures: Sequence[Failure], is_stale: bool, is_complete: bool) -> State:

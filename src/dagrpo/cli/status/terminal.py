@@ -1,7 +1,4 @@
-"""Experiments on a terminal or in a pipe, with details.
-
-A line for each.
-"""
+"""Experiments on a terminal or in a pipe: a line each, details."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +22,7 @@ LONGEST_CHANGE, LONGEST_NAME = 160, 80
 
 
 def rendered(statuses: Sequence[Status]) -> Group:
-    """Render all statuses; without any, a hint on selecting an experiment."""
+    """Render all statuses; without any, advice on selecting an experiment."""
     if not statuses:
         return Group(Text("No experiment has been run in this folder: `dagrpo use arithmetic_tiny` selects one."))
     return Group(*(line for status in statuses for line in _lines(status)))

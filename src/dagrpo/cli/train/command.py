@@ -25,16 +25,20 @@ STEP = re.compile(r"step_([0-9]{5,})\.parquet")
 
 
 def train(
-    to: Annotated[Path, typer.Option(help="a new folder of your own for what is written")],
-    rollouts_only: Annotated[bool, typer.Option("--rollouts-only", help="sample and grade; no update")] = False,
+    to: Annotated[Path, typer.Option(help="new folder of your own for the outputs")],
+    rollouts_only: Annotated[bool, typer.Option("--rollouts-only", help="sample and grade, without an update")] = False,
     from_rollouts: Annotated[
-        Path | None, typer.Option(help="update from this file or folder of step_00001.parquet ...; no engine")
+        Path | None, typer.Option(help="update from this file, or folder of step_00001.parquet ..., without an engine")
     ] = None,
-    steps: Annotated[str | None, typer.Option(help=f"{STEPS}; the next one, or all that are given")] = None,
-    state: Annotated[Path | None, typer.Option(help="a saved state to start from, not the initial checkpoint")] = None,
-    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help=f"{STEPS}; by default the next one, or all in --from-rollouts")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="saved state to start from; by default the initial checkpoint")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; by default the first")] = None,
 ) -> None:
-    """Take one half of training steps of params.yaml, outside of the DAG. Training itself is `snakemake --cores all target`."""
+    """Run one half of training steps of params.yaml, outside of the DAG. Whole steps are run by `snakemake --cores all target`."""
     from dagrpo.config.schema import read_params
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
@@ -141,11 +145,11 @@ def require_own_folder(folder: Path) -> None:
     if parents:
         raise UserError(f"--to {folder} is below {parents[0]}/, where stages write: name a folder of your own.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--to {folder} is there already: name a new folder, or delete it.")
+        raise UserError(f"--to {folder} already exists: name a new folder, or delete it.")
 
 
 def tables_in(path: Path, steps: Sequence[int] | None) -> dict[int, Path]:
-    """Return the rollouts of the requested steps, or of all, by step, ascending. `given`: a file, or a folder of them.
+    """Return the rollouts of the requested steps, or of all, by step, ascending. `path`: a file, or a folder of them.
 
     Raises UserError if there is no table, or one is missing.
     """

@@ -1,6 +1,6 @@
-"""First half of steps: sample, grade, compute advantages, write.
+"""The two halves of training steps: rollouts, and updates from them.
 
-The policy is not updated.
+The first half samples, grades, and computes advantages; the second opens no engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class RolloutHalf(Trainer):
                 if step != finished + 1:
                     rank_zero.buffer.drawing = self._drawing(step - 1)
                 finished = step
-                table = self._made(step, rank_zero, update)
+                table = self._step_table(step, rank_zero, update)
                 write_parquet(folder / step_file(step), table)
                 yield step, table
 
@@ -68,7 +68,7 @@ class RolloutHalf(Trainer):
         """Return the notes of the state `start` for its step, else {}."""
         return self._notes_at_start if finished == self._start else {}
 
-    def _made(self, step: int, rank_zero: RankZero, update: PolicyUpdate) -> pa.Table:
+    def _step_table(self, step: int, rank_zero: RankZero, update: PolicyUpdate) -> pa.Table:
         rollouts = rank_zero.rollouts(step - 1, Clock())
         batch = rollouts.batch()
         before = update.computed_before(batch)

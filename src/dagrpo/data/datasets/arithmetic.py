@@ -96,9 +96,9 @@ def _problems_per_level(config: Arithmetic) -> dict[Level, int]:
     return counts
 
 
-def _test_problems(config: Arithmetic, taken: int) -> int:
-    """Return how many of the first `taken` problems go to the test split, so that each level gives its share."""
-    return taken * config.test // (config.train + config.test)
+def _test_problems(config: Arithmetic, first: int) -> int:
+    """Return how many of the `first` problems go to the test split, so that each level gives its share."""
+    return first * config.test // (config.train + config.test)
 
 
 def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from functools import partial
 
 from dagrpo.core.types import Example
 from dagrpo.data.config import ArithmeticTool, Data
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, distinct, generated
 from dagrpo.data.task import Problems, Task, chat
 
@@ -69,7 +69,11 @@ def _calculation(numbers: random.Random, level: str) -> Calculation:
 
 def _example(split: str, index: int, calculation: Calculation, tools: tuple[str, ...], calls: bool) -> Example:
     answer = f"#### {calculation.value}"
-    turns = (called(TOOL, {"expression": calculation.expression}), result(calculation.value), said(answer))
+    turns = (
+        call_message(TOOL, {"expression": calculation.expression}),
+        result_message(calculation.value),
+        answer_message(answer),
+    )
     return Example(
         task="arithmetic_tool",
         split=split,

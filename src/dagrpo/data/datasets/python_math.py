@@ -12,7 +12,7 @@ from functools import partial
 
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data, PythonMath
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, distinct, generated
 from dagrpo.data.task import Problems, Task, chat
 
@@ -141,7 +141,13 @@ def _example(split: str, index: int, puzzle: Puzzle, runs: bool) -> Example:
         data_source="python_math",
         ability=puzzle.level,
         tools=(TOOL,),
-        demonstration=(called(TOOL, {"code": puzzle.program}), result(f"{value}\n"), said(answer)) if runs else (),
+        demonstration=(
+            call_message(TOOL, {"code": puzzle.program}),
+            result_message(f"{value}\n"),
+            answer_message(answer),
+        )
+        if runs
+        else (),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data, Worlds
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, generated
 from dagrpo.data.task import Problems, Task, chat
 from dagrpo.tools.retrieval import Passage
@@ -184,8 +184,12 @@ def _example(split: str, index: int, question: Question, searches: bool) -> Exam
 
 def _demonstration(passages: Sequence[Passage], answer: str) -> tuple[dict[str, object], ...]:
     """Return a search for each name in turn, whose best result is the passage under that name, and the answer."""
-    turns = [turn for passage in passages for turn in (called(TOOL, {"query": passage.title}), result(passage.text))]
-    return (*turns, said(answer))
+    turns = [
+        turn
+        for passage in passages
+        for turn in (call_message(TOOL, {"query": passage.title}), result_message(passage.text))
+    ]
+    return (*turns, answer_message(answer))
 
 
 TASKS = (Task(name="worlds", load=load, verifier="exact_match", tools=(TOOL,)),)

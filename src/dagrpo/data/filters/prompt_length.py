@@ -131,8 +131,8 @@ def require_tools_shown(examples: Iterable[Example], model: Path, chat: str) -> 
     if chat != TEMPLATE or not untold or any(example.demonstration for example in untold) or _is_fresh(model):
         return
     raise UserError(
-        f"{untold[0].task} offers the tool {untold[0].tools[0]}, and the chat template of the model in {model} leaves out what tools "
-        f"there are, so that the policy would never know: {_template_of_ours(model)}choose a model whose template tells of tools, or "
+        f"{untold[0].task} offers the tool {untold[0].tools[0]}, but the chat template of the model in {model} does not describe "
+        f"tools, so that the policy would never learn of it: {_template_of_ours(model)}choose a model whose template describes tools, or "
         "set rollout.chat to {name: renderers} with the model's family."
     )
 

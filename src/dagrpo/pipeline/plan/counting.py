@@ -32,18 +32,18 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Return whether it is attention."""
+        """Return True if the kernel is attention."""
         return "attn" in self.name or "attention" in self.name
 
 
 class Counting(TorchDispatchMode):
-    """Counts the kernels of one device, and the bytes of the tensors that are alive there at the same time.
+    """Counter of the kernels of one device, and of the bytes of tensors that are alive there at the same time.
 
     On the meta device nothing is computed: a number that is read there is 1, and a condition is false.
     """
 
     def __init__(self, device: str = "meta") -> None:
-        """`device`: the type of the one that is counted."""
+        """Count the kernels of devices of type `device`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # storages by address: their number, and themselves
@@ -80,22 +80,22 @@ class Counting(TorchDispatchMode):
         return out
 
     def start(self) -> None:
-        """Count from here on; what is alive stays in `bytes`."""
+        """Start to count; tensors that are alive remain in `bytes`."""
         self.kernels.clear()
         self.joined.clear()
         self.peak, self.peak_before = self.bytes, self.bytes
 
     def mark(self) -> None:
-        """Note what was counted so far: the backward pass has ended."""
+        """Record the counts so far: the backward pass has ended."""
         self._close(torch.float32)
         self.marked = self.peak_before, self.peak, self.kernels.copy(), self.joined.copy()
 
     def split(self) -> None:
-        """Count the peak of what follows apart from the one so far."""
+        """Count the peak from here on separately."""
         self.peak_before, self.peak = max(self.peak_before, self.peak), self.bytes
 
     def _keep(self, tensor: Tensor) -> None:
-        """Count a storage until nothing refers to it."""
+        """Count a storage until it is freed."""
         storage, key = tensor.untyped_storage(), _key(tensor)
         if key in self._alive:
             return
@@ -121,7 +121,7 @@ class Counting(TorchDispatchMode):
         self._created |= {self._numbered(each): each.untyped_storage().nbytes() for each in created}
 
     def _numbered(self, tensor: Tensor) -> int:
-        """Return what tells a storage from those that were at its address before; of one that was there from the start, the address."""
+        """Return a key that distinguishes a storage from earlier ones at its address; of one from before the start, the address."""
         key = _key(tensor)
         return self._alive[key][0] if key in self._alive else -key
 
@@ -179,7 +179,7 @@ def _kernel(
 
 
 def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwargs: Any) -> int:
-    """Return what is read and written, without what a cache would save."""
+    """Return the bytes that are read and written, without savings by a cache."""
     output_bytes = sum(map(_size, outputs))
     if name in CHANGED_IN_PART:
         return 2 * sum(map(_size, inputs[1:]))
@@ -190,12 +190,12 @@ def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwarg
 
 
 def _size(tensor: Tensor) -> int:
-    """Return bytes; of an expanded tensor those that are there."""
+    """Return the bytes of a tensor; of an expanded one, the bytes in memory."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
 def _flops(func: Any, name: str, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
-    """Return those of products, by torch's formulas, and of attention to a token's own sequence."""
+    """Return the FLOPs of products, by torch's formulas, and of attention to a token's own sequence."""
     if "attn" in name or "attention" in name:
         is_backward = "backward" in name
         query, key = args[is_backward : is_backward + 2]

@@ -18,7 +18,7 @@ QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One kind of device, of which there are as many as the experiment asks for."""
+    """Kind of device; the experiment has as many as it asks for."""
 
     name: str
     memory: int  # bytes of a device; of a CPU those that this process may use
@@ -29,7 +29,7 @@ class Machine:
 
 
 def machine_for(gpu: str | None, gibibytes: float | None) -> Machine:
-    """Return what the options name, else this machine. UserError: no such GPU, or both are given."""
+    """Return the machine that the options name, else this one. Raises UserError for an unknown GPU, or if both are given."""
     if gpu is not None and gibibytes is not None:
         raise UserError("--gpu and --memory both say how much memory there is: give one of them.")
     if gpu is not None:
@@ -53,7 +53,7 @@ def _this_machine() -> Machine:
 
 
 def _listed_by_the_driver(devices: Sequence[str]) -> tuple[str, int]:
-    """Return name and bytes of the GPU with the least memory. UserError: the driver does not say."""
+    """Return name and bytes of the GPU with the least memory. Raises UserError if the driver does not list them."""
     try:
         done = subprocess.run(
             [*QUERY, "--id", ",".join(devices)], capture_output=True, text=True, timeout=SECONDS_TO_COUNT, check=True

@@ -1,7 +1,7 @@
 """Recorded times of an experiment's stages, which replace estimates.
 
 A stage counts if it has read the parameters that it would read today; the number of training steps may differ. Only `Measured.last`
-takes all stages, whatever they have read.
+includes all stages, whatever they have read.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ class Measured:
 
 
 def measured(params: Params) -> Measured:
-    """Return what is on record of the experiment that these parameters name."""
+    """Return the recorded times of the experiment that these parameters name."""
     name = params.experiment.name
     records = {path: each for path in provenances_of(name) if (each := _record(path)) is not None}
     current = {path: each for path, each in records.items() if _is_the_same(params, each)}
@@ -97,12 +97,12 @@ def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
 
 
 def _after_the_first(steps: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Return all steps but the first, which warms up; that one if there are no others."""
+    """Return all steps but the first, which warms up; the first one if it is the only one."""
     return steps[1:] or steps
 
 
 def _means(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Return the seconds by part, such as "hand over"; a part that a step does not have took none in it."""
+    """Return the mean seconds by part, such as "rollouts"; a part that a step lacks counts as 0."""
     names = sorted({name for step in steps for name in step if name.endswith(SECONDS)})
     return {
         name.removeprefix(GROUP).removesuffix(SECONDS).replace("_", " "): mean(step.get(name, 0.0) for step in steps)

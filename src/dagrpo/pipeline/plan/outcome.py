@@ -1,4 +1,4 @@
-"""The whole plan of an experiment."""
+"""The plan of an experiment: memory, times, notes, refusal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SHOWN_OF_LAST = 4  # stages of the last run that are named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that `dagrpo plan` says."""
+    """Content of `dagrpo plan`."""
 
     experiment: str
     machine: str
@@ -39,7 +39,10 @@ class Plan:
 
 
 def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
-    """Plan an experiment for a machine. UserError: a config is missing, a task unknown, an adapter without a place."""
+    """Plan an experiment for a machine.
+
+    Raises UserError if a config is missing, a task is unknown, or an adapter names no layer.
+    """
     models = Models.of(params, online=online)
     needed = stages(params, models, on_gpu=machine.on_gpu)
     processes = params.runtime.training.processes

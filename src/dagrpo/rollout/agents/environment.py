@@ -44,8 +44,8 @@ class Config(Limits):
     environment: str = Field("", description="Import path of the class, such as my_lab.envs:Wordle.")
     reward_functions: Texts = Field(
         [],
-        description="Import paths of functions, such as my_lab.envs:score, that are called with environments=[the object] and the "
-        "row; what each returns is reported under its name.",
+        description="Import paths of functions, such as my_lab.envs:score, that are called with environments=[object] and the "
+        "row; each result is reported under the function's name.",
     )
 
 

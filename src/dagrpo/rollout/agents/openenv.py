@@ -33,13 +33,13 @@ BUSY = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")  # errors in which
 class Config(Limits):
     """An environment behind OpenEnv's protocol."""
 
-    address: str = Field("http://127.0.0.1:8000", description="Of the environment's server.")
+    address: str = Field("http://127.0.0.1:8000", description="Address of the environment's server.")
     action_field: str = Field(
         "",
-        description='Field of the action that takes each answer of the policy; "": it calls the environment\'s tools.',
+        description='Field of the action that takes each answer of the policy; "": the policy calls the environment\'s tools.',
     )
     observation_field: str = Field(
-        "", description='Field of an observation that the policy is shown; "": all of it, as JSON.'
+        "", description='Field of an observation to show to the policy; "": all of it, as JSON.'
     )
 
 

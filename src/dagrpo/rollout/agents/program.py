@@ -47,14 +47,14 @@ class Config(Limits):
     """A program of your own that asks the policy through OpenAI's protocol."""
 
     command: Annotated[list[str], Field(min_length=1, max_length=1000)] = Field(
-        ["python", "agent.py"], description="The program and its arguments, started where dagrpo was."
+        ["python", "agent.py"], description="Program and arguments, started in the working directory of dagrpo."
     )
     serve: bool = Field(
         False,
-        description="One program for all attempts, a JSON line each way per attempt; else one process per attempt.",
+        description="true: one process for all attempts, with a JSON line in and out per attempt; false: one process per attempt.",
     )
     keep_variables: Texts = Field(
-        [], description="Environment variables that the program gets although they look like secrets."
+        [], description="Environment variables to pass to the program although they look like secrets."
     )
 
 

@@ -30,10 +30,10 @@ class Config(Limits):
     """A taskset of the package `verifiers` (0.4)."""
 
     taskset: str = Field("", description="Module of the taskset, on PYTHONPATH or installed in the environment.")
-    parameters: Unchecked = Field({}, description="Of the taskset.")
-    harness: str = Field("null", description="Which of the package's agents asks the policy.")
-    lock: str = Field(LOCK, description="Packages of the environment.")
-    environment: str = Field(ENVIRONMENT, description="Folder of the environment; made when first needed.")
+    parameters: Unchecked = Field({}, description="Parameters of the taskset.")
+    harness: str = Field("null", description="Agent of the package that asks the policy.")
+    lock: str = Field(LOCK, description="Lock file of the environment's packages.")
+    environment: str = Field(ENVIRONMENT, description="Folder of the environment, created when first needed.")
 
 
 class VerifiersAgent:

@@ -168,7 +168,7 @@ def _text(content: str | list[_Part] | None, place: int) -> str:
         return content or ""
     for part in content:
         if part.type != "text" or part.text is None:
-            raise Refused(f"messages.{place}.content: a part of type {part.type[:40]!r}: only text is taken.")
+            raise Refused(f"messages.{place}.content: a part of type {part.type[:40]!r}: only text is supported.")
     return "".join(part.text or "" for part in content)
 
 

@@ -131,7 +131,7 @@ class Gateway:
     async def _chat(self, http: web.Request) -> web.Response:
         access = self._access(http)
         if "Content-Encoding" in http.headers:
-            raise Refused("A body is read as it stands: leave out Content-Encoding.", code="encoding")
+            raise Refused("Content-Encoding is not supported: send the body uncompressed.", code="encoding")
         again = http.headers.get("X-Stainless-Retry-Count", "0") != "0"  # OpenAI's clients count their retries
         request = read_request(await http.read(), again=again)
         self._tell(request.ignored)
@@ -172,7 +172,7 @@ def _key(http: web.Request) -> bytes:
 
 
 def _no_session() -> Refused:
-    return Refused("There is no such session, or it is over, or the key is another's.", status=404, code="no_session")
+    return Refused("The session is unknown or over, or the key is wrong.", status=404, code="no_session")
 
 
 @web.middleware

@@ -124,7 +124,7 @@ class RecordedTool:
             with suppress(OSError):
                 self._file.close()
             raise UserError(
-                f"{self._path} cannot be written ({error.strerror}): make room for it, and go on."
+                f"{self._path} cannot be written ({error.strerror}): free disk space, then resume the run."
             ) from error
         self._places[record["call"]] = start
 
