@@ -6,7 +6,7 @@ from tests.report.synthetic import Files, add_held_out, make_experiment
 from tests.report.test_page import Checker, page_of
 
 from dagrpo.evaluation.statistics import wilson
-from dagrpo.report.held_out import held_out_curves
+from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.page import render
 from dagrpo.tracking.report_page import recorded_curves
 

@@ -23,10 +23,10 @@ from tests.rollout import conversations
 from dagrpo.config.schema import Params
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
-from dagrpo.report.kinds import Kinds
 from dagrpo.report.over_steps import LONGEST_TEXT, MOST_ATTEMPTS, MOST_TOKENS, over_steps
 from dagrpo.report.page import Page, render
 from dagrpo.report.samples import evenly, series_of_training
+from dagrpo.report.splits import Kinds
 from dagrpo.utils.files import read_json, write_json, write_parquet
 from dagrpo.utils.manifest import entry_of
 

@@ -13,9 +13,9 @@ from dagrpo.report.config import Report
 from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, Drawn, draw_all, draw_conversations, draw_held_out
+from dagrpo.report.figures import NAMES, ReportFigure, draw_all, draw_conversations, draw_held_out
+from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.first_step import doubts
-from dagrpo.report.held_out import held_out_curves
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import over_steps
 from dagrpo.report.page import Page, render
@@ -80,7 +80,7 @@ def write(
     write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
 
 
-def _write_figure(drawn: Drawn, folder: Path) -> None:
+def _write_figure(drawn: ReportFigure, folder: Path) -> None:
     with atomic_file(folder / f"{drawn.name}.png") as temporary:
         temporary.write_bytes(style.to_png(drawn.figure))
     write_text(folder / f"{drawn.name}.svg", drawn.svg())

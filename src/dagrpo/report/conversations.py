@@ -13,9 +13,9 @@ import pyarrow as pa
 from dagrpo.report import format
 from dagrpo.report.attempt import Attempt, attempts_of
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
-from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import last_step
 from dagrpo.report.samples import best_and_worst
+from dagrpo.report.splits import TRAINING
 from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.trajectory import GREEDY
 

@@ -18,9 +18,9 @@ from dagrpo.core.escape import visible
 from dagrpo.report.attempt import LONGEST_FIRST_LINE, Attempt, attempt_of
 from dagrpo.report.conversations import NEEDED
 from dagrpo.report.inputs import Inputs
-from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import step_rollouts
 from dagrpo.report.samples import Problem, Series, evenly, ranked, series_of_training
+from dagrpo.report.splits import TRAINING
 from dagrpo.rollout.transcript import Transcript
 
 MOST_ATTEMPTS = 4  # of a group

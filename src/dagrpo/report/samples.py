@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagrpo.report.inputs import Inputs
-from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import problems_of_steps
+from dagrpo.report.splits import TRAINING
 
 MOST_STEPS = 4  # of one series: the first, the last, and some between
 ORDERED_BY = ("problem_index", "turns", "reward", "correct")

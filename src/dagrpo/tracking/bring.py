@@ -24,14 +24,13 @@ from dagrpo.core.errors import UserError
 from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Page
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.evaluation_sets import bring_evaluation_set, share_evaluation_sets
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.models import Models, bring_made, bring_read
 from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
 from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
 from dagrpo.tracking.points import log_all, log_points
 from dagrpo.tracking.policies import bring_policies, register
-from dagrpo.tracking.prompts import bring_prompt, link_prompt
+from dagrpo.tracking.problems import bring_evaluation_set, bring_prompt, link_prompt, share_evaluation_sets
 from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
 

@@ -15,9 +15,9 @@ from dagrpo.pipeline.dvc.file import CURVES, plots
 from dagrpo.report.curves import curves
 from dagrpo.report.figures.conversations import turns_and_calls
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
-from dagrpo.report.glossary import glossary
 from dagrpo.report.rollouts import first_and_last
 from dagrpo.report.style import house_style
+from dagrpo.report.tables import glossary
 from dagrpo.tracking.curve import Curve
 from dagrpo.tracking.read import contents_of
 from dagrpo.utils.files import read_parquet, write_parquet

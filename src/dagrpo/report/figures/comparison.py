@@ -8,12 +8,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
-from dagrpo.report.figures.parts import ROUND_STEPS, Drawn, legend
+from dagrpo.report.figures.parts import ROUND_STEPS, ReportFigure, legend
 from dagrpo.report.format import MINUS, metric_label, percent, percent_interval, points, points_interval
-from dagrpo.report.tooltips import Hover
+from dagrpo.report.svg import Hover
 
 
-def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
+def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
     """Draw dots with intervals: both policies on the left, the paired difference on the right."""
     rows = _rows(comparisons)
     figure = style.new_figure(0.33 * len(rows) + 1.15)
@@ -25,7 +25,7 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
             _dot(right, metric.difference, position, style.INK, "o")
     _finish(left, right, rows)
     legend(figure, [("base", style.BASE, "o"), ("trained", style.TRAINED, "D")])
-    return Drawn(
+    return ReportFigure(
         name="base_vs_trained",
         figure=figure,
         title="Base against trained policy",

@@ -9,14 +9,14 @@ from matplotlib.ticker import PercentFormatter
 from dagrpo.report import style
 from dagrpo.report.conversations import Shares
 from dagrpo.report.curves import Curves
-from dagrpo.report.figures.parts import Drawn, curve_in_words, legend, metric_curve, recorded_of, seed_legend
+from dagrpo.report.figures.parts import ReportFigure, curve_in_words, legend, metric_curve, recorded_of, seed_legend
 from dagrpo.report.inputs import VARIANTS, Variant
-from dagrpo.report.tooltips import Hover
+from dagrpo.report.svg import Hover
 
 BAR = 0.36
 
 
-def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
+def turns_and_calls(curves: Curves, window: int) -> ReportFigure | None:
     """Draw turns and calls over steps; None if training recorded none."""
     metrics = recorded_of("turns_and_calls", curves)
     if not metrics:
@@ -35,7 +35,7 @@ def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
         axes.set_axis_off()
     seed_legend(figure, curves)
     last = ", ".join(f"{metric.label.lower()} {curves[metric.name][:, -1].mean():.2f}" for metric in metrics)
-    return Drawn(
+    return ReportFigure(
         name="turns_and_calls",
         figure=figure,
         title="Turns and calls in training",
@@ -45,7 +45,7 @@ def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
     )
 
 
-def call_shares(shares: Sequence[Shares]) -> Drawn | None:
+def call_shares(shares: Sequence[Shares]) -> ReportFigure | None:
     """Draw two panels per task, how calls and how attempts ended; None if no task has any."""
     if not shares:
         return None
@@ -58,7 +58,7 @@ def call_shares(shares: Sequence[Shares]) -> Drawn | None:
         hovers += _bars(row[0], f"Calls by status{of_task}", each.statuses)
         hovers += _bars(row[1], f"Attempts by end{of_task}", each.ends)
     legend(figure, [("base", style.BASE, "s"), ("trained", style.TRAINED, "s")])
-    return Drawn(
+    return ReportFigure(
         name="call_shares",
         figure=figure,
         title="How calls went, and how attempts ended",

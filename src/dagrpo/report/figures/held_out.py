@@ -1,22 +1,67 @@
-"""Figure: greedy accuracy on held-out problems over the steps of training."""
+"""Greedy accuracy on held-out problems over the steps of training."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from dagrpo.evaluation.statistics import Estimate
+from dagrpo.evaluation.held_out import points
+from dagrpo.evaluation.outcomes import label_of
+from dagrpo.evaluation.statistics import Estimate, wilson
 from dagrpo.report import style
-from dagrpo.report.figures.parts import Drawn, legend, series, step_axis
+from dagrpo.report.figures.parts import ReportFigure, legend, series, step_axis
 from dagrpo.report.format import percent, percent_interval, plural
-from dagrpo.report.held_out import HeldOutCurve, uses_the_test_split
-from dagrpo.report.tooltips import Hover
+from dagrpo.report.inputs import Inputs
+from dagrpo.report.svg import Hover
 
 COLUMNS = 2  # of panels, one for each task
 BESIDE = 0.008  # of the axis: how far the points of two seeds lie apart, so that one interval does not hide another
 
 
-def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> Drawn:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutCurve:
+    """The held-out accuracy of one task."""
+
+    label: str
+    split: str  # validation or test
+    problems: int
+    confidence: float
+    seeds: Mapping[int, Mapping[int, Estimate]]  # by seed and step, both rising
+
+
+def held_out_curves(inputs: Inputs) -> list[HeldOutCurve]:
+    """Return the curve of each task, in the report's order; [] if training evaluated nothing."""
+    return [curve for task in inputs.tasks if (curve := _curve(inputs, task)) is not None]
+
+
+def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
+    found = {
+        seed: own
+        for seed, table in sorted(inputs.held_out.items())
+        if (own := [point for point in points(table.to_pylist()) if point.task == task])
+    }
+    if not found:
+        return None
+    first, confidence = next(iter(found.values()))[0], inputs.resampling(task).confidence
+    return HeldOutCurve(
+        label=label_of(task, oracle=first.oracle),
+        split=first.split,
+        problems=first.problems,
+        confidence=confidence,
+        seeds={
+            seed: {point.step: wilson(point.right, point.problems, confidence) for point in own}
+            for seed, own in found.items()
+        },
+    )
+
+
+def uses_the_test_split(curves: Sequence[HeldOutCurve]) -> bool:
+    """Return True if some held-out problems are also those of the scores."""
+    return any(curve.split == "test" for curve in curves)
+
+
+def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> ReportFigure:
     """Draw a panel for each task and a line for each seed; intervals are a band for one seed, bars for several."""
     columns = min(len(curves), COLUMNS)
     rows = -(-len(curves) // columns)
@@ -30,7 +75,7 @@ def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> Drawn:
     seeds = sorted({seed for curve in curves for seed in curve.seeds})
     if len(seeds) > 1:
         legend(figure, [(f"seed {seed}", series(row), "") for row, seed in enumerate(seeds)])
-    return Drawn(
+    return ReportFigure(
         name="held_out_accuracy",
         figure=figure,
         title="Held-out problems while it trained",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -16,7 +17,7 @@ from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.format import EN_DASH
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.tooltips import Hover, over_steps, with_hovers
+from dagrpo.report.svg import Hover, inline, over_steps, with_hovers
 
 CURVE_CONFIDENCE = 0.95
 FEW_STEPS = 12  # or fewer: each is marked by a dot
@@ -24,7 +25,7 @@ ROUND_STEPS = (1, 2, 2.5, 5, 10)  # between ticks, times a power of ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class ReportFigure:
     """A figure with its title and its text alternative."""
 
     name: str  # of its files
@@ -35,8 +36,13 @@ class Drawn:
     hovers: Sequence[Hover] = ()  # texts shown where the pointer rests
 
     def svg(self, *, transparent: bool = False) -> str:
-        """Return the figure as SVG text, with its hovers."""
+        """Return the figure as SVG text, with its hover texts."""
         return with_hovers(style.to_svg(self.figure, self.name, transparent=transparent), self.figure, self.hovers)
+
+    @property
+    def markup(self) -> Markup:
+        """The <svg> element for a page. Its texts are escaped here."""
+        return Markup(inline(self.svg(transparent=True), self.name, self.title, self.description))
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:

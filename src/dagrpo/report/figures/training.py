@@ -1,4 +1,4 @@
-"""Figures over training: learning curves, completion lengths, trainer against engine."""
+"""Figures of training: learning curves, rewards, lengths, trainer against engine."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -7,11 +7,12 @@ from matplotlib.ticker import NullFormatter
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (
-    Drawn,
+    ReportFigure,
     curve_in_words,
     legend,
     marker_of,
     metric_curve,
+    paired_bars,
     paired_steps,
     phase_legend,
     recorded_of,
@@ -21,12 +22,13 @@ from dagrpo.report.figures.parts import (
 )
 from dagrpo.report.format import MINUS, percent
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.tooltips import over_steps
+from dagrpo.report.svg import Hover, over_steps
 
 LINES = (style.TRAINED, style.BASE, *style.SERIES[2:])  # colours of the lines in one panel
+MOST_BARS = 9  # distinct rewards that still get a bar each
 
 
-def learning_curve(curves: Curves, window: int) -> Drawn:
+def learning_curve(curves: Curves, window: int) -> ReportFigure:
     """Draw the reward over steps in a wide panel, and below it the metrics that explain it, two per row."""
     reward, accuracy = curves["reward/mean"], curves["reward/accuracy"]
     first, *others = recorded_of("learning_curve", curves)
@@ -38,7 +40,7 @@ def learning_curve(curves: Curves, window: int) -> Drawn:
     if np.allclose(reward, accuracy):
         axes["reward/mean"].set_title("Mean reward (here the share of correct answers)")
     seed_legend(figure, curves)
-    return Drawn(
+    return ReportFigure(
         name="learning_curve",
         figure=figure,
         title="Learning curves",
@@ -58,7 +60,7 @@ def _course(curves: Curves, window: int) -> str:
     )
 
 
-def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
+def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> ReportFigure:
     """Draw the completion length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
     metrics = recorded_of("completion_length", curves)
@@ -77,7 +79,7 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     phase_legend(figure, phases)
     means = [f"{phase.lengths.mean():.1f}" for phase in phases]
     truncated = [percent(float(phase.truncated.mean())) for phase in phases]
-    return Drawn(
+    return ReportFigure(
         name="completion_length",
         figure=figure,
         title="Completion lengths",
@@ -88,7 +90,7 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     )
 
 
-def logprob_difference(curves: Curves) -> Drawn:
+def logprob_difference(curves: Curves) -> ReportFigure:
     """Draw how well trainer and engine agree on the logprobs of the same weights and tokens."""
     figure = style.new_figure(2.5)
     axes = figure.subplots()
@@ -109,7 +111,7 @@ def logprob_difference(curves: Curves) -> Drawn:
         return f"step {curves.steps[index]:.0f}: {largest}"
 
     legend(figure, [(label, colour, "") for label, colour in colours.items()])
-    return Drawn(
+    return ReportFigure(
         name="logprob_difference",
         figure=figure,
         title="Logprobs: trainer against engine",
@@ -128,3 +130,39 @@ def _whole_decades(axes: Axes, least: float, most: float) -> None:
     axes.set_yscale("log")
     axes.set_ylim(10.0 ** np.floor(np.log10(least)), 10.0 ** np.ceil(np.log10(most) + 1e-9))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
+    """Draw the rewards, and the number of right answers per prompt, of the first and the last steps."""
+    figure = style.new_figure(2.7)
+    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+    hovers = _rewards(left, phases)
+    left.set_title("Reward of a completion")
+    share_axis(left, "share of completions")
+    size = max(phase.group_size for phase in phases)
+    counts = [np.bincount(phase.right_per_group, minlength=size + 1) / len(phase.right_per_group) for phase in phases]
+    hovers += paired_bars(right, [str(number) for number in range(size + 1)], counts)
+    right.set_title(f"Right answers among the {size} samples of a prompt")
+    share_axis(right, "share of prompts")
+    phase_legend(figure, phases)
+    means = [f"{phase.rewards.mean():.3f}" for phase in phases]
+    none, every = ([percent(float(count[end])) for count in counts] for end in (0, -1))
+    return ReportFigure(
+        name="reward_distribution",
+        figure=figure,
+        title="Rewards, first against last steps",
+        description=f"Mean reward {means[0]} in the first steps, {means[1]} in the last. Prompts without a right "
+        f"answer: {none[0]}, then {none[1]}; with only right ones: {every[0]}, then {every[1]}.",
+        caption="Left: what a completion earned. Right: how many samples of one prompt were right; at either end of the "
+        "scale a prompt teaches nothing.",
+        hovers=hovers,
+    )
+
+
+def _rewards(axes: Axes, phases: tuple[Phase, Phase]) -> list[Hover]:
+    """Draw a bar per level if rewards are few and discrete, or a histogram if shaping makes them continuous."""
+    levels = np.unique(np.concatenate([phase.rewards for phase in phases]))
+    if len(levels) <= MOST_BARS:
+        shares = [np.array([(phase.rewards == level).mean() for level in levels]) for phase in phases]
+        return paired_bars(axes, [f"{level:g}" for level in levels], shares)
+    return paired_steps(axes, [phase.rewards for phase in phases], np.linspace(levels[0], levels[-1], 21))

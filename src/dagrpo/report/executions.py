@@ -24,7 +24,7 @@ class Execution:
     memory_of_children: str
 
 
-def made_with(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
+def circumstances(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
     """Return dates, commit, software and hardware of all executions; unknown facts are left out."""
     if not accounts:
         return []
