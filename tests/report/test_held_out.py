@@ -8,7 +8,7 @@ from tests.report.test_page import Checker, page_of
 from dagrpo.evaluation.statistics import wilson
 from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.page import render
-from dagrpo.tracking.report_page import recorded_curves
+from dagrpo.tracking.summaries import recorded_curves
 
 
 def test_each_task_has_a_curve_for_each_seed_with_wilsons_interval(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
 from dagrpo.report.attempt import Attempt
-from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Page
+from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.models import Models, bring_made, bring_read
@@ -82,8 +82,8 @@ def bring(target: Target, contents: Contents) -> None:
     with left_out("traces"):
         _bring_traces(target, contents.traces, model_id)
     _bring_policy_made(target)
-    for page in contents.pages:
-        _bring_page(target, page)
+    for summary in contents.summaries:
+        _bring_summary(target, summary)
 
 
 def bring_steps(target: Target, steps: Sequence[Step]) -> None:
@@ -157,10 +157,10 @@ def _bring_policy_made(target: Target) -> None:
         bring_made(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
 
 
-def _bring_page(target: Target, page: Page) -> None:
+def _bring_summary(target: Target, summary: Summary) -> None:
     """Write figures, tags, text, data sets, curves and policies to the run of a seed, created if missing."""
-    client, experiment_id, content = target.client, target.experiment_id, page.content
-    run_id = find_parent(client, experiment_id, target.execution, page.seed)
+    client, experiment_id, content = target.client, target.experiment_id, summary.content
+    run_id = find_parent(client, experiment_id, target.execution, summary.seed)
     client.update_run(run_id, "RUNNING")  # until the sync ends, which writes its description
     describe(client, run_id, target.execution)
     time_ms = target.execution.ended or target.execution.started
@@ -169,14 +169,14 @@ def _bring_page(target: Target, page: Page) -> None:
     tags = {**content["tags"], HEADLINE: content["text"]}
     client.log_batch(run_id, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
     log_data_sets(client, run_id, map(_named, content["data"]))
-    log_points(client, run_id, [] if page.curves is None else _curve_points(page.curves, time_ms))
+    log_points(client, run_id, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
     for name, value in experiment_tags(map(metric_name, content["figures"])).items():
         client.set_experiment_tag(experiment_id, name, value)
     with left_out("problems"):
         share_evaluation_sets(client, experiment_id, content["data"])
-    if page.seed is not None:
+    if summary.seed is not None:
         with left_out("policies"):
-            _bring_policies(target, run_id, str(page.seed), content, time_ms)
+            _bring_policies(target, run_id, str(summary.seed), content, time_ms)
 
 
 def _bring_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:

@@ -35,8 +35,8 @@ class DataSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """The contents for the run of a seed, or of all seeds (None), from tracking.report_page."""
+class Summary:
+    """The contents for the run of a seed, or of all seeds (None), from tracking.summaries."""
 
     seed: int | None
     content: Mapping[str, Any]
@@ -54,5 +54,5 @@ class Contents:
     data_sets: list[DataSet] = field(default_factory=list)
     problems: list[tuple[DataSet, dict[str, Any]]] = field(default_factory=list)  # as problems.problems_of gives them
     traces: list[list[Attempt]] = field(default_factory=list)  # of each table of attempts
-    pages: list[Page] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
     missing: str = ""  # why none of these is there

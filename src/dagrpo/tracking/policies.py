@@ -21,7 +21,7 @@ from dagrpo.tracking.points import log_all
 
 CHAMPION = "champion"
 TRAINED = "trained"
-Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.report_page makes it
+Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.summaries makes it
 logger = logging.getLogger(__name__)
 
 

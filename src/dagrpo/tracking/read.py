@@ -25,12 +25,12 @@ from dagrpo.report.samples import evenly, ranked
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
 from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
-from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Page
+from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.problems import problems_of
-from dagrpo.tracking.report_page import findings, pages, recorded_curves
+from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
 from dagrpo.trainer.run import step_file
 from dagrpo.utils.files import read_object, read_parquet, sha256_of
 from dagrpo.utils.manifest import MANIFEST
@@ -165,13 +165,13 @@ def _score(execution: Execution, contents: Contents) -> None:
 def _report(execution: Execution, contents: Contents) -> None:
     record, experiment = execution.record, execution.record["experiment"]
     inputs = _inputs_of_report(execution)
-    found = findings(inputs, record["params"], record.get("overrides", {}))
-    _log(execution, contents, difference_metrics(found.comparisons))
+    findings = findings_of(inputs, record["params"], record.get("overrides", {}))
+    _log(execution, contents, difference_metrics(findings.comparisons))
     contents.artifacts += _pages_to_look_at(execution)
     metrics = [Path(path) for path in record["inputs"] if Path(path).name == "metrics.parquet"]
     times = times_of_seeds(metrics, LOGS / experiment)
-    for seed, content in pages(found, times).items():
-        contents.pages.append(Page(seed=seed, content=content, curves=recorded_curves(inputs, seed)))
+    for seed, content in summaries(findings, times).items():
+        contents.summaries.append(Summary(seed=seed, content=content, curves=recorded_curves(inputs, seed)))
 
 
 def _inputs_of_report(execution: Execution) -> Inputs:
