@@ -68,7 +68,7 @@ def test_calls_are_folded_and_figures_numbered(page: Page) -> None:
     text = render(page)
     assert '<details class="call"><summary><code>calculator' in text
     assert "<b>Figure 6.</b> <b>Turns and calls in training.</b>" in text
-    assert "<b>Figure 7.</b> <b>How calls went, and how attempts ended.</b>" in text
+    assert "<b>Figure 7.</b> <b>Outcomes of calls and trajectories.</b>" in text
     assert "<dt>Call status</dt>" in text
 
 

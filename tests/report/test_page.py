@@ -228,7 +228,7 @@ def test_what_differs_from_the_defaults_stands_before_the_rest_and_is_marked_the
 def test_without_samples_and_with_one_step_there_is_still_a_report(tmp_path: Path) -> None:
     text = render(page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0)))
     assert "No difference shown" in text
-    assert "mean@" not in text.split("How to read it</h2>")[0]
+    assert "mean@" not in text.split("Glossary</h2>")[0]
 
 
 def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path) -> None:

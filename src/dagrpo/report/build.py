@@ -68,8 +68,8 @@ def write(
     page: Page, window: int, *, html: Path, metrics: Path, scores: Path, table: Path, summary: Path, figures: Path
 ) -> None:
     """Write every output. `table`: the curves as CSV; `figures`: the folder of FIGURE_FILES; `window`: as for build."""
-    for drawn in page.figures:
-        _write_figure(drawn, figures)
+    for each in page.figures:
+        _write_figure(each, figures)
     write_text(html, render(page))
     numbers = metrics_json(page.comparisons, page.curves, window)
     write_text(
@@ -80,10 +80,10 @@ def write(
     write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
 
 
-def _write_figure(drawn: ReportFigure, folder: Path) -> None:
-    with atomic_file(folder / f"{drawn.name}.png") as temporary:
-        temporary.write_bytes(style.to_png(drawn.figure))
-    write_text(folder / f"{drawn.name}.svg", drawn.svg())
+def _write_figure(figure: ReportFigure, folder: Path) -> None:
+    with atomic_file(folder / f"{figure.name}.png") as temporary:
+        temporary.write_bytes(style.to_png(figure.figure))
+    write_text(folder / f"{figure.name}.svg", figure.svg())
 
 
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:

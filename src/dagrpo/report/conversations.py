@@ -83,12 +83,13 @@ def _summaries(inputs: Inputs, task: str) -> list[Mapping[str, Any]]:
 
 def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:
     summaries = [inputs.summary(task, policy, seed) for seed in inputs.seeds]
-    found = [each.get("conversations", {}) for each in summaries]
+    sections = [each.get("conversations", {}) for each in summaries]
     mean = {
-        name: _mean([each.get(name, {}).get("greedy", default) for each in found]) for name, default in NOTHING.items()
+        name: _mean([each.get(name, {}).get("greedy", default) for each in sections])
+        for name, default in NOTHING.items()
     }
     fine = [
-        each["call_statuses"]["greedy"].get("ok", 0.0) for each in found if each and each["call_statuses"]["greedy"]
+        each["call_statuses"]["greedy"].get("ok", 0.0) for each in sections if each and each["call_statuses"]["greedy"]
     ]
     return PolicyRow(
         policy=policy,
@@ -103,8 +104,8 @@ def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:
 
 def _shares(inputs: Inputs, task: str) -> Shares:
     def of(name: str, policy: Variant) -> dict[str, float]:
-        found = [inputs.summary(task, policy, seed).get("conversations", {}).get(name, {}) for seed in inputs.seeds]
-        known = [each["greedy"] for each in found if each.get("greedy")]
+        shares = [inputs.summary(task, policy, seed).get("conversations", {}).get(name, {}) for seed in inputs.seeds]
+        known = [each["greedy"] for each in shares if each.get("greedy")]
         return {
             key: _mean([each.get(key, 0.0) for each in known])
             for key in sorted({key for each in known for key in each})
@@ -137,5 +138,5 @@ def _of_evaluation(inputs: Inputs, task: str, count: int) -> Selection:
 
 def _selection(title: str, table: pa.Table, count: int, pictures: Callable[[int], tuple[str, ...]]) -> Selection:
     best, worst = (attempts_of(table, positions) for positions in best_and_worst(table, count, count))
-    shown = [pictures(each.read.problem_index) for each in (*best, *worst)]
-    return Selection(title=title, best=best, worst=worst, pictures=shown)
+    images = [pictures(each.read.problem_index) for each in (*best, *worst)]
+    return Selection(title=title, best=best, worst=worst, pictures=images)

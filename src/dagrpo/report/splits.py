@@ -44,12 +44,12 @@ class Pictures:
         if split not in self._splits:
             return ()
         small = [_small(picture) for picture in self._splits[split].pictures(problem)]
-        shown = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
-        if sum(map(len, shown)) > self._left:
+        uris = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
+        if sum(map(len, uris)) > self._left:
             return ()
-        self._left -= sum(map(len, shown))
+        self._left -= sum(map(len, uris))
         self.files |= {f"{split}_{problem}_{number}.png": each for number, each in enumerate(small, start=1)}
-        return shown
+        return uris
 
 
 class _Split:

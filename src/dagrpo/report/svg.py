@@ -32,13 +32,13 @@ class Hover:
     y: tuple[float, float] | None = None
 
 
-def over_steps(axes: Axes, steps: Floats, told: Callable[[int], str]) -> list[Hover]:
+def over_steps(axes: Axes, steps: Floats, text_at: Callable[[int], str]) -> list[Hover]:
     """Return a band around each step; the callable maps an index into `steps` to the band's text."""
     stride = -(-len(steps) // MOST_BANDS)
     places = range(stride - 1 if stride < len(steps) else 0, len(steps), stride)
     half = stride / 2
     return [
-        Hover(axes=axes, text=told(place), x=(float(steps[place]) - half, float(steps[place]) + half))
+        Hover(axes=axes, text=text_at(place), x=(float(steps[place]) - half, float(steps[place]) + half))
         for place in places
     ]
 

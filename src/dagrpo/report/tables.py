@@ -80,15 +80,15 @@ def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
         ("Correct, flexible extractor", ("accuracy_by_extractor", "flexible"), wording.percent),
         ("Correct, exact extractor", ("accuracy_by_extractor", "exact"), wording.percent),
     ]
-    found = [
+    rows_of_both = [
         Diagnostic(
             label=label,
-            greedy=_both(inputs, task, (*path, "greedy"), shown),
-            sampled=_both(inputs, task, (*path, "sampled"), shown),
+            greedy=_both(inputs, task, (*path, "greedy"), format),
+            sampled=_both(inputs, task, (*path, "sampled"), format),
         )
-        for label, path, shown in rows
+        for label, path, format in rows
     ]
-    return [each for each in found if each.greedy or each.sampled]
+    return [each for each in rows_of_both if each.greedy or each.sampled]
 
 
 def _label(rate: str) -> str:
@@ -126,5 +126,5 @@ def glossary(names: Iterable[str], *, has_turns: bool) -> list[tuple[str, str]]:
 def _meaning(metric: Metric) -> str:
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
     complement = metric.plot.complement if metric.plot else ""
-    drawn = f" The figure shows the complement: {complement[0].lower()}{complement[1:]}." if complement else ""
-    return f"{metric.meaning}{better}{drawn}"
+    figure = f" The figure shows the complement: {complement[0].lower()}{complement[1:]}." if complement else ""
+    return f"{metric.meaning}{better}{figure}"

@@ -57,8 +57,8 @@ class Part:
 
 def times_of_seeds(metrics: Sequence[Path], logs: Path) -> list[SeedTimes]:
     """Read the times of each metrics.parquet from the experiment's folder of logs; [] if another machine trained."""
-    found = [(path.parent.name, read_times(logs / path.parent.name, path)) for path in metrics]
-    return [SeedTimes(seed=name.removeprefix("seed_"), steps=steps) for name, steps in sorted(found) if steps]
+    times = [(path.parent.name, read_times(logs / path.parent.name, path)) for path in metrics]
+    return [SeedTimes(seed=name.removeprefix("seed_"), steps=steps) for name, steps in sorted(times) if steps]
 
 
 def parts_of(times: Sequence[SeedTimes]) -> list[str]:
@@ -126,14 +126,14 @@ def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
     """Return the known facts of each run overall, means over seeds; MFU only if the device's peak is known."""
     if not times:
         return []
-    shown = {
+    facts = {
         "Steps": f"{sum(len(each.steps) for each in times) / len(times):,.0f}",
         "Time in steps": duration(sum(each.seconds for each in times) / len(times)),
         "Tokens per second": _mean(times, "timing/tokens_per_second", "{:,.0f}"),
         "MFU of the update": _mean(times, "timing/update_mfu", "{:.1%}"),
         "MFU of the rollouts": _mean(times, "timing/rollout_mfu", "{:.1%}"),
     }
-    return [(name, value) for name, value in shown.items() if value]
+    return [(name, value) for name, value in facts.items() if value]
 
 
 def _mean(times: Sequence[SeedTimes], name: str, form: str) -> str:
@@ -154,27 +154,27 @@ def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> Re
         figure = style.new_figure(0.9 + 0.32 * len(means))
         axes = figure.subplots()
         for row, seconds in enumerate(means.values()):
-            left = 0.0
+            start = 0.0
             for width, colour in zip(seconds, colours, strict=True):
-                axes.barh(row, width, 0.6, left=left, color=colour)
-                told = f"{parts[len(hovers) % len(parts)]}: {width:.3g} s"
-                hovers.append(Hover(axes=axes, text=told, x=(left, left + width), y=(row - 0.3, row + 0.3)))
-                left += width
+                axes.barh(row, width, 0.6, left=start, color=colour)
+                text = f"{parts[len(hovers) % len(parts)]}: {width:.3g} s"
+                hovers.append(Hover(axes=axes, text=text, x=(start, start + width), y=(row - 0.3, row + 0.3)))
+                start += width
         axes.set_yticks(range(len(means)), [f"seed {seed}" for seed in means])
         axes.set_ylim(len(means) - 0.5, -0.5)
         axes.set_xlabel("seconds of a step")
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         legend(figure, [(part, colour, "s") for part, colour in zip(parts, colours, strict=True)])
-    said = [
+    descriptions = [
         f"seed {seed}: " + ", ".join(f"{part} {value:.3g} s" for part, value in zip(parts, seconds, strict=True))
         for seed, seconds in means.items()
     ]
     return ReportFigure(
         name="step_times",
         figure=figure,
-        title="Where the time of a step goes",
-        description="; ".join(said) + ".",
+        title="Parts of a step",
+        description="; ".join(descriptions) + ".",
         caption="Means over the steps of each seed.",
         hovers=hovers,
     )

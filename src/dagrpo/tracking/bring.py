@@ -25,7 +25,7 @@ from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution
-from dagrpo.tracking.models import Models, bring_made, bring_read
+from dagrpo.tracking.models import Models, bring_input, bring_output
 from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
 from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
 from dagrpo.tracking.points import log_all, log_points
@@ -76,12 +76,12 @@ def bring(target: Target, contents: Contents) -> None:
     _bring_tables(target, contents.tables)
     log_data_sets(client, run_id, map(_described, contents.data_sets))
     log_data_sets(client, run_id, map(_named, _tests_in(target.execution.behind)))
-    model_id = _bring_policy_read(target)
+    model_id = _bring_input_policy(target)
     with left_out("problems"):
         _bring_problems(target, contents.problems)
     with left_out("traces"):
         _bring_traces(target, contents.traces, model_id)
-    _bring_policy_made(target)
+    _bring_output_policy(target)
     for summary in contents.summaries:
         _bring_summary(target, summary)
 
@@ -120,11 +120,11 @@ def _bring_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
 
 def _bring_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
     """Write the problems of an evaluation, and the prompt form of its task."""
-    for data, asked in problems:
-        bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, asked)
-        if asked["prompt"]:
+    for data, split in problems:
+        bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, split)
+        if split["prompt"]:
             task = data.name.partition("/")[0]
-            version = bring_prompt(target.client, target.experiment_id, task, asked["prompt"], asked["tools"])
+            version = bring_prompt(target.client, target.experiment_id, task, split["prompt"], split["tools"])
             for run_id in (target.run_id, target.parent):
                 link_prompt(target.client, run_id, version)
 
@@ -142,19 +142,19 @@ def _bring_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id:
         log_traces(TracingClient(target.client.tracking_uri), traces, target.experiment_id)
 
 
-def _bring_policy_read(target: Target) -> str | None:
+def _bring_input_policy(target: Target) -> str | None:
     """Make the policy that the stage has read an input of its run; return the policy's id."""
     execution, model = target.execution, None
     with left_out("policies"):
-        model = bring_read(target.models, target.run_id, execution.stage, execution.read)
+        model = bring_input(target.models, target.run_id, execution.stage, execution.read)
     return None if model is None else str(model.model_id)
 
 
-def _bring_policy_made(target: Target) -> None:
+def _bring_output_policy(target: Target) -> None:
     execution = target.execution
     step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
     with left_out("policies"):
-        bring_made(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
+        bring_output(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
 
 
 def _bring_summary(target: Target, summary: Summary) -> None:

@@ -109,14 +109,14 @@ def share_evaluation_sets(client: MlflowClient, experiment_id: str, data: Iterab
     """Show an experiment the data sets of others with the same content, after a cache hit on their outputs."""
     for each in data:
         if each["context"] == "evaluation":
-            found = _find(client, set_name(each["name"], each["digest"]), each["digest"])
-            if found is not None:
-                _add(client, found, experiment_id)
+            data_set = _find(client, set_name(each["name"], each["digest"]), each["digest"])
+            if data_set is not None:
+                _add(client, data_set, experiment_id)
 
 
 def _find(client: MlflowClient, name: str, digest: str) -> EvaluationDataset | None:
-    found = client.search_datasets(filter_string=f"name = '{name}'")
-    return next((each for each in found if (each.tags or {}).get(SHA256) == digest), None)
+    sets = client.search_datasets(filter_string=f"name = '{name}'")
+    return next((each for each in sets if (each.tags or {}).get(SHA256) == digest), None)
 
 
 def _add(client: MlflowClient, data: EvaluationDataset, experiment_id: str) -> None:

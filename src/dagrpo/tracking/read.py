@@ -40,8 +40,8 @@ from dagrpo.utils.timings import read_times
 TRACED_STEPS = 5  # of a training run, evenly from the first to the last
 LONGEST_TRACED = 10_000  # characters of one text of a trace
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
-SHOWN_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
-SHOWN_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
+COLUMNS_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
+COLUMNS_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
 
 
 def contents_of(execution: Execution) -> Contents:
@@ -68,7 +68,7 @@ def curve_of(execution: Execution) -> list[Step]:
 
 def _checkpoint(execution: Execution, contents: Contents) -> None:
     manifest = next(Path(path) for path in execution.outputs if Path(path).name == MANIFEST)
-    _log(execution, contents, facts.figures(manifest.parent, read_manifest(_as_made(execution, str(manifest)))))
+    _log(execution, contents, facts.figures(manifest.parent, read_manifest(_unchanged(execution, str(manifest)))))
 
 
 def _prepare(execution: Execution, contents: Contents) -> None:
@@ -104,7 +104,7 @@ def _train(execution: Execution, contents: Contents) -> None:
     last = execution.record["params"]["training"]["steps"]
     if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
         table = without_discarded(read_parquet(folder / step_file(last)))
-        contents.tables["completions_last_step"] = _shown(table, SHOWN_OF_TRAINING)
+        contents.tables["completions_last_step"] = _first_rows(table, COLUMNS_OF_TRAINING)
     for step in evenly(range(1, last + 1), TRACED_STEPS):
         if (folder / step_file(step)).is_file():
             _trace(execution, contents, without_discarded(read_parquet(folder / step_file(step))))
@@ -146,7 +146,7 @@ def _sample(execution: Execution, contents: Contents) -> None:
     contents.problems += [(data, problems_of(data.path)) for data in contents.data_sets]
     completions = read_parquet(_file(execution, "completions.parquet"))
     _log(execution, contents, {"completions": completions.num_rows})
-    contents.tables["completions"] = _shown(completions, SHOWN_OF_SAMPLES)
+    contents.tables["completions"] = _first_rows(completions, COLUMNS_OF_SAMPLES)
 
 
 def _score(execution: Execution, contents: Contents) -> None:
@@ -196,7 +196,7 @@ def _pages_to_look_at(execution: Execution) -> Iterator[Artifact]:
     yield Artifact(name=html.name, content=html.read_bytes())
     for path in map(Path, execution.outputs):
         if path.parent.name == "figures":
-            yield Artifact(name=path.name, content=_as_made(execution, str(path)).read_bytes(), folder="figures")
+            yield Artifact(name=path.name, content=_unchanged(execution, str(path)).read_bytes(), folder="figures")
     times = LOGS / execution.record["experiment"] / TIMES
     if execution.log is not None and times.is_file():
         yield Artifact(name=times.name, content=times.read_bytes())
@@ -213,19 +213,19 @@ def _trace(execution: Execution, contents: Contents, table: pa.Table) -> None:
         contents.traces.append(attempts_of(table, evenly(ranked(table), count), LONGEST_TRACED))
 
 
-def _shown(table: pa.Table, columns: Iterable[str]) -> pa.Table:
-    shown = [*columns, *(OF_CONVERSATIONS if has_conversations(table) else [])]
-    return table.select(shown).slice(0, MAX_TABLE_ROWS)
+def _first_rows(table: pa.Table, columns: Iterable[str]) -> pa.Table:
+    names = [*columns, *(OF_CONVERSATIONS if has_conversations(table) else [])]
+    return table.select(names).slice(0, MAX_TABLE_ROWS)
 
 
 def _read_splits(execution: Execution, split: str, context: str) -> list[DataSet]:
     """Return the splits of that name among the inputs that still exist here, unchanged."""
-    found = []
+    data_sets = []
     for name, digest in execution.record["inputs"].items():
         path = Path(name)
         if path.name == f"{split}.parquet" and path.is_file() and sha256_of(path) == digest:
-            found.append(_data_set(path, digest, f"{path.parent.name}/{split}", context))
-    return found
+            data_sets.append(_data_set(path, digest, f"{path.parent.name}/{split}", context))
+    return data_sets
 
 
 def _data_set(path: Path, digest: str, name: str, context: str) -> DataSet:
@@ -233,10 +233,10 @@ def _data_set(path: Path, digest: str, name: str, context: str) -> DataSet:
 
 
 def _file(execution: Execution, name: str) -> Path:
-    return _as_made(execution, next(path for path in execution.outputs if Path(path).name == name))
+    return _unchanged(execution, next(path for path in execution.outputs if Path(path).name == name))
 
 
-def _as_made(execution: Execution, path: str) -> Path:
+def _unchanged(execution: Execution, path: str) -> Path:
     """Return an output's path. Raises UserError if it is missing or changed."""
     if not Path(path).is_file() or sha256_of(Path(path)) != execution.outputs[path]:
         raise UserError(f"{path} is missing or was changed: `dvc pull` brings it back")

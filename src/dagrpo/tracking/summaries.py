@@ -1,4 +1,4 @@
-"""Summary of a report for the MLflow run of each seed, and of all seeds together."""
+"""Summary of a report for the MLflow runs of its seeds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from dagrpo.report.times import SeedTimes
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
 
-MADE_BY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
+STAGE_OF_POLICY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
 PER_ATTEMPT = ("greedy", "mean_at_")  # metrics in columns beside those of other runs: base, trained, difference
 DIGITS = 4  # that fit a column of a table
 RATES = ("timing/tokens_per_second",)
@@ -92,7 +92,7 @@ def _is_control(findings: Findings) -> bool:
     return value_of(findings.parameters, "reward.permuted") == "true"
 
 
-def _shown(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]:
+def _metrics_per_attempt(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]:
     group = group_of(comparison.task, oracle=comparison.oracle)
     for metric in comparison.metrics:
         if metric.metric.startswith(PER_ATTEMPT):
@@ -103,7 +103,7 @@ def _figures(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     """Return the figures without their bounds: those are tags, since as figures they would be drawn as separate bars."""
     figures: dict[str, float] = {}
     for comparison in comparisons:
-        for name, metric in _shown(comparison):
+        for name, metric in _metrics_per_attempt(comparison):
             figures |= {
                 f"{name}_base": round(metric.base.value, DIGITS),
                 f"{name}_trained": round(metric.trained.value, DIGITS),
@@ -116,7 +116,7 @@ def _tags(findings: Findings, comparisons: Sequence[TaskComparison]) -> dict[str
     intervals = {
         f"interval.{name}_difference": f"{points(metric.difference.value)} ({points_interval(metric.difference)})"
         for comparison in comparisons
-        for name, metric in _shown(comparison)
+        for name, metric in _metrics_per_attempt(comparison)
     }
     return {**intervals, **({"control": "true"} if _is_control(findings) else {})}
 
@@ -124,8 +124,8 @@ def _tags(findings: Findings, comparisons: Sequence[TaskComparison]) -> dict[str
 def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:
     """Return means over the steps of one seed or of all; {} if another machine trained."""
     own = [each for each in times if seed is None or each.seed == str(seed)]
-    found = {name: [mean for each in own if (mean := each.mean(name)) is not None] for name in RATES}
-    return {f"{name}_mean": sum(means) / len(means) for name, means in found.items() if means}
+    means = {name: [mean for each in own if (mean := each.mean(name)) is not None] for name in RATES}
+    return {f"{name}_mean": sum(means) / len(means) for name, means in means.items() if means}
 
 
 def _data_sets(inputs: Inputs, records: Sequence[Mapping[str, Any]]) -> list[Json]:
@@ -149,9 +149,9 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
     """Return the evaluated checkpoints of a seed that are on record."""
     steps = {"base": 0, "trained": inputs.metrics[seed].num_rows}
     tests = {data["name"]: data for data in _data_sets(inputs, records)}
-    found = []
+    policies = []
     for variant in VARIANTS:
-        for path, digest in _checkpoints(records, MADE_BY[variant], seed):
+        for path, digest in _checkpoints(records, STAGE_OF_POLICY[variant], seed):
             scores = [
                 {
                     "task": group_of(task, oracle=inputs.summary(task, variant, seed).get("oracle", False)),
@@ -162,10 +162,10 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
                 if f"{task}/test" in tests
             ]
             folder = str(Path(path).parent)
-            found.append(
+            policies.append(
                 {"name": variant, "digest": digest, "folder": folder, "step": steps[variant], "scores": scores}
             )
-    return found
+    return policies
 
 
 def _checkpoints(records: Sequence[Mapping[str, Any]], stage: str, seed: int) -> Iterator[tuple[str, str]]:

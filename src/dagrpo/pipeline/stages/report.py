@@ -51,7 +51,7 @@ def work(job: Job) -> None:
     accounts = read_accounts(job.log.parent, job.inputs["lineage"])
     times = write_times_page(job.experiment, seconds, job.log.parent, accounts)
     rows = [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))]
-    summary(f"report of {job.experiment}", [*rows, *([("how it was made", str(times))] if times else [])])
+    summary(f"report of {job.experiment}", [*rows, *([("executions", str(times))] if times else [])])
 
 
 def _tokenizer(models: Sequence[Path]) -> Path | None:

@@ -35,8 +35,8 @@ def draw_all(
 def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list[ReportFigure]:
     """Draw turns and calls: over training, and of each evaluated task that has any."""
     with style.house_style():
-        drawn = [turns_and_calls(curves, window), call_shares(talk.shares)]
-        return [each for each in drawn if each is not None]
+        figures = [turns_and_calls(curves, window), call_shares(talk.shares)]
+        return [each for each in figures if each is not None]
 
 
 def draw_held_out(curves: Sequence[HeldOutCurve]) -> list[ReportFigure]:

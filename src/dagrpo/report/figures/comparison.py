@@ -30,19 +30,18 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
         figure=figure,
         title="Base against trained policy",
         description="; ".join(_in_words(each, metric) for each in comparisons for metric in each.metrics) + ".",
-        caption=f"Left: the score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
-        "minus base on the same problems, in percentage points; an interval that crosses the line at 0 shows no "
-        "difference.",
+        caption=f"Left: score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
+        "minus base on the same problems, in percentage points; an interval that crosses 0 shows no difference.",
         hovers=[
             hover
             for position, (_, metric) in enumerate(rows)
             if metric is not None
-            for hover in _told(left, right, position, metric)
+            for hover in _hovers_of_row(left, right, position, metric)
         ],
     )
 
 
-def _told(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
+def _hovers_of_row(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
     """Return one row's hovers: both policies on the left, their difference on the right."""
     row = (position - 0.5, position + 0.5)
     both = [

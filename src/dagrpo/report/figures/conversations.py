@@ -46,7 +46,7 @@ def turns_and_calls(curves: Curves, window: int) -> ReportFigure | None:
 
 
 def call_shares(shares: Sequence[Shares]) -> ReportFigure | None:
-    """Draw two panels per task, how calls and how attempts ended; None if no task has any."""
+    """Draw two panels per task, outcomes of calls and of trajectories; None if no task has any."""
     if not shares:
         return None
     heights = [max(len(_names(each.statuses)), len(_names(each.ends)), 2) for each in shares]
@@ -56,14 +56,14 @@ def call_shares(shares: Sequence[Shares]) -> ReportFigure | None:
     for row, each in zip(grid, shares, strict=True):
         of_task = f", {each.task}" if len(shares) > 1 else ""
         hovers += _bars(row[0], f"Calls by status{of_task}", each.statuses)
-        hovers += _bars(row[1], f"Attempts by end{of_task}", each.ends)
+        hovers += _bars(row[1], f"Trajectories by end{of_task}", each.ends)
     legend(figure, [("base", style.BASE, "s"), ("trained", style.TRAINED, "s")])
     return ReportFigure(
         name="call_shares",
         figure=figure,
-        title="How calls went, and how attempts ended",
+        title="Outcomes of calls and trajectories",
         description="; ".join(_in_words(each) for each in shares) + ".",
-        caption="Greedy attempts. Left: shares of all calls. Right: shares of all attempts.",
+        caption="Greedy trajectories. Left: shares of all calls. Right: shares of all trajectories.",
         hovers=hovers,
     )
 
@@ -107,7 +107,7 @@ def _in_words(each: Shares) -> str:
         f"{policy} {share:.2f}" for policy in VARIANTS if (share := each.statuses[policy].get("ok")) is not None
     ]
     return (
-        f"{each.task}: share of calls that went well {', '.join(statuses)}"
+        f"{each.task}: share of successful calls {', '.join(statuses)}"
         if statuses
-        else f"{each.task}: no calls went well"
+        else f"{each.task}: no successful calls"
     )

@@ -36,14 +36,14 @@ def held_out_curves(inputs: Inputs) -> list[HeldOutCurve]:
 
 
 def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
-    found = {
+    points_of_seeds = {
         seed: own
         for seed, table in sorted(inputs.held_out.items())
         if (own := [point for point in points(table.to_pylist()) if point.task == task])
     }
-    if not found:
+    if not points_of_seeds:
         return None
-    first, confidence = next(iter(found.values()))[0], inputs.resampling(task).confidence
+    first, confidence = next(iter(points_of_seeds.values()))[0], inputs.resampling(task).confidence
     return HeldOutCurve(
         label=label_of(task, oracle=first.oracle),
         split=first.split,
@@ -51,7 +51,7 @@ def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
         confidence=confidence,
         seeds={
             seed: {point.step: wilson(point.right, point.problems, confidence) for point in own}
-            for seed, own in found.items()
+            for seed, own in points_of_seeds.items()
         },
     )
 
@@ -78,7 +78,7 @@ def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> ReportFigure:
     return ReportFigure(
         name="held_out_accuracy",
         figure=figure,
-        title="Held-out problems while it trained",
+        title="Held-out problems during training",
         description="; ".join(_course(curve) for curve in curves) + ".",
         caption=_caption(curves),
         hovers=hovers,
@@ -95,7 +95,7 @@ def _panel(axes: Axes, curve: HeldOutCurve) -> list[Hover]:
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     step_axis(axes)
-    return list(_told(axes, curve))
+    return list(_hovers_of_steps(axes, curve))
 
 
 def _line(axes: Axes, estimates: Mapping[int, Estimate], *, colour: str, alone: bool, beside: float) -> None:
@@ -108,7 +108,7 @@ def _line(axes: Axes, estimates: Mapping[int, Estimate], *, colour: str, alone: 
         axes.vlines(steps, low, high, color=colour, linewidth=0.9, alpha=0.5)
 
 
-def _told(axes: Axes, curve: HeldOutCurve) -> Iterator[Hover]:
+def _hovers_of_steps(axes: Axes, curve: HeldOutCurve) -> Iterator[Hover]:
     """Yield a hover with the values of each step, from half-way to the step before to half-way to the next."""
     steps = sorted({step for estimates in curve.seeds.values() for step in estimates})
     for place, step in enumerate(steps):
@@ -130,11 +130,11 @@ def _course(curve: HeldOutCurve) -> str:
 def _caption(curves: Sequence[HeldOutCurve]) -> str:
     interval = (
         f"Greedy accuracy, on the same problems at each step, with its {100 * curves[0].confidence:g}% interval over the choice of "
-        "problems (Wilson). Nothing was selected by it: the trained policy is that of the last step."
+        "problems (Wilson). It selected nothing: the trained policy is that of the last step."
     )
     if not uses_the_test_split(curves):
         return interval
     return (
-        f"{interval} The scores above are on the test split, too: whatever is chosen by this curve, be it a number of steps or a "
-        "learning rate, is chosen by the test, and its score flatters it."
+        f"{interval} The scores above use the same test split: if this curve guides a choice, such as the number of steps or the "
+        "learning rate, that choice is fitted to the test, and its score is too optimistic."
     )

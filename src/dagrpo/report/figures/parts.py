@@ -69,10 +69,10 @@ def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover
         axes.plot(curves.steps, mean, color=style.INK, marker=marker, linewidth=1.8)
     axes.ticklabel_format(axis="y", useOffset=False)
     step_axis(axes)
-    return over_steps(axes, curves.steps, lambda place: _told(curves, values, smooth, place))
+    return over_steps(axes, curves.steps, lambda place: _values_as_text(curves, values, smooth, place))
 
 
-def _told(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
+def _values_as_text(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
     """Return the values at one step as text."""
     step = f"step {curves.steps[place]:.0f}"
     if len(curves.seeds) == 1:

@@ -142,7 +142,7 @@ def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
     size = max(phase.group_size for phase in phases)
     counts = [np.bincount(phase.right_per_group, minlength=size + 1) / len(phase.right_per_group) for phase in phases]
     hovers += paired_bars(right, [str(number) for number in range(size + 1)], counts)
-    right.set_title(f"Right answers among the {size} samples of a prompt")
+    right.set_title(f"Correct answers among the {size} samples of a prompt")
     share_axis(right, "share of prompts")
     phase_legend(figure, phases)
     means = [f"{phase.rewards.mean():.3f}" for phase in phases]
@@ -150,11 +150,11 @@ def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
     return ReportFigure(
         name="reward_distribution",
         figure=figure,
-        title="Rewards, first against last steps",
-        description=f"Mean reward {means[0]} in the first steps, {means[1]} in the last. Prompts without a right "
-        f"answer: {none[0]}, then {none[1]}; with only right ones: {every[0]}, then {every[1]}.",
-        caption="Left: what a completion earned. Right: how many samples of one prompt were right; at either end of the "
-        "scale a prompt teaches nothing.",
+        title="Rewards: first against last steps",
+        description=f"Mean reward {means[0]} in the first steps, {means[1]} in the last. Prompts without a correct "
+        f"answer: {none[0]}, then {none[1]}; with correct ones only: {every[0]}, then {every[1]}.",
+        caption="Left: reward of a completion. Right: number of correct samples of a prompt; a prompt at either end of the scale "
+        "teaches nothing.",
         hovers=hovers,
     )
 
