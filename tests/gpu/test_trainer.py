@@ -24,10 +24,10 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.net import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +61,7 @@ def require_the_same(told: dict[str, Any]) -> None:
     assert told["weights"] < 1e-5
 
 
+@pytest.mark.nightly
 def test_a_world_of_one_over_gloo_is_one_process(small: Path, tmp_path: Path) -> None:
     """The same with NCCL is below; this much needs no GPU."""
     require_the_same(sharded_alone(small, tmp_path))

@@ -27,8 +27,9 @@ from dagrpo.report.over_steps import LONGEST_TEXT, MOST_ATTEMPTS, MOST_TOKENS, o
 from dagrpo.report.page import Page, render
 from dagrpo.report.samples import evenly, series_of_training
 from dagrpo.report.splits import Kinds
-from dagrpo.utils.files import read_json, write_json, write_parquet
+from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import write_parquet
 
 CHROMIUM = shutil.which("chromium")
 HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu")

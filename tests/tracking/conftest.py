@@ -22,7 +22,8 @@ from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.record import write_run
 from dagrpo.tracking.stage_runs import find_experiment
 from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
-from dagrpo.utils.files import sha256_of, write_json, write_parquet
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.tables import write_parquet
 
 SEED = Path("results/demo/runs/seed_0")
 STARTED = 1_700_000_000_000  # milliseconds since 1970

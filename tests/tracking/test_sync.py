@@ -27,7 +27,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.tracking import sync
 from dagrpo.tracking.store import open_client, tracking_uri
-from dagrpo.utils.files import sha256_of, write_json, write_parquet
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.tables import write_parquet
 
 
 def test_results_are_recorded_once(project: Path) -> None:

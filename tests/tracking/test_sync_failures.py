@@ -24,7 +24,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.tracking import record, sync
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.store import open_client
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 def test_failures_are_recorded_with_their_reason_and_a_new_attempt_is_another_run(project: Path) -> None:

@@ -94,7 +94,7 @@ def generate() -> None:
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
     write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
-    write_text(file.PATH, file.dvc_yaml(params, Path.cwd()))
+    write_text(file.PATH, file.dvc_yaml(params))
 
 
 def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
@@ -155,7 +155,7 @@ def search(
 
 COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of each one's help
     use: "Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`",
-    generate: "Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage",
+    generate: "Example: `dagrpo generate`, after a change of params.yaml by hand, or of a stage",
     lineage: "Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`",
     grade: "Example: `dagrpo grade gsm8k completions.jsonl`",
     clean: "Example: `dagrpo clean --tries`",

@@ -19,7 +19,8 @@ from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.report.splits import Kinds, Pictures
 from dagrpo.rollout.table import read_table
-from dagrpo.utils.files import read_object, read_parquet
+from dagrpo.utils.files import read_object
+from dagrpo.utils.tables import read_parquet
 
 Variant = Literal["base", "trained"]
 VARIANTS: tuple[Variant, Variant] = ("base", "trained")

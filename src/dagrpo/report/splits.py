@@ -16,7 +16,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
 from dagrpo.data.images import rgb_file
 from dagrpo.data.schema import SCHEMA
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 LONGEST_SIDE = 256  # pixels
 COLOURS = 64

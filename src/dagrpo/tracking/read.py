@@ -32,9 +32,10 @@ from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
 from dagrpo.trainer.run import step_file
-from dagrpo.utils.files import read_object, read_parquet, sha256_of
+from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE
+from dagrpo.utils.tables import read_parquet
 from dagrpo.utils.timings import read_times
 
 TRACED_STEPS = 5  # of a training run, evenly from the first to the last

@@ -28,8 +28,9 @@ from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sync.digest_table import read_digests
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_json, read_parquet, sha256_of, write_json, write_parquet
+from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 Inputs = tuple[Path, Path]
 WITH_TERMS = Algorithm.model_validate(
@@ -363,6 +364,7 @@ def test_a_run_that_is_not_what_was_recorded_ends_the_command_with_a_sentence(
     assert "0 of 1 steps" in done.output
 
 
+@pytest.mark.nightly
 def test_what_two_processes_trained_is_computed_again_by_two(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

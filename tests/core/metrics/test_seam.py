@@ -20,7 +20,7 @@ from dagrpo.report.style import house_style
 from dagrpo.report.tables import glossary
 from dagrpo.tracking.curve import Curve
 from dagrpo.tracking.read import contents_of
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 PAGE = "# Metrics\n\n## policy/\n\nProse stays.\n\n| metric | old |\n|---|---|\n| `policy/gone` | x |\n\n## sft/\n\n"
 

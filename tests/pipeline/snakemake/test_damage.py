@@ -73,6 +73,7 @@ def test_two_rows_cut_from_a_parquet_are_found_and_the_same_command_mends_them(f
     _is_up_to_date(folder)
 
 
+@pytest.mark.nightly
 def test_a_flipped_byte_in_a_checkpoint_is_mended_by_the_same_command_of_dvc(folder: Path) -> None:
     command = ("dvc", "repro", f"prepare@{NAME}-arithmetic")
     whole, params = (folder / TOKENIZER).read_bytes(), folder / "params.yaml"

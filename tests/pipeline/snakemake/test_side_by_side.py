@@ -13,7 +13,7 @@ from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 GSPO = {"name": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}
 DIFFERENCES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -47,8 +47,7 @@ def test_in_ten_random_orders_nothing_is_to_be_done(several: tuple[Path, dict[st
     for name, text in texts.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     orders = [random.SystemRandom().sample(sorted(texts), len(texts)) for _ in range(ORDERS)]
-    script = Path(__file__).with_name("visits.py")
-    shown = clones.run(folder, "python", str(script), json.dumps(orders), str(tmp_path))
+    shown = clones.run(folder, "python", "-m", "tests.pipeline.snakemake.visits", json.dumps(orders), str(tmp_path))
     visits = json.loads(shown[shown.index('[{"snakemake"') :])
     assert len(visits) == ORDERS * len(texts)
     assert [visit for visit in visits if visit != {"snakemake": [], "dvc": []}] == []

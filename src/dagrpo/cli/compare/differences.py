@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagrpo.config.overlay import flat
-from dagrpo.pipeline.changes.code import digests_then
 from dagrpo.pipeline.changes.made import Made, all_made
 from dagrpo.pipeline.record import in_any_experiment
+from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import canonical_json
 
 RUNTIME = "runtime"
@@ -104,4 +104,4 @@ def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[Made]]) -> li
 
 def _files_of(records: Sequence[Made], stage: str) -> Mapping[str, str] | None:
     each = next((each for each in records if each.stage == stage), None)
-    return None if each is None else digests_then(each.provenance, each.code, each.inputs)
+    return None if each is None else code_recorded(each.provenance, each.code, each.inputs)

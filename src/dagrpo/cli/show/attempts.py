@@ -15,7 +15,7 @@ from dagrpo.core.escape import shown
 from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempts_of
 from dagrpo.report.samples import best_and_worst
 from dagrpo.rollout.table import sighted, without_discarded
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
     *("task", "problem_index", "sample_index", "prompt", "completion", "prompt_ids", "completion_ids"),

@@ -1,7 +1,5 @@
 """State of an experiment: running, failed, stale, done or unfinished."""
 
-import binascii
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,21 +11,21 @@ from pydantic import TypeAdapter, ValidationError
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.expected import expected
 from dagrpo.pipeline.changes.made import Made, experiments, named, read_made, stage_and_seed
 from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure
 from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
 from dagrpo.pipeline.record import STATES
+from dagrpo.pipeline.snakemake.private import unfinished_outputs
 from dagrpo.utils.checksummed_json import Damaged, read_sealed
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS, provenances_of
 from dagrpo.utils.timings import step_seconds
 
-INCOMPLETE = Path(".snakemake/incomplete")
 DESCRIPTION = "run.json"  # of a training's state
 LOCK_NOTE = "lock.json"
 STEPS_AVERAGED = 10
@@ -92,18 +90,10 @@ def _figures(path: Path) -> dict[str, Any] | None:
 def _started(experiment: str) -> Iterator[str]:
     """Yield the jobs that Snakemake has recorded as started."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
-    for marker in sorted(INCOMPLETE.glob("*")):
-        path = _decoded(marker.name)
+    for path in unfinished_outputs():
         job = stage_and_seed(path) if path.startswith(starts) else None
         if job is not None:
             yield named(*job, path)
-
-
-def _decoded(name: str) -> str:
-    try:
-        return urlsafe_b64decode(name).decode()
-    except (binascii.Error, UnicodeDecodeError):  # a name of another version of Snakemake
-        return ""
 
 
 class State(StrEnum):

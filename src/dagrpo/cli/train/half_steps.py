@@ -24,7 +24,7 @@ from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
 from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import World
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 class RolloutHalf(Trainer):
