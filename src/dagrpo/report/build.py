@@ -12,7 +12,7 @@ from dagrpo.report.config import Report
 from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, ReportFigure, draw_all, draw_conversations, draw_held_out
+from dagrpo.report.figures import NAMES, draw_all, draw_conversations, draw_held_out
 from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.first_step import doubts
 from dagrpo.report.inputs import Inputs
