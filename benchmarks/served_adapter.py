@@ -21,8 +21,8 @@ from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, total_bytes
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.sglang.adapters import Adapter
@@ -68,7 +68,7 @@ def _row(given: argparse.Namespace, way: str) -> str:
         with weights.reading() if serves else nullcontext(first) as base:
             opened = open_engine(
                 given.model,
-                Engine(max_total_tokens=8192, max_running_requests=len(requests)),
+                EngineConfig(max_total_tokens=8192, max_running_requests=len(requests)),
                 Path(folder) / "server.log",
                 dtype=given.dtype,
                 deterministic=True,

@@ -16,8 +16,8 @@ import torch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, total_bytes
-from dagrpo.core.runtime import Engine
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=NAMED_DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    engine = Engine(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
+    engine = EngineConfig(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
     with tempfile.TemporaryDirectory() as logs:
         log = Path(logs) / "server.log"
         with SGLangServer(given.model, engine, log, dtype=given.dtype) as server:

@@ -158,6 +158,6 @@ def test_there_are_plug_ins_of_every_kind_with_keys_to_prove() -> None:
 
 def test_every_limit_of_an_attempt_is_read_by_what_makes_attempts_or_learns_from_them() -> None:
     package = ROOT / "src/dagrpo"
-    files = [*(package / "rollout").rglob("*.py"), *(package / "trainer").glob("*.py")]
+    files = [*(package / "rollout").rglob("*.py"), *(package / "trainer").rglob("*.py")]
     read = set().union(*(_reads(path)[1] for path in files))
     assert Limits.model_fields.keys() - read == set()

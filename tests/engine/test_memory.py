@@ -9,9 +9,9 @@ from tests.engine.scripted import Echo
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
@@ -106,7 +106,7 @@ def test_what_a_gpu_cannot_hold_when_the_server_comes_back_is_an_error_with_its_
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_has_nothing_to_give_back(tiny_model: Path, tmp_path: Path) -> None:
-    params = Engine(release_memory=True)
+    params = EngineConfig(release_memory=True)
     with (
         pytest.raises(UserError, match=r"runtime\.engine\.release_memory is true, but this machine has no GPU"),
         open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True),

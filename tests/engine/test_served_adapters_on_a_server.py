@@ -12,9 +12,9 @@ from tests.engine.served_adapters import FORM, adapter, merged_into
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import Completion, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def serving(tiny_model: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
+def serving(tiny_model: Path, engine: EngineConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
     log = tmp_path_factory.mktemp("logs") / "server.log"
     with SGLangServer(tiny_model, engine, log, adapter=FORM) as server:
         yield server
@@ -144,7 +144,7 @@ def test_a_server_elsewhere_serves_adapters_if_it_was_started_for_them(
     tmp_path: Path,
     server: SGLangServer,
     monkeypatch: pytest.MonkeyPatch,
-    engine: Engine,
+    engine: EngineConfig,
 ) -> None:
     served = Adapter(form=FORM, tensors=adapter(tiny_model, 1))
     merged = merged_into(tiny_model, adapter(tiny_model, 1), tmp_path / "merged")

@@ -10,7 +10,7 @@ from tests.rollout.problems import example
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
 from dagrpo.models.config import Fresh
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def opened(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(start_timeout=240, request_timeout=120)
+    params = EngineConfig(start_timeout=240, request_timeout=120)
     with open_engine(model, params, log, dtype="float32", deterministic=True) as engine:
         yield engine
 

@@ -11,7 +11,7 @@ from tests.gpu.conftest import CACHE_TOKENS, ONE
 
 from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.tensors import CastTensors, JointTensors, Tensors
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.adapters import Adapter
@@ -37,7 +37,7 @@ def drawn(weights: Tensors, seed: int) -> Tensors:
 def serving(initial: Path, weights: Tensors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     """A server in bfloat16 that holds `weights`, and serves an adapter beside them."""
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(max_total_tokens=CACHE_TOKENS, start_timeout=400, request_timeout=200)
+    params = EngineConfig(max_total_tokens=CACHE_TOKENS, start_timeout=400, request_timeout=200)
     adapter = Adapter(form=FORM, tensors=drawn(weights, 1))
     with open_engine(
         initial, params, log, dtype="bfloat16", deterministic=False, weights=weights, adapter=adapter

@@ -34,11 +34,11 @@ from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import Terminated
-from dagrpo.core.runtime import Engine, Runtime
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
 from dagrpo.data.passages import passages_table
 from dagrpo.data.schema import to_table
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.sglang.adapters import Adapter
 from dagrpo.engine.sglang.digests import digest_on_cpu
@@ -51,6 +51,7 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.distributed import World, process_group, single_process
 from dagrpo.utils.files import write_parquet
 
@@ -207,7 +208,7 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
 
     def open_engine(
         model: Path,
-        params: Engine,
+        params: EngineConfig,
         log: Path,
         *,
         dtype: str,

@@ -18,7 +18,7 @@ from tests.trainer.lending import lending
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.open import open_engine
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.server
 @contextmanager
 def _server(model: Path, log: Path) -> Iterator[EngineOpener]:
     """Start a server that several runs use in turn: each loads its own weights first."""
-    params = Engine(start_timeout=240, request_timeout=120)
+    params = EngineConfig(start_timeout=240, request_timeout=120)
     with open_engine(model, params, log, dtype="float32", deterministic=True) as pool:
         yield lending(pool)
     torch.use_deterministic_algorithms(False)

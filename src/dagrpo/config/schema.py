@@ -19,7 +19,6 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentences
 from dagrpo.core.experiment import Experiment
 from dagrpo.core.plain_values import require_plain
-from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
 from dagrpo.data.config import Data, GeneratedTask
 from dagrpo.evaluation.config import Evaluation
@@ -32,6 +31,7 @@ from dagrpo.rollout.agents import check_agent
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.lora_config import untrained_tower
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.yaml_text import read_yaml
 

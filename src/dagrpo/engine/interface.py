@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.sglang.adapters import Adapter
 
 
@@ -76,7 +76,7 @@ class EngineOpener(Protocol):
     def __call__(
         self,
         model: Path,
-        params: Engine,
+        params: EngineConfig,
         log: Path,
         *,
         dtype: str,

@@ -14,9 +14,9 @@ from filelock import FileLock, Timeout
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.adapters import Adapter, AdapterFolders
 from dagrpo.engine.sglang.client import Endpoint, ServerClient
@@ -34,7 +34,7 @@ MOST_OPEN_FILES = 65_536
 @contextmanager
 def open_engine(
     model: Path,
-    params: Engine,
+    params: EngineConfig,
     log: Path,
     *,
     dtype: str,
@@ -108,7 +108,7 @@ def _pool_of_servers_elsewhere(
     stack: ExitStack,
     loop: BackgroundLoop,
     model: Path,
-    params: Engine,
+    params: EngineConfig,
     *,
     dtype: str,
     weights: Tensors | None,
@@ -145,13 +145,13 @@ def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: s
     pool.load(adapter.tensors, version)
 
 
-def may_sync_tensors(params: Engine) -> bool:
+def may_sync_tensors(params: EngineConfig) -> bool:
     """Return whether the weights of these parameters may travel as tensors on a GPU that trainer and server share."""
     alone = params.gpus == 1 and not params.own_gpus and not params.servers
     return params.weight_sync == "tensors" or (params.weight_sync is None and alone)
 
 
-def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None:
+def device_of_sync(params: EngineConfig, *, loads: bool = True) -> torch.device | None:
     """Return the device of buckets of weights for the servers of these parameters; None: their weights travel in the folder.
 
     `loads`: whether they get new weights: for others, null tries nothing on the GPU. Raises UserError if tensors were asked for,
@@ -173,12 +173,12 @@ def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None
     return None
 
 
-def _weights_folder(params: Engine) -> Path | None:
+def _weights_folder(params: EngineConfig) -> Path | None:
     return None if params.weights_folder is None else Path(params.weights_folder).absolute()
 
 
 def _clients(
-    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], params: Engine
+    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], params: EngineConfig
 ) -> list[ServerClient]:
     clients = [ServerClient(each, params.request_timeout, params.max_running_requests) for each in endpoints]
     for client in clients:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
+from dagrpo.trainer.runtime_config import Runtime
 
 SectionType = TypeVar("SectionType", bound=Section)
 

@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import Stage
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.integrity import broken_file
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
 from dagrpo.utils.provenance import provenances_of

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 from dagrpo.checkpoints import facts
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
 from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
@@ -29,6 +28,7 @@ from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.report_page import findings, pages, recorded_curves
 from dagrpo.trainer.run import step_file
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_object, read_parquet, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE

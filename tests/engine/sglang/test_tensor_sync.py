@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.engine import open as opening
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.open import device_of_sync
 from dagrpo.engine.pool import ServerPool
@@ -215,7 +215,7 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(opening, "obstacle_to_sharing", lambda device: None)
-    device = device_of_sync(Engine.model_validate(given))
+    device = device_of_sync(EngineConfig.model_validate(given))
     assert (None if device is None else device.type) == expected
 
 
@@ -225,9 +225,9 @@ def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tens
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
-    assert device_of_sync(Engine()) is None
+    assert device_of_sync(EngineConfig()) is None
     with pytest.raises(UserError, match="expandable segments"):
-        device_of_sync(Engine(weight_sync="tensors"))
+        device_of_sync(EngineConfig(weight_sync="tensors"))
 
 
 class SharedStorage:
@@ -261,23 +261,23 @@ def test_a_gpu_whose_memory_cannot_be_shared_leaves_the_folder_and_is_named_to_w
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _share_on_a_gpu("cudaMallocAsync does not yet support shareIpcHandle.\nCalled from ...", monkeypatch)
-    assert device_of_sync(Engine()) is None
+    assert device_of_sync(EngineConfig()) is None
     line = " ".join(capfd.readouterr().err.split())
     assert "as files, and not by CUDA IPC" in line
     assert "(cudaMallocAsync does not yet support shareIpcHandle.)" in line
     with pytest.raises(UserError, match=r"weight_sync is tensors, but torch cannot share memory of this GPU"):
-        device_of_sync(Engine(weight_sync="tensors"))
+        device_of_sync(EngineConfig(weight_sync="tensors"))
 
 
 def test_trying_to_share_memory_of_a_gpu_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(Engine()) == torch.device("cuda", 0)
+    assert device_of_sync(EngineConfig()) == torch.device("cuda", 0)
     assert released == [(b"counter", 64)]
 
 
 def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(Engine(), loads=False) is None
+    assert device_of_sync(EngineConfig(), loads=False) is None
     assert released == []
 
 
@@ -286,7 +286,7 @@ def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeyp
 )
 def test_tensors_for_servers_that_cannot_open_them_are_refused(elsewhere: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="weight_sync is tensors"):
-        Engine.model_validate({"weight_sync": "tensors"} | elsewhere)
+        EngineConfig.model_validate({"weight_sync": "tensors"} | elsewhere)
 
 
 @pytest.mark.parametrize("most", [1, 1 << 20])

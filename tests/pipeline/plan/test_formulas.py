@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.plan.conftest import params_with, qwen3
 
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
 from dagrpo.pipeline.plan.memory import Models, stages
 from dagrpo.pipeline.plan.models import policy_shape
@@ -168,7 +168,7 @@ def test_gpus_that_divide_a_model_share_its_weights_and_as_much_of_the_cache_as_
     """Of 8 key-value heads, each of 16 ranks has one that another has, too."""
 
     def server(ranks: int, *, gpu: bool) -> Memory:
-        return server_memory("server", shape, Engine(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
+        return server_memory("server", shape, EngineConfig(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
 
     cache = cache_bytes(shape, 65_536, "bfloat16")
     for ranks, shares in ((1, 1), (4, 4), (16, 8)):

@@ -14,8 +14,8 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.data.schema import to_table
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
@@ -54,7 +54,7 @@ def weights(initial: Path) -> State:
 @pytest.fixture(scope="module")
 def engine(initial: Path, weights: State, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(start_timeout=240, request_timeout=120)
+    params = EngineConfig(start_timeout=240, request_timeout=120)
     with open_engine(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(weights)) as pool:
         yield pool
 
@@ -138,7 +138,7 @@ def test_a_server_that_goes_on_with_packed_copies_of_old_weights_is_refused_by_t
     (tmp_path / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     old = {name: tensor * 1.5 for name, tensor in weights.items()}
-    params, probe = Engine(start_timeout=240, request_timeout=120), probe_of(Rollout())
+    params, probe = EngineConfig(start_timeout=240, request_timeout=120), probe_of(Rollout())
     log = tmp_path / "server.log"
     with open_engine(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(old)) as engine:
         with pytest.raises(UserError, match="probed tokens"):

@@ -12,7 +12,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
@@ -53,7 +53,7 @@ def weights(model: Path) -> State:
 def engine(model: Path, weights: State, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     """A server that keeps what its vision tower makes of pictures, as it must not where the tower is trained."""
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(start_timeout=400, request_timeout=120)
+    params = EngineConfig(start_timeout=400, request_timeout=120)
     opened = open_engine(
         model, params, log, dtype="float32", deterministic=False, weights=StateTensors(weights), keep_pictures=True
     )

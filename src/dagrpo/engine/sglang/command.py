@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.sglang.adapters import AdapterForm
 from dagrpo.engine.sglang.toolkit import compiler_environment
 from dagrpo.utils.net import LOOPBACK
@@ -72,7 +72,7 @@ ENVIRONMENT = {
 
 def server_command(
     model: Path,
-    engine: Engine,
+    engine: EngineConfig,
     port: int,
     settings: Path,
     *,

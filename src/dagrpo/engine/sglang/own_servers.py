@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.utils.devices import VISIBLE, visible_devices
 
@@ -17,7 +17,7 @@ SUFFIX = ".server.log"
 Make = Callable[[Path, str | None], SGLangServer]
 
 
-def start_all(stack: ExitStack, engine: Engine, log: Path, make: Make) -> list[SGLangServer]:
+def start_all(stack: ExitStack, engine: EngineConfig, log: Path, make: Make) -> list[SGLangServer]:
     """Return the servers, ready, until the stack is closed. The first writes `log`, the others write files beside it.
 
     All are started before the first wait: each takes a while. Raises what SGLangServer does, and UserError if there are too few GPUs.
@@ -37,7 +37,7 @@ def log_of(log: Path, number: int) -> Path:
     return log.with_name(f"{stem}.{number + 1}{log.name.removeprefix(stem)}")
 
 
-def gpus_of(engine: Engine, visible: Sequence[str]) -> list[str | None]:
+def gpus_of(engine: EngineConfig, visible: Sequence[str]) -> list[str | None]:
     """Return the GPUs of each server, with commas, among those that this process sees; None: it sees what this process sees.
 
     Processes that train have the first ones (distributed.py), so that servers with GPUs to themselves have the last.

@@ -21,8 +21,8 @@ import httpx
 import psutil
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.errors import (
     NO_GPU_TO_LEAVE,
     ServerError,
@@ -64,7 +64,7 @@ class SGLangServer:
     def __init__(
         self,
         model: Path,
-        engine: Engine,
+        engine: EngineConfig,
         log: Path,
         *,
         dtype: str = "float32",

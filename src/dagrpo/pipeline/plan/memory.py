@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dagrpo.config.schema import Params
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
 from dagrpo.pipeline.plan.models import picture_pixels, policy_shape, teacher_shape
 from dagrpo.pipeline.plan.sequences import Lengths
@@ -132,7 +132,7 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
 
 
 def _own_server(
-    what: str, params: Params, shape: Shape, engine: Engine, requests: int, *, on_gpu: bool
+    what: str, params: Params, shape: Shape, engine: EngineConfig, requests: int, *, on_gpu: bool
 ) -> Iterator[Memory]:
     """Yield servers, none where they run elsewhere. On a GPU each has its own device; on a CPU they are side by side."""
     if not engine.servers:
@@ -140,7 +140,7 @@ def _own_server(
         yield from (server,) * (1 if on_gpu else engine.replicas)
 
 
-def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, ...]:
+def _handed_over(params: Params, shape: Shape, engine: EngineConfig) -> tuple[Memory, ...]:
     """Return the weights in /dev/shm, from which the server reads them."""
     if engine.weights_folder is not None:
         return ()

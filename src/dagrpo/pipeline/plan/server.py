@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.rollout.config import Dtype
@@ -16,7 +16,7 @@ MOST_PACKED = 2 * GIBIBYTE  # the largest model that it packs
 PROCESSES_ON_CPU = int(1.5 * GIBIBYTE)  # scheduler, tokenizer and detokenizer, without the files that they map
 
 
-def server_memory(what: str, shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
+def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
     """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
     return memory(what, _items(shape, engine, dtype, requests, gpu=gpu))
 
@@ -26,7 +26,7 @@ def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
     return tokens * shape.cached_per_token * BYTES[dtype]
 
 
-def _items(shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
+def _items(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
     each, running = BYTES[dtype], min(requests, engine.max_running_requests)
     ranks = engine.tensor_parallel if gpu else 1  # on a CPU they are side by side
     over = f", over {ranks} GPUs" if ranks > 1 else ""

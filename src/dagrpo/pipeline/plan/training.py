@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dagrpo.config.schema import Params
-from dagrpo.core.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 from dagrpo.engine.sglang.tensor_sync import BUCKET_BYTES
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
@@ -14,6 +13,7 @@ from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.objective import Objective
+from dagrpo.trainer.runtime_config import Layout, Reduction, SftRuntime, TrainingRuntime
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
 HOLES_ON_GPU = 0.1  # of what the passes take: memory between tensors that the allocator cannot use

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.evaluation.difficulty_config import Difficulty

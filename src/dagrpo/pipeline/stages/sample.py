@@ -1,7 +1,7 @@
 """Stage sample: a checkpoint completes every problem of a test split."""
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 
 def work(job: Job) -> None:

@@ -1,7 +1,7 @@
 """Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from."""
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the teacher reads is the stage train's
 

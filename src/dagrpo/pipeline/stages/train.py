@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.trainer.run import HeldOutSplits, TrainingRun
