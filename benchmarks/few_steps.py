@@ -13,7 +13,7 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.data.schema import to_table
-from dagrpo.engine.config import EngineConfig
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
@@ -41,9 +41,9 @@ def inputs_in(folder: Path, model: Path | None, shape: Fresh) -> tuple[Path, Pat
     return folder / "initial", folder / "train.parquet"
 
 
-def engine_for(requests: int, tokens: int) -> EngineConfig:
+def engine_for(requests: int, tokens: int) -> sglang.Config:
     """One that has room for so many requests at the same time, of so many new tokens each."""
-    return EngineConfig(max_running_requests=requests, max_total_tokens=max(32768, requests * (tokens + 64)))
+    return sglang.Config(max_running_requests=requests, max_total_tokens=max(32768, requests * (tokens + 64)))
 
 
 def training_run(

@@ -10,20 +10,21 @@ import argparse
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, total_bytes
+from dagrpo.engine import sglang
 from dagrpo.engine.background import BackgroundLoop
-from dagrpo.engine.config import EngineConfig
+from dagrpo.engine.interface import new_version
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.tensor_sync import obstacle_to_sharing, sync_device
-from dagrpo.engine.sglang.weights import WeightsFolder
-from dagrpo.engine.version import new_version
+from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
+from dagrpo.engine.weight_files import WeightsFolder
 
 
 class CountingClient(ServerClient):
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=NAMED_DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    engine = EngineConfig(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
+    engine = sglang.Config(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
     with tempfile.TemporaryDirectory() as logs:
         log = Path(logs) / "server.log"
         with SGLangServer(given.model, engine, log, dtype=given.dtype) as server:
@@ -63,7 +64,7 @@ def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
         version = new_version("first")
         ways = {
             "folder": ServerPool([client], loop, folder, version),
-            "tensors": ServerPool([client], loop, folder, version, sync_device=device),
+            "tensors": ServerPool([client], loop, folder, version, buckets=partial(buckets, device=device)),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         counts: dict[str, tuple[int, int]] = {}

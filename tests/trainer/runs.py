@@ -38,10 +38,8 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
 from dagrpo.data.passages import passages_table
 from dagrpo.data.schema import to_table
-from dagrpo.engine.config import EngineConfig
-from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.sglang.adapters import Adapter
-from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.engine.interface import Adapter, EngineOpener, HeldWeights
+from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
@@ -121,8 +119,8 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         """It takes none."""
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]]
+    def digests(self) -> list[HeldWeights]:
+        return [SGLangWeights(({name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()},))]
 
     def interrupt(self) -> None:
         self.interrupted.set()
@@ -208,7 +206,7 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
 
     def open_engine(
         model: Path,
-        params: EngineConfig,
+        config: Any,
         log: Path,
         *,
         dtype: str,

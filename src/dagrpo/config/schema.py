@@ -21,9 +21,10 @@ from dagrpo.core.experiment import Experiment
 from dagrpo.core.plain_values import require_plain
 from dagrpo.core.section import Section
 from dagrpo.data.config import Data, GeneratedTask
+from dagrpo.engine.checks import check_engines
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.evaluation.difficulty_config import Difficulty
-from dagrpo.models.config import NOT_WITH_PICTURES, Model, require_divided
+from dagrpo.models.config import Model
 from dagrpo.report.config import Report
 from dagrpo.rewards.components import check_components
 from dagrpo.rewards.config import Reward
@@ -63,12 +64,6 @@ class Params(Section):
             raise UserError(
                 f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
                 f"{positions}: raise the latter or shorten one of the former"
-            )
-        per_request = self.training.max_prompt_tokens + self.rollout.max_new_tokens
-        if per_request > self.runtime.engine.max_total_tokens:
-            raise UserError(
-                f"one request may need {per_request} tokens, but runtime.engine.max_total_tokens is "
-                f"{self.runtime.engine.max_total_tokens}: raise it"
             )
         return self
 
@@ -126,11 +121,6 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
-        if self.rollout.deterministic and self.runtime.engine.servers:
-            raise UserError(
-                "rollout.deterministic is true but runtime.engine.servers names servers that others may use: "
-                "set one of them otherwise (false, or an empty list)"
-            )
         if self.data.pass_rates and f"results/{self.experiment.name}/" in self.data.pass_rates:
             raise UserError(
                 f"data.pass_rates is {self.data.pass_rates}, which this experiment makes out of the data itself: give "
@@ -152,6 +142,7 @@ class Params(Section):
         check_correction(self)
         check_terms(self)
         check_agent(self)
+        check_engines(self)
         if (
             self.checkpoint.format not in FORMATS.own_names()
         ):  # dagrpo's own, whose import takes seconds, take all models
@@ -194,81 +185,12 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _an_engine_that_samples_keeps_its_memory(self) -> Self:
-        if self.training.staleness and self.runtime.engine.release_memory:
-            raise UserError(
-                f"training.staleness is {self.training.staleness}, so that the engine samples while the policy is updated, but "
-                "runtime.engine.release_memory has it leave its GPU meanwhile: set one of them to 0 or false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_engine_can_divide_a_fresh_model(self) -> Self:
-        ranks, fresh = self.runtime.engine.tensor_parallel, self.model.fresh
-        if ranks > 1 and self.model.source == "fresh":
-            if fresh.takes_pictures:
-                raise UserError(f"runtime.engine.tensor_parallel is {ranks}, {NOT_WITH_PICTURES}")
-            key, heads = "runtime.engine.tensor_parallel", fresh.num_attention_heads
-            require_divided(heads, fresh.num_key_value_heads, fresh.intermediate_size, ranks, key)
-        return self
-
-    @model_validator(mode="after")
-    def _weights_stay_beside_a_served_adapter(self) -> Self:
-        if self.training.lora.serving == "merged":
-            return self
-        if self.runtime.engine.release_memory:
-            raise UserError(
-                "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "
-                "them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false"
-            )
-        if self.runtime.engine.tensor_parallel > 1:
-            raise UserError(
-                f"training.lora.serving is adapter and runtime.engine.tensor_parallel {self.runtime.engine.tensor_parallel}, but what "
-                "each GPU then holds of an adapter cannot be verified: set training.lora.serving to merged, or "
-                "runtime.engine.tensor_parallel to 1"
-            )
-        if self.model.source == "fresh" and self.model.may_take_pictures:
-            raise UserError(
-                "training.lora.serving is adapter, which is not supported for models that take pictures: set it to merged"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_teacher_can_say_how_likely_a_token_is(self) -> Self:
-        rollout, teacher = self.rollout, self.algorithm.teacher
-        if not teacher.is_there:
-            return self
-        if rollout.temperature != 1:
-            raise UserError(
-                f"rollout.temperature is {rollout.temperature}, but a server tells the teacher's logprobs of given tokens at "
-                "temperature 1 alone: set rollout.temperature to 1.0, or algorithm.teacher.source to none"
-            )
-        if rollout.cuts:
-            raise UserError(
-                f"rollout.top_k is {rollout.top_k} and rollout.top_p {rollout.top_p}, but a server tells the teacher's logprobs "
-                "over the whole vocabulary alone: set rollout.top_p to 1.0 and rollout.top_k to -1, or algorithm.teacher.source "
-                "to none"
-            )
-        if f"results/{self.experiment.name}/" in (teacher.folder or ""):
+    def _the_teacher_is_not_made_by_this_experiment(self) -> Self:
+        teacher = self.algorithm.teacher
+        if teacher.is_there and f"results/{self.experiment.name}/" in (teacher.folder or ""):
             raise UserError(
                 f"algorithm.teacher.folder is {teacher.folder}, which this experiment makes itself: give another experiment's "
                 "folder, or set algorithm.teacher.source to initial"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_teacher_has_servers_of_its_own(self) -> Self:
-        servers = self.runtime.teacher.servers
-        shared = sorted({*servers} & {*self.runtime.engine.servers})
-        if shared:
-            raise UserError(
-                f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the "
-                "teacher a server of its own"
-            )
-        if self.algorithm.teacher.is_there and self.rollout.deterministic and servers:
-            raise UserError(
-                "rollout.deterministic is true but runtime.teacher.servers names servers that others may use: set one of them "
-                "otherwise (false, or an empty list)"
             )
         return self
 

@@ -5,72 +5,71 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import Section, Texts
-from dagrpo.core.urls import SERVER_SCHEMES, parts_of
+from dagrpo.core.plugged import Choice
+from dagrpo.core.section import Texts
 
 
-class EngineConfig(Section):
+class EngineConfig(Choice):
+    """Keys of every engine. The Config of an engine adds its own."""
+
     servers: Texts = Field(
-        [],
-        description="Addresses of SGLang servers that run elsewhere; empty: the stage starts its own. One of a model that takes "
-        "pictures has to be started with --image-processor-backend=pil, and in an environment with SGLANG_VLM_CACHE_SIZE_MB=0; "
-        "--mm-preprocess-cache-size-mb=1024 has it prepare each picture once.",
+        [], description="Addresses of servers that run elsewhere; empty: the stage starts its own servers."
     )
     weights_folder: str | None = Field(
         None,
-        description="Folder for weights on their way to the engine, under the same path for servers that run elsewhere, which "
-        "need one; null: memory (/dev/shm) where it has room.",
+        description="Folder through which weights reach the servers. Servers that run elsewhere need one, under the same path. "
+        "null: memory (/dev/shm) if it has room.",
     )
     weight_sync: Literal["folder", "tensors"] | None = Field(
         None,
-        description="How weights reach a server that the stage starts. folder: as safetensors. tensors: through memory that trainer and "
-        "server share, on the GPU that they share (CUDA IPC) or on the CPU. null: tensors where one server shares the GPU of the policy "
-        "and can open its memory, also with release_memory; else folder.",
+        description="Road of the weights to a server that the stage starts. folder: safetensors files. tensors: memory that trainer and "
+        "server share, on their common GPU (CUDA IPC) or on the CPU. null: tensors if one server shares the policy's GPU and can open its "
+        "memory, also with release_memory; else folder.",
     )
     max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         65_536, description="Size of the key-value cache, in tokens."
     )
     max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = Field(
-        256, description="Requests decoded at the same time."
+        256, description="Maximum number of requests that are decoded at the same time."
     )
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         1,
-        description="Threads with which a server that the stage starts computes, on a CPU. More are faster where that many cores are "
-        "idle, and slower where they are not; the same number gives the same bytes.",
+        description="Threads of a server that the stage starts, on a CPU. More are faster if as many cores are idle, and slower if not; "
+        "the same number gives the same bytes.",
     )
     replicas: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="Servers with the same weights that a stage starts, each on a GPU of its own where there are any. Each samples its "
-        "part of a batch. Only of runtime.engine: a teacher has one server.",
+        description="Number of servers with the same weights that the stage starts, each on a separate GPU if there are GPUs. Each "
+        "samples a part of every batch. Only for runtime.engine: a teacher has one server.",
     )
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="GPUs that each server divides every layer over (SGLang's --tp-size), for a model that is too large for one, or to "
-        "sample faster. Has to divide the attention heads and the width of the MLP, and to divide the key-value heads or be a multiple "
-        "of them. Rounds otherwise than one GPU. Not with pictures, nor with training.lora.serving adapter. On a CPU: processes.",
+        description="Number of GPUs that each server divides every layer over, for a model that is too large for one GPU, or to "
+        "sample faster. Must divide the attention heads and the width of the MLP, and divide the key-value heads or be a multiple "
+        "of them. Rounds differently from one GPU. Not with pictures, nor with training.lora.serving adapter. On a CPU: processes.",
     )
     own_gpus: bool = Field(
         False,
-        description="While the policy is trained, these servers have GPUs to themselves, beside one for each of "
-        "runtime.training.processes; false: they share the policy's. Changes nothing where there is no GPU. "
-        "Only of runtime.engine.",
+        description="Give these servers GPUs of their own while the policy is trained, beside one for each of "
+        "runtime.training.processes; false: they share the policy's GPUs. Without a GPU it changes nothing. "
+        "Only for runtime.engine.",
     )
     release_memory: bool = Field(
         False,
-        description="The server that a stage starts leaves the GPU while the policy is updated: its weights and its key-value cache make "
-        "room, and come back with the new weights. Takes a second or so of each step. Needs a GPU.",
+        description="Release the GPU memory of the stage's server while the policy is updated: its weights and its key-value cache are "
+        "freed, and allocated again with the new weights. Takes about a second of each step. Needs a GPU.",
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300,
-        description="Seconds until a server that is not ready is an error, without those, up to an hour, in which servers of this user "
-        "compile kernels.",
+        description="Maximum seconds until a started server is ready. Seconds, up to an hour, in which servers of this user compile "
+        "kernels do not count.",
     )
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
-        600, description="Seconds until a batch without an answer is an error."
+        600, description="Maximum seconds until a batch is answered."
     )
 
     @model_validator(mode="after")
-    def _tensors_reach_a_server_of_our_own_alone(self) -> Self:
+    def _tensors_reach_one_server_beside_the_trainer(self) -> Self:
         if self.weight_sync == "tensors" and (self.servers or self.own_gpus or self.gpus > 1):
             raise UserError(
                 "weight_sync is tensors, which only one server on the GPU of the policy, or on its CPU, can open: set it to null, or "
@@ -80,15 +79,5 @@ class EngineConfig(Section):
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs of the servers that a stage starts."""
+        """Return the number of GPUs of the servers that a stage starts."""
         return self.replicas * self.tensor_parallel
-
-
-def wrong_with(address: str) -> str | None:
-    """Return why a server's address cannot be used, without quoting it; None: it can."""
-    parts = parts_of(address)
-    if parts is None or parts.scheme not in SERVER_SCHEMES or not parts.hostname:
-        return "is not one"
-    if "@" in parts.netloc:
-        return "has a user or a password, which would be recorded"
-    return "has more than a host, a port and a path" if parts.query or parts.fragment else None

@@ -7,10 +7,10 @@ scheduler then does follows from them. Nothing else may use the server meanwhile
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 import torch
@@ -19,11 +19,8 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop, all_of
 from dagrpo.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
-from dagrpo.engine.sglang.adapters import AdapterFolders
-from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.sglang.tensor_sync import buckets
-from dagrpo.engine.sglang.weights import WeightsFolder
-from dagrpo.engine.version import WeightVersion, new_version
+from dagrpo.engine.interface import HeldWeights, WeightVersion, new_version
+from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 from dagrpo.utils.console import say
 
 SLICE = 64  # requests per HTTP request when not in lockstep
@@ -33,8 +30,76 @@ SECONDS_TO_ABORT = 0.1  # until requests that go on are aborted once more: the s
 DEAD = (ServerLost, ServerUnreachable)  # what a client raises of a server that will not answer any more
 
 T = TypeVar("T")
-_Ask = Callable[[ServerClient, Sequence[int]], Awaitable[list[T]]]
 _Key = tuple[int, str, bool]  # server, session, whether it can be aborted
+
+
+class Bucket(Protocol):
+    """Tensors of a weight sync that a server opens together, in memory that it shares with this process."""
+
+    @property
+    def is_last(self) -> bool:
+        """Return True for the last bucket of a weight sync."""
+        ...
+
+    def payload(self) -> str:
+        """Return the handle for one server and one opening."""
+        ...
+
+
+class Client(Protocol):
+    """Client of one server. Every method raises ServerError if the server dies, refuses, or does not answer in time."""
+
+    async def generate(
+        self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
+    ) -> list[Completion]:
+        """Return one completion per request, in order, by one HTTP request. `identifiers`: of each, for `abort`.
+
+        Raises RequestsAborted for aborted requests, and ServerError if other weights than `version` made them.
+        """
+        ...
+
+    async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
+        """Return the logprobs that each request asks for, in order."""
+        ...
+
+    async def abort(self, identifiers: Sequence[str]) -> None:
+        """Abort these requests. An abort before its request has no effect: callers repeat it."""
+        ...
+
+    async def load(self, folder: Path, version: WeightVersion) -> None:
+        """Load a folder's safetensors and empty the cache. A server without GPU memory allocates it again."""
+        ...
+
+    async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
+        """Load an adapter in PEFT's layout, which serves all later requests, and remove every other one."""
+        ...
+
+    async def begin_sync(self) -> None:
+        """Prepare for buckets of weights."""
+        ...
+
+    async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
+        """Load one bucket. `version` comes with the last one."""
+        ...
+
+    async def end_sync(self) -> None:
+        """Switch to the new weights and empty the cache."""
+        ...
+
+    async def release_memory(self) -> None:
+        """Release the GPU memory of weights and cache until the next weight sync."""
+        ...
+
+    async def digests(self) -> HeldWeights:
+        """Return the digests of the tensors that the server holds."""
+        ...
+
+    async def empty_cache(self) -> None:
+        """Empty the prefix cache; wait until the server is idle."""
+        ...
+
+
+_Ask = Callable[[Client, Sequence[int]], Awaitable[list[T]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +117,7 @@ class ServerPool:
 
     def __init__(
         self,
-        servers: Sequence[ServerClient],
+        servers: Sequence[Client],
         loop: BackgroundLoop,
         folder: WeightsFolder,
         version: WeightVersion,
@@ -60,15 +125,14 @@ class ServerPool:
         leaves: bool = False,
         keeps_all: bool = False,
         adapters: AdapterFolders | None = None,
-        sync_device: torch.device | None = None,
+        buckets: Callable[[Tensors], Iterator[Bucket]] | None = None,
     ) -> None:
         """Pool servers that hold the weights `version`, or get them with `load`.
 
         `leaves`: whether they can release their GPU memory (`release_memory`). `keeps_all`: whether the death of one is the end, as the
         assignment of requests to servers depends on their number.
         `adapters`: the folders of an adapter's versions, if `load` gets those. It is then called before any request.
-        `sync_device`: the device of buckets of weights that all servers can open (engine/sglang/tensor_sync.py); None:
-        weights travel in the folder.
+        `buckets`: cuts weights into buckets of tensors that all servers can open; None: weights travel in the folder.
         """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
@@ -78,7 +142,7 @@ class ServerPool:
         self._leaves = leaves
         self._keeps_all = keeps_all
         self._adapters = adapters
-        self._sync_device = sync_device
+        self._buckets = buckets
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
         self._gathering: dict[_Key, _SharedRequest] = {}  # that others can join
@@ -99,7 +163,7 @@ class ServerPool:
         """
         parts = split(places or range(len(requests)), [*self._servers], lockstep=lockstep)
 
-        async def ask(server: ServerClient, part: Sequence[int]) -> list[Completion]:
+        async def ask(server: Client, part: Sequence[int]) -> list[Completion]:
             return await server.generate([requests[i] for i in part], self._version)
 
         return self._loop.run(self._asked(ask, parts, empty_cache=lockstep and first_wave))
@@ -108,7 +172,7 @@ class ServerPool:
         """Return the logprobs that each request asks for, in order; see RolloutEngine."""
         parts = split(range(len(requests)), [*self._servers], lockstep=lockstep)
 
-        async def ask(server: ServerClient, part: Sequence[int]) -> list[tuple[float, ...]]:
+        async def ask(server: Client, part: Sequence[int]) -> list[tuple[float, ...]]:
             return await server.score([requests[i] for i in part], self._version)
 
         return self._loop.run(self._asked(ask, parts, empty_cache=lockstep))
@@ -120,7 +184,7 @@ class ServerPool:
         them: one for each costs several times as much, and one for several sessions would wait for the slowest of all.
         `abortable`: whether they can be aborted. Raises ServerGone if that server died and others are left.
         """
-        # Two HTTP requests with pictures at the same time end a server that samples deterministically (see picture_environment), so
+        # Two HTTP requests with pictures at the same time end a server that samples deterministically (see sglang/command.py), so
         # that the pictures of all sessions that ask at the same moment share one.
         together = request.pictures is not None and not abortable
         key = (self._server_for(session), "" if together else session, abortable)
@@ -209,21 +273,21 @@ class ServerPool:
     def load(self, weights: Tensors, version: str) -> None:
         """Load these weights, or this adapter, into every server, and check that all later answers come from them."""
         self._version = new_version(version)
-        if self._sync_device is not None and self._adapters is None:
-            self._sync_tensors(weights, self._sync_device)
+        if self._buckets is not None and self._adapters is None:
+            self._sync_tensors(self._buckets(weights))
             return
         folder = self._folder.write(weights) if self._adapters is None else self._adapters.write(weights, self._version)
         if self._leaves:
             torch.cuda.empty_cache()  # servers come back to the same GPU, where this process keeps what it has freed
         self._loop.run(self._load_everywhere(folder))
 
-    def _sync_tensors(self, weights: Tensors, device: torch.device) -> None:
-        """Load these weights into every server, bucket by bucket. After an error no server counts as having the new version."""
+    def _sync_tensors(self, buckets: Iterator[Bucket]) -> None:
+        """Load weights into every server, bucket by bucket. After an error no server counts as having the new version."""
         if self._leaves:
             torch.cuda.empty_cache()
         self._everywhere(lambda server: server.begin_sync())
-        self._send_buckets(weights, device)
-        if device.type == "cuda":
+        self._send_buckets(buckets)
+        if torch.cuda.is_available():
             torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
         if self._leaves:
             torch.cuda.empty_cache()  # of the buckets: now the servers' key-value caches come back
@@ -231,12 +295,12 @@ class ServerPool:
         self._cache_is_empty = True
         self._server_of.clear()
 
-    def _send_buckets(self, weights: Tensors, device: torch.device) -> None:
-        for bucket in buckets(weights, device):
+    def _send_buckets(self, buckets: Iterator[Bucket]) -> None:
+        for bucket in buckets:
             version = self._version if bucket.is_last else None
             self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
 
-    def _everywhere(self, ask: Callable[[ServerClient], Awaitable[None]]) -> None:
+    def _everywhere(self, ask: Callable[[Client], Awaitable[None]]) -> None:
         """Call every server at the same time; continue without those that die."""
 
         async def ask_one(number: int) -> None:
@@ -258,11 +322,11 @@ class ServerPool:
     async def _release_everywhere(self) -> None:
         await all_of(server.release_memory() for server in self._servers.values())
 
-    def digests(self) -> list[Sequence[Mapping[str, str]]]:
-        """Return the digests that each server reports, [servers][ranks]: its name of each tensor, and that tensor's digest."""
+    def digests(self) -> list[HeldWeights]:
+        """Return the digests of the tensors that each server holds."""
         return self._loop.run(self._digests())
 
-    async def _digests(self) -> list[Sequence[Mapping[str, str]]]:
+    async def _digests(self) -> list[HeldWeights]:
         return [*await all_of(server.digests() for server in self._servers.values())]
 
     async def _load_everywhere(self, folder: Path) -> None:

@@ -16,9 +16,9 @@ from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Example
+from dagrpo.engine import open_engine
 from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.engine.open import open_engine
 from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.collect import collect

@@ -4,16 +4,19 @@ Part of no stage's identity, of no resumable state's and of nothing that DVC com
 sizes, numbers of threads or processes and ways to add up gradients may still round the last bits differently.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.plugged import Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section
-from dagrpo.engine.config import EngineConfig, wrong_with
+from dagrpo.engine import DEFAULT, ENGINES
+from dagrpo.engine.config import EngineConfig
 
 MOST_BATCH_TOKENS = 1 << 30
 LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
+_DEFAULT_ENGINE: Any = {}
 
 
 HeadChunk = Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None
@@ -150,96 +153,11 @@ class Runtime(Section):
         description="Attempts that MLflow gets as traces, from the best to the worst: of each evaluation, and of each of five steps of "
         "training, from the first to the last.",
     )
-    engine: EngineConfig = Field(EngineConfig(), description="The SGLang engine of every stage that samples.")
-    teacher: EngineConfig = Field(
-        EngineConfig(),
-        description="The SGLang engine of algorithm.teacher, where there is one: not that of the policy.",
+    engine: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
+        _DEFAULT_ENGINE, description="Engine of every stage that samples."
+    )
+    teacher: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
+        _DEFAULT_ENGINE, description="Engine of algorithm.teacher, if there is one; separate from the policy's."
     )
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
-
-    @model_validator(mode="after")
-    def _servers_have_addresses(self) -> Self:
-        """Check the servers' addresses without quoting an invalid one: it may hold a password."""
-        for section, engine in self._engines():
-            for number, address in enumerate(engine.servers, start=1):
-                if wrong := wrong_with(address):
-                    raise UserError(
-                        f"address {number} of {section}.servers {wrong}: write it as http://127.0.0.1:30000, with a port "
-                        "below 65536, and give a key in the environment variable SGLANG_API_KEY"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _only_a_server_of_our_own_is_told_its_threads(self) -> Self:
-        for section, engine in self._engines():
-            if engine.threads > 1 and engine.servers:
-                raise UserError(
-                    f"{section}.threads is {engine.threads}, and {section}.servers names servers that run elsewhere, which begin with "
-                    f"their own number of threads: set {section}.threads to 1"
-                )
-            if engine.tensor_parallel > 1 and engine.servers:
-                raise UserError(
-                    f"{section}.tensor_parallel is {engine.tensor_parallel}, and {section}.servers names servers that run elsewhere: "
-                    f"start them with --tp-size {engine.tensor_parallel}, and set {section}.tensor_parallel to 1"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _only_servers_of_our_own_are_counted(self) -> Self:
-        engine = self.engine
-        if engine.servers and (engine.replicas > 1 or engine.own_gpus):
-            asked = f"replicas is {engine.replicas}" if engine.replicas > 1 else "own_gpus is true"
-            raise UserError(
-                f"runtime.engine.{asked}, and runtime.engine.servers names servers that run elsewhere, beside which a stage starts none: "
-                "name all of them there, and set replicas to 1 and own_gpus to false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _who_has_a_gpu_alone_makes_no_room(self) -> Self:
-        if self.engine.release_memory and self.engine.own_gpus:
-            raise UserError(
-                "runtime.engine.release_memory and own_gpus are both true, but a server that has its GPU to itself has nobody to make "
-                "room for: set one of them to false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_a_server_of_our_own_makes_room(self) -> Self:
-        if self.engine.release_memory and self.engine.servers:
-            raise UserError(
-                "runtime.engine.release_memory is true, and runtime.engine.servers names servers that run elsewhere: only a server "
-                "that the stage starts itself shares a GPU with the policy: set runtime.engine.release_memory to false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_teacher_keeps_its_weights(self) -> Self:
-        if self.teacher.release_memory:
-            raise UserError(
-                "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_teachers_weights_are_loaded_once(self) -> Self:
-        if self.teacher.weight_sync is not None:
-            raise UserError(
-                f"runtime.teacher.weight_sync is {self.teacher.weight_sync}, but a teacher's weights are loaded once and never synced: "
-                "set it to null"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_teacher_has_one_server(self) -> Self:
-        if self.teacher.replicas > 1 or self.teacher.own_gpus:
-            raise UserError(
-                "runtime.teacher.replicas and own_gpus are for the policy's engine: a stage starts one server of its teacher, on the "
-                "first GPU. Set them to 1 and false, or start servers elsewhere and name them in runtime.teacher.servers"
-            )
-        return self
-
-    def _engines(self) -> tuple[tuple[str, EngineConfig], ...]:
-        """Return each engine with the path of its section."""
-        return ("runtime.engine", self.engine), ("runtime.teacher", self.teacher)

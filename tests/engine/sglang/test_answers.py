@@ -16,9 +16,9 @@ from tests.loopback import Handler, answering, hang, listening
 
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.answers import completions_of, digests_of, largest_answer, message_of, scores_of
 from dagrpo.engine.sglang.client import Endpoint, ServerClient
-from dagrpo.engine.version import WeightVersion
 
 VERSION = WeightVersion(name="default", sent="default")
 REQUEST = SamplingRequest(input_ids=(1,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=2)

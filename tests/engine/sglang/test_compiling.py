@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.engine.config import EngineConfig
+from dagrpo.engine import sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.sglang import compiling
 from dagrpo.engine.sglang import server as server_module
@@ -36,11 +36,11 @@ def _start(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, pr
     tool = tmp_path / program
     shutil.copy("/bin/sleep", tool)
 
-    def command(model: Path, engine: EngineConfig, port: int, *_: object, **__: object) -> list[str]:
+    def command(model: Path, engine: sglang.Config, port: int, *_: object, **__: object) -> list[str]:
         return [sys.executable, "-c", STAND_IN, str(port), str(tool), folder]
 
     monkeypatch.setattr(server_module, "server_command", command)
-    with SGLangServer(tiny_model, EngineConfig(start_timeout=2), tmp_path / "x.server.log"):
+    with SGLangServer(tiny_model, sglang.Config(start_timeout=2), tmp_path / "x.server.log"):
         pass
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
+from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.open import open_engine
 from dagrpo.trainer import state
 from dagrpo.trainer.driver import RankZero
 from dagrpo.trainer.history import Clock, rollout_rows

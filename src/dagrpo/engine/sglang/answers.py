@@ -17,8 +17,8 @@ from dagrpo.core.escape import one_line
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.types import Completion, PromptPictures, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.images import files_of, written_length
-from dagrpo.engine.version import WeightVersion
 
 ABOUT_A_TOKEN = 256  # bytes of an answer, generously: its logprob, its number, its text
 ABOUT_AN_ID = 16  # bytes of a token's number in a list

@@ -17,6 +17,7 @@ import httpx
 from dagrpo.core.escape import one_line
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import RequestsAborted, ServerError, ServerLost, ServerUnreachable
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.answers import (
     ABOUT_AN_ANSWER,
     MOST_DIGESTS,
@@ -30,8 +31,8 @@ from dagrpo.engine.sglang.answers import (
     tokens_written,
     without_name,
 )
+from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
-from dagrpo.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
@@ -191,7 +192,7 @@ class ServerClient:
         """Load an adapter, which serves all later requests, and remove every other adapter and its cache.
 
         The server's weights stay unchanged. Raises ServerError also if it then holds other adapters. Requires a server that was started
-        with AdapterForm.flags.
+        with command.adapter_flags.
         """
         name = version.sent
         body = {"lora_name": name, "lora_path": str(folder.absolute())}
@@ -229,14 +230,14 @@ class ServerClient:
         await self._post("/release_memory_occupation", {"tags": [_CACHE, _WEIGHTS]})
         self._has_left = True
 
-    async def digests(self) -> list[dict[str, str]]:
+    async def digests(self) -> SGLangWeights:
         """Return the digest of each tensor of each rank, by the server's names (see digests.py), and an adapter's by PEFT's.
 
         Only while no request is running: to report them, a server swaps adapters. Raises ServerError also if it reports digests of another
         adapter than the one that requests name. Where they name none, those of adapters that an earlier run has left are dropped.
         """
-        told = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
-        return [without_name(rank, self._adapter, self.address) for rank in told]
+        ranks = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
+        return SGLangWeights(tuple(without_name(rank, self._adapter, self.address) for rank in ranks))
 
     async def empty_cache(self) -> None:
         """Empty the prefix cache; wait until the server is idle."""

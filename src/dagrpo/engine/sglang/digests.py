@@ -7,6 +7,7 @@ and is not compared.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import Tensors, raw_bytes
+from dagrpo.engine.sglang import JOINED
 
 # Tensors of an engine that hold several of a checkpoint's, one below the other.
-JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_JOINED = dict(zip(("qkv_proj", "gate_up_proj"), JOINED, strict=True))
 # What an engine's names begin with in the checkpoints of some vision-language models: Qwen3-VL's, not Qwen2.5-VL's.
 LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
@@ -30,6 +32,21 @@ _DIVISIONS: dict[str, Division] = {
     "gate": "whole",  # of experts
 }
 _OF_KEY_VALUE_HEADS = ("k_proj", "v_proj")  # which several ranks have where there are fewer heads than ranks
+
+
+@dataclass(frozen=True, slots=True)
+class SGLangWeights:
+    """Digests of the tensors of each rank of an SGLang server, by its names."""
+
+    ranks: tuple[Mapping[str, str], ...]
+
+    def comparable(self, weights: Tensors) -> dict[str, tuple[str, ...]]:
+        """Return each tensor whose form is known, with the tensors of `weights` that it joins, in order."""
+        return comparable(counterparts([*self.ranks[0]], [*weights.specs]), weights, len(self.ranks))
+
+    def differing(self, parts: Mapping[str, tuple[str, ...]], weights: Tensors) -> list[str]:
+        """Return the tensors in `parts` that differ from those of `weights` that they join."""
+        return not_held([*parts], self.ranks, parts, weights)
 
 
 def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors, ranks: int = 1) -> dict[str, tuple[str, ...]]:
@@ -70,7 +87,7 @@ def _candidates(name: str) -> Iterator[tuple[str, ...]]:
 def _parts(name: str) -> tuple[str, ...]:
     if "visual." in name and ".qkv_proj." in name:  # a vision tower's are joined in the checkpoint, too
         return (name.replace(".qkv_proj.", ".qkv."),)
-    for joined, parts in JOINED.items():
+    for joined, parts in _JOINED.items():
         if f".{joined}." in name:
             return tuple(name.replace(f".{joined}.", f".{part}.") for part in parts)
     return (name,)

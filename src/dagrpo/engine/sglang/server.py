@@ -1,7 +1,7 @@
 """Start, watch and stop an SGLang server for a model folder.
 
 The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
-device; own_servers.py starts several, and runtime.engine.servers names those that run elsewhere.
+device; hosting.py starts several, and runtime.engine.servers names those that run elsewhere.
 """
 
 import errno
@@ -22,7 +22,6 @@ import psutil
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
-from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.errors import (
     NO_GPU_TO_LEAVE,
     ServerError,
@@ -31,7 +30,8 @@ from dagrpo.engine.errors import (
     names_a_taken_port,
     reason_in,
 )
-from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.sglang import Config
 from dagrpo.engine.sglang.client import Endpoint
 from dagrpo.engine.sglang.command import (
     HOST,
@@ -64,7 +64,7 @@ class SGLangServer:
     def __init__(
         self,
         model: Path,
-        engine: EngineConfig,
+        config: Config,
         log: Path,
         *,
         dtype: str = "float32",
@@ -84,7 +84,7 @@ class SGLangServer:
         the weights, if given.
         """
         self._model = model
-        self._engine = engine
+        self._config = config
         self._log = log
         self._dtype = dtype
         self._head_dtype = head_dtype
@@ -121,7 +121,7 @@ class SGLangServer:
 
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
-        require_servable(self._model, self._engine.tensor_parallel)
+        require_servable(self._model, self._config.tensor_parallel)
         self._port = free_port(self._wanted_port)
         self._process = self._launch(self._port)
         self._begun = True
@@ -180,14 +180,14 @@ class SGLangServer:
         import torch  # slow to import
 
         gpu = torch.cuda.is_available()
-        if self._engine.release_memory and not gpu:
+        if self._config.release_memory and not gpu:
             raise UserError(NO_GPU_TO_LEAVE)
         scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)
         command = server_command(
             self._model,
-            self._engine,
+            self._config,
             port,
             settings,
             dtype=self._dtype,
@@ -198,12 +198,11 @@ class SGLangServer:
             pictures=pictures,
             adapter=self._adapter,
         )
-        engine = self._engine
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
-            inherited, scratch, gpu=gpu, leaves=engine.release_memory, threads=engine.threads
+            inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads
         )
-        environment |= divided_environment(engine.tensor_parallel, gpu=gpu)
+        environment |= divided_environment(self._config.tensor_parallel, gpu=gpu)
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
         return WatchedProcess(
@@ -214,7 +213,7 @@ class SGLangServer:
         )
 
     def _wait_until_ready(self, tell: Callable[[str], None]) -> None:
-        limit = StartLimit(self._engine.start_timeout, time.monotonic())
+        limit = StartLimit(self._config.start_timeout, time.monotonic())
         headers = {"Authorization": f"Bearer {self.api_key}"}
         with httpx.Client(base_url=self.address, headers=headers, timeout=5.0, trust_env=False) as http:
             while not self._is_ready(http):
@@ -224,7 +223,7 @@ class SGLangServer:
                 kernels = kernels_being_compiled(self.process.pid)
                 if limit.is_over(time.monotonic(), compiling=kernels is not None):
                     raise ServerError(
-                        f"The SGLang server was not ready after {self._engine.start_timeout} s; it was still "
+                        f"The SGLang server was not ready after {self._config.start_timeout} s; it was still "
                         f"{phase_in(self._log)}: stop other work on this machine, or raise runtime.engine.start_timeout "
                         f"(log: {self._log})."
                     )

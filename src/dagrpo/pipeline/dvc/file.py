@@ -181,7 +181,7 @@ def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, Planne
 
 
 def described(stage: Stage) -> str:
-    """Return the first line of the stage's module without the name: `GRPO with SGLang rollouts.`"""
+    """Return the first line of the stage's module without the name: `GRPO with rollouts of an engine.`"""
     text = sys.modules[stage.work.__module__].__doc__ or ""
     return text.partition("\n")[0].partition(": ")[2]
 

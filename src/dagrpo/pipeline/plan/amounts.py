@@ -21,7 +21,7 @@ class Item:
 class Memory:
     """Memory of one process, or one server, at its peak."""
 
-    what: str  # "training process", "SGLang server"
+    what: str  # "training process", "rollout server"
     items: tuple[Item, ...]
 
     @property

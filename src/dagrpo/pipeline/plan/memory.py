@@ -13,7 +13,7 @@ from dagrpo.pipeline.plan.server import LEFT_BEHIND, server_memory
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
 
-TRAINING, SERVER, TEACHER_SERVER = "training process", "SGLang server", "SGLang server of the teacher"
+TRAINING, SERVER, TEACHER_SERVER = "training process", "rollout server", "server of the teacher"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

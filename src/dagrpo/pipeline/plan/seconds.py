@@ -161,7 +161,7 @@ def _hand_over(training: Training, params: Params, speed: Speed) -> float:
     """Return the seconds of giving the engine the weights, or the adapter that it serves: on a GPU in buckets, else by a file."""
     numbers = training.shape.handed_over(params.training.lora, params.training.vision)
     size = numbers * BYTES[params.rollout.dtype]
-    if training.syncs_tensors:
+    if training.sync_bytes:
         return COPIES_OF_BUCKETS * numbers * FLOAT32 / speed.bandwidth
     return 2 * size / HAND_OVER_BYTES
 

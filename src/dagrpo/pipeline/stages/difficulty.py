@@ -59,7 +59,7 @@ STAGE = Stage(
     name="difficulty",
     work=work,
     reads=("difficulty", "rollout", "reward.verifier", "reward.extractor", "reward.verify_seconds"),
-    selects=("verifier", "agent", "tool", "chat", "interaction"),
+    selects=("verifier", "agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,
 )

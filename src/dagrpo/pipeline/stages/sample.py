@@ -57,7 +57,7 @@ STAGE = Stage(
         "rollout.head_dtype",
         "rollout.deterministic",
     ),
-    selects=("agent", "tool", "chat", "interaction"),
+    selects=("agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,
 )

@@ -1,4 +1,4 @@
-"""Stage train: GRPO with SGLang rollouts."""
+"""Stage train: GRPO with rollouts of an engine."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -168,6 +168,8 @@ STAGE = Stage(
         "tool",
         "chat",
         "interaction",
+        "engine",
+        "teacher_engine",
     ),
     extends=("training.steps", "training.gates"),
     needs=needs,
