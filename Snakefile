@@ -10,60 +10,54 @@ sys.path.insert(0, str(Path(workflow.basedir, "workflow/scripts")))
 from own_code import use_code_of
 
 use_code_of(Path(workflow.basedir))
-from dagrpo.pipeline.snakemake.configuration import require_readable
-from dagrpo.pipeline.snakemake.folder import require_writable
+from dagrpo.pipeline.snakemake.workflow import Experiment, require_project
 
 min_version("9.27")
-require_readable()
-require_writable()
+require_project()
 
 
 configfile: "params.yaml"
 
 
-include: "workflow/rules/common.smk"
-include: "workflow/rules/data.smk"
-include: "workflow/rules/model.smk"
-include: "workflow/rules/checkpoint.smk"
-include: "workflow/rules/train.smk"
-include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/report.smk"
+experiment = Experiment(workflow, config)
+
+
+include: "workflow/rules/stages.smk"
 
 
 report: "workflow/report/workflow.rst"
 
 
-wildcard_constraints:
-    task=r"[a-z0-9][a-z0-9_.-]*",
-    model=r"[a-z0-9][a-z0-9_.-]*",
-    experiment=re.escape(FOLDER),  # a path of another experiment is not made by this one's parameters
+wildcard_constraints:  # a path of another experiment or model is not made with these parameters
+    experiment=re.escape(experiment.folder),
+    model=re.escape(experiment.params.model.name),
     seed=r"\d+",
+    task=r"[a-z0-9][a-z0-9_.-]*",
     policy="base|trained",
 
 
 onstart:
-    start()
+    experiment.start()
 
 
 onsuccess:
-    finish()
+    experiment.finish()
 
 
 onerror:
-    commit(FOLDER)
-    record_runs()
+    experiment.record()
 
 
 rule target:
     default_target: True
     input:
-        everything(),
+        experiment.outputs(),
     message:
-        f"{FOLDER} is complete."
+        f"{experiment.folder} is complete."
 
 
 rule prepared:
     input:
-        expand("data/{folder}/{task}/card.json", folder=FOLDER, task=experiment.tasks),
+        experiment.outputs("prepare"),
     message:
-        f"The data of {FOLDER} is prepared."
+        f"The data of {experiment.folder} is prepared."

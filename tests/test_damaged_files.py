@@ -33,7 +33,7 @@ from dagrpo.pipeline import cache, failure_report, jobs, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import links as dvc_links
 from dagrpo.pipeline.dvc import lock, recording
-from dagrpo.pipeline.snakemake import finish, reconcile
+from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.context import context_tokens
@@ -43,8 +43,9 @@ from dagrpo.trainer.history import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
 from dagrpo.utils.checksummed_json import read_sealed, write_sealed
 from dagrpo.utils.failures import sentence_of
-from dagrpo.utils.files import sha256_of, write_json, write_parquet, write_text
+from dagrpo.utils.files import sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of, listed_files
+from dagrpo.utils.tables import write_parquet
 from snakemake_logger_plugin_dagrpo.failures import failure_of
 from snakemake_logger_plugin_dagrpo.run import Job
 
@@ -231,7 +232,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (TRAINS_FAILURE,),
     ),
     "who runs an experiment": (lambda: locks._owner("tiny"), (".state/running/tiny.json",)),
-    "Snakemake's locks": (lambda: locks._locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
+    "Snakemake's locks": (lambda: private.locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
     "Snakemake's records": (lambda: reconcile._is_known(Path(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
@@ -242,7 +243,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (PROVENANCE, CARD),
     ),
     "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
-    "results": (lambda: finish.show_results("tiny"), ("results/tiny/report/summary.md",)),
+    "results": (lambda: workflow._show_results("tiny"), ("results/tiny/report/summary.md",)),
 }
 SLOW = {"use": ("empty", "truncated", "deep lists", "zeros", "a folder", "a disk that fails")}
 OF_USERS = {"params.yaml", "presets/experiments/arithmetic_tiny.yaml", "passages.parquet", "answers.jsonl"}

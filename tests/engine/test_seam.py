@@ -14,7 +14,7 @@ from dagrpo.engine import ENGINES
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 def _with(engine: dict[str, Any], **sections: Any) -> dict[str, Any]:

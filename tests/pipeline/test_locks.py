@@ -12,8 +12,9 @@ from dvc.lock import LockBase, LockError, make_lock
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import locks
-from dagrpo.pipeline.locks import DRIVER, RUNNING, SNAKEMAKES_LOCKS, hold
-from dagrpo.pipeline.snakemake.configuration import Refusal, told_by_snakemake
+from dagrpo.pipeline.locks import DRIVER, RUNNING, hold
+from dagrpo.pipeline.snakemake.checks import Refusal, refused
+from dagrpo.pipeline.snakemake.private import LOCKS
 
 HOLDER = """
 import sys, time
@@ -49,7 +50,7 @@ def _another_process() -> Iterator[subprocess.Popen[str]]:
 
 
 def _snakemakes_lock(name: str, *lines: str) -> Path:
-    lock = SNAKEMAKES_LOCKS / name
+    lock = LOCKS / name
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text("\n".join(lines))
     return lock
@@ -165,4 +166,4 @@ def test_what_lies_in_the_way_of_a_folder_is_named_in_a_sentence(in_the_way: str
     Path(in_the_way).parent.mkdir(exist_ok=True)
     Path(in_the_way).symlink_to("/nowhere/at/all")
     with pytest.raises(Refusal, match=rf"^{in_the_way}: File exists: move it away"):
-        told_by_snakemake(lambda: hold("tiny"))
+        refused(lambda: hold("tiny"))

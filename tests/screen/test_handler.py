@@ -13,7 +13,7 @@ import pytest
 from tests.screen.events import END, NOW, error, failed, finished, plan, record, screen, started
 
 from dagrpo.pipeline import failure_report
-from dagrpo.pipeline.snakemake.configuration import Refusal
+from dagrpo.pipeline.snakemake.checks import Refusal
 from dagrpo.utils import full_disk
 from snakemake_logger_plugin_dagrpo import failures, handler, wording
 

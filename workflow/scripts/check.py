@@ -8,7 +8,7 @@ from own_code import use_code_of
 if __name__ == "__main__":
     use_code_of(Path(__file__).resolve().parents[2])
     from dagrpo.core.errors import UserError
-    from dagrpo.pipeline.snakemake.configuration import PARAMS
+    from dagrpo.pipeline.override_runs import PARAMS
     from dagrpo.pipeline.validation import parse_with_tasks
     from dagrpo.utils.yaml_text import read_yaml
 

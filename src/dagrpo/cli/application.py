@@ -92,7 +92,7 @@ def use(
     write(presets, force=force, hardware=hardware)
 
 
-@app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage")
+@app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, or of a stage")
 def generate() -> None:
     """Write the generated files: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
     from dagrpo.cli.own_code import require_own_code
@@ -105,7 +105,7 @@ def generate() -> None:
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
-    write_text(file.PATH, file.dvc_yaml(params, Path.cwd()))
+    write_text(file.PATH, file.dvc_yaml(params))
 
 
 @app.command(epilog="Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`")

@@ -14,8 +14,7 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.pipeline.integrity import is_whole
-from dagrpo.pipeline.record import declared, outputs_of, record_of, runtime_of
+from dagrpo.pipeline.record import declared, is_whole, outputs_of, record_of, runtime_of
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, listed_files

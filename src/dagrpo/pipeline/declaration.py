@@ -1,14 +1,27 @@
 """Declarations of stages, the single source for rules, dvc.yaml and frame."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagrpo.core.section import Section
 from dagrpo.trainer.runtime_config import Runtime
 
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
 SectionType = TypeVar("SectionType", bound=Section)
+# The start of a stage's paths: patterns, as in a rule of Snakemake. `Stage` lists the wildcards.
+DATA = "data/{experiment}/{task}"
+TRAIN_DATA = "data/{experiment}/{train}"
+MODEL = "models/{experiment}/{model}/manifest.json"
+RUN = "results/{experiment}/runs/seed_{seed}"
+EVALUATION = f"{RUN}/eval/{{task}}/{{policy}}"
+POLICIES = {"base": "sft", "trained": "exported"}  # what is evaluated: each policy's checkpoint, a folder of the run
+EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do not come after this one
+Paths = str | tuple[str, ...]  # one pattern, or several under one name
+Files = Callable[["Params", str], Iterable[str]]  # of the parameters and the name of the experiment's folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +88,11 @@ def _always(params: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage, by its name in the rules.
+    """The one declaration of a stage: its rule, its entry in dvc.yaml and every list of stages follow from it.
+
+    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task} and {policy}; there is a job for each of their
+    values. Inputs may have these too: one that the outputs lack stands for all its values. {train}, {first_seed} and {checkpoint}
+    stand for the training task, the first seed and the checkpoint of {policy}.
 
     Declarations are imported whenever the Snakefile is read, so a module that makes one imports its work's dependencies inside
     that work.
@@ -84,12 +101,16 @@ class Stage:
     name: str
     work: Callable[[Job], None]  # its module, and what that imports, is the stage's code
     reads: tuple[str, ...]  # dotted keys of params.yaml that change its outputs
+    inputs: Mapping[str, Paths | Files] = field(default_factory=dict)
+    outputs: Mapping[str, Paths] = field(default_factory=dict)  # the first names the job; one is called provenance
+    label: str = "{experiment}"  # of a job on the screen, after the stage's name
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
     extends: tuple[str, ...] = ()  # keys of `reads` that set only the length of a run: no part of the state's identity
     needs: Callable[[Runtime], Needs] = _one_thread
     restarts: int = 0  # after a crash; never after a mistake of the user's
     processes: Callable[[Runtime], int] = _one_process  # that are launched together
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
+    pages: Mapping[str, str] = field(default_factory=dict)  # outputs in Snakemake's report, with what each shows
     reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs
 
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_EFFECT = (
     "dagrpo.api",
     "dagrpo.core.plugins",
+    "dagrpo.engine.checks",
     "dagrpo.engine.config",
     "dagrpo.pipeline",
     "dagrpo.tracking",
@@ -30,7 +31,7 @@ WITHOUT_EFFECT = (
     "dagrpo.utils.devices",
     "dagrpo.utils.environment",
     "dagrpo.utils.failures",
-    "dagrpo.utils.run_environment",
+    "dagrpo.utils.process",
     "dagrpo.utils.run_info",
     "dagrpo.utils.threads",
 )

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagrpo.algorithms.teacher_config import TEACHER
 from dagrpo.config.configuration import configuration_of
 from dagrpo.config.schema import Params
 from dagrpo.config.selection import named_code, selected_modules
@@ -43,42 +42,6 @@ def code_files(params: Params, stage: Stage) -> list[str]:
     own = [code for kind in stage.selects for code in named_code(params).get(kind, ())]
     modules = [module for code in own for module in code.modules]
     return code_of(stage.work.__module__, [*plugins, *modules], [file for code in own for file in code.files])
-
-
-def given_inputs(params: Params, stage: str) -> list[str]:
-    """List the files that a stage reads and no stage of the experiment makes: the parameters name them."""
-    folder = params.algorithm.teacher.folder
-    return [str(Path(folder, MANIFEST))] if stage == TEACHER and folder is not None else []
-
-
-def held_out_tasks(params: Params) -> list[str]:
-    """List the tasks of which training reads held-out problems; [] if training.evaluate_every asks for none."""
-    return params.experiment.evaluate if params.training.evaluate_every else []
-
-
-def held_out_data(params: Params, folder: str) -> list[str]:
-    """List the files of held-out problems that training reads, in the experiment in `folder`."""
-    names = ("validation", "test", "passages")
-    return [f"data/{folder}/{task}/{name}.parquet" for task in held_out_tasks(params) for name in names]
-
-
-def splits_of_report(params: Params, folder: str) -> list[str]:
-    """List the splits in which the report of the experiment in `folder` finds kinds and pictures of problems."""
-    tests = [f"data/{folder}/{task}/test.parquet" for task in params.experiment.evaluate]
-    return [*tests, f"results/{folder}/difficulty/train.parquet"]
-
-
-def teacher_folder(params: Params) -> list[str]:
-    """Return the manifest of the checkpoint that algorithm.teacher names, if any. Raises UserError if it is missing."""
-    manifests = given_inputs(params, TEACHER)
-    for manifest in manifests:
-        if not Path(manifest).is_file():
-            raise UserError(
-                f"algorithm.teacher.folder is {Path(manifest).parent}, which has no {MANIFEST}: name a checkpoint that a stage has "
-                "made, such as results/<another experiment>/runs/seed_0/exported, or make one of a folder of your own with "
-                "`dagrpo convert FOLDER NEW --to hf`."
-            )
-    return manifests
 
 
 def job_file(params: Params, stage: Stage) -> str:

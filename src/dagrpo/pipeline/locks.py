@@ -17,16 +17,15 @@ from filelock import FileLock, Timeout
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
+from dagrpo.pipeline.snakemake.private import locks_of
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
-from dagrpo.utils.files import read_text, write_json
+from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder, noted_holder
-from dagrpo.utils.provenance import TOPS
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 RUNNING = STATES / "running"
 DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was
-SNAKEMAKES_LOCKS = Path(".snakemake/locks")
 DVC_FOLDER = Path(".dvc")
 _held = ExitStack()  # until the process ends
 atexit.register(_held.close)
@@ -70,7 +69,7 @@ def runner_of(experiment: str) -> Holder | None:
     owner = noted_holder(_file(experiment))
     if owner is None or owner.process.is_gone:
         return None
-    return owner if owner.process.is_here or _locks_of(experiment) else None
+    return owner if owner.process.is_here or locks_of(experiment) else None
 
 
 def driver() -> Holder | None:
@@ -173,24 +172,11 @@ def _remove_what_a_killed_run_left(experiment: str) -> None:
     owner = noted_holder(_file(experiment))
     if owner is None:
         return
-    if not owner.process.is_here and _locks_of(experiment):
+    if not owner.process.is_here and locks_of(experiment):
         raise UserError(
             f"{experiment} may be being run by {owner}: if that is certainly not so, delete {_file(experiment)} and "
-            f"{', '.join(map(str, _locks_of(experiment)))}."
+            f"{', '.join(map(str, locks_of(experiment)))}."
         )
     if owner.process.is_gone:
-        for lock in _locks_of(experiment):
+        for lock in locks_of(experiment):
             lock.unlink(missing_ok=True)
-
-
-def _locks_of(experiment: str) -> list[Path]:
-    """Return Snakemake's own locks that list files of this experiment."""
-    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
-    return [lock for lock in sorted(SNAKEMAKES_LOCKS.glob("*.lock")) if _lists(lock, starts)]
-
-
-def _lists(lock: Path, starts: tuple[str, ...]) -> bool:
-    try:
-        return any(line.startswith(starts) for line in read_text(lock, "").splitlines())
-    except UserError:  # its owner has just ended, or it is damaged
-        return False

@@ -19,7 +19,7 @@ from typing import Any
 
 from dagrpo.core.errors import Terminated
 from dagrpo.core.redaction import RedactingFormatter
-from dagrpo.pipeline.damaged import tell_damage
+from dagrpo.pipeline.damage import tell_damage
 from dagrpo.pipeline.declaration import Job, Stage, threads_of
 from dagrpo.pipeline.failure_report import Ending, Kind
 from dagrpo.pipeline.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder

@@ -18,7 +18,7 @@ from types import FrameType
 from dagrpo.core.redaction import hide_secrets_in_tracebacks
 from dagrpo.pipeline import runner as frame
 from dagrpo.pipeline.cache import taking_over
-from dagrpo.pipeline.damaged import tell_damage
+from dagrpo.pipeline.damage import tell_damage
 from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.record import STATES, declared, outputs_of, runtime_of

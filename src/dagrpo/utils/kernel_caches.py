@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.ownership import is_own_folder
+from dagrpo.utils.tempdirs import is_own_folder
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:

@@ -1,6 +1,5 @@
 """A made-up project in a temporary folder: every record that a complete run leaves, and files of a few bytes."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 
 from dagrpo.config import documents
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.changes.expected import expected
 from dagrpo.pipeline.changes.made import stage_and_seed
+from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.identity import ROOT, code_digest
 from dagrpo.pipeline.jobs import code_files, job_file, own_params
+from dagrpo.pipeline.snakemake.private import record_finished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import digest_of, read_json, sha256_of, write_json, write_text
 from dagrpo.utils.manifest import MANIFEST, entry_of
@@ -64,19 +64,17 @@ def make_project(root: Path) -> Project:
     params = Params()
     (root / "Snakefile").touch()
     write_text(root / "params.yaml", documents.params_yaml(params))
-    provenances = tuple(expected(params, params.experiment.name))
-    before: list[Path] = []
-    for provenance in provenances:
-        before = _make(params, provenance, before)
-    return Project(root=root, params=params, provenances=provenances)
+    jobs = planned_jobs(params, params.experiment.name)
+    for job in jobs:
+        _make(params, job)
+    return Project(root=root, params=params, provenances=tuple(Path(job.provenance) for job in jobs))
 
 
-def _make(params: Params, provenance: Path, inputs: list[Path]) -> list[Path]:
+def _make(params: Params, job: PlannedJob) -> None:
     """One execution: its outputs, its provenance, and Snakemake's record of it."""
-    job = stage_and_seed(str(provenance))
-    assert job is not None
-    name, seed = job
+    name, seed, provenance = job.stage, job.wildcards.get("seed"), Path(job.provenance)
     stage = all_stages()[name]
+    inputs = [path for paths in job.inputs.values() for path in map(Path, paths) if path.exists()]
     outputs = [
         (provenance.parent / output).resolve().relative_to(Path.cwd()) for output in OUTPUTS.get(name, (MANIFEST,))
     ]
@@ -86,7 +84,7 @@ def _make(params: Params, provenance: Path, inputs: list[Path]) -> list[Path]:
     record = {
         "stage": name,
         "experiment": params.experiment.name,
-        "seed": seed,
+        "seed": None if seed is None else int(seed),
         "params": own_params(params, stage),
         "code": code_digest(code_files(params, stage)),
         "job": Path(job_file(params, stage)).stem,
@@ -98,7 +96,6 @@ def _make(params: Params, provenance: Path, inputs: list[Path]) -> list[Path]:
     }
     write_json(provenance, record)
     note_for_snakemake(provenance, digests | _code_digests(params, name))
-    return outputs
 
 
 def _write(output: Path) -> None:
@@ -117,7 +114,5 @@ def _code_digests(params: Params, stage: str) -> dict[str, str]:
 
 
 def note_for_snakemake(provenance: Path, digests: Mapping[str, str]) -> None:
-    """What Snakemake writes down of a job's inputs."""
-    name = urlsafe_b64encode(str(provenance).encode()).decode()
-    seen = {path: f"sha256:{digest}" for path, digest in (dict(digests) | {SCRIPT: "0" * 64}).items()}
-    write_json(Path(".snakemake/metadata") / name, {"input_checksums": seen})
+    """Write Snakemake's record of a job's inputs."""
+    record_finished(provenance, "stage", "job.json", dict(digests) | {SCRIPT: "0" * 64})

@@ -6,44 +6,71 @@ from pathlib import Path
 import pytest
 import yaml
 from dvc.repo import Repo
+from tests.pipeline.snakemake import planning
 
+from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import definition_of
-from dagrpo.pipeline.changes.expected import expected
-from dagrpo.pipeline.changes.made import stage_and_seed
+from dagrpo.pipeline.dag import PlannedJob, planned_jobs, stage_of
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.jobs import code_files, teacher_folder
-from dagrpo.pipeline.snakemake.dag import PlannedJob, planned_jobs
+from dagrpo.pipeline.jobs import NOT_DATA, SCRIPT, code_files
+from dagrpo.pipeline.override_runs import override_run
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.stages.teacher import require_source
 from dagrpo.report.results import SCORE_COLUMNS
 
 
 @pytest.fixture(scope="module")
 def jobs() -> list[PlannedJob]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        return planned_jobs(ROOT, {})
+    params = read_params(ROOT / "params.yaml")
+    return planned_jobs(params, params.experiment.name)
 
 
 def test_the_committed_file_is_the_generated_one() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        assert (ROOT / "dvc.yaml").read_text() == dvc_file.dvc_yaml(read_params(ROOT / "params.yaml"), ROOT)
+        assert (ROOT / "dvc.yaml").read_text() == dvc_file.dvc_yaml(read_params(ROOT / "params.yaml"))
 
 
-def test_what_status_expects_of_an_experiment_is_what_snakemake_plans(jobs: list[PlannedJob]) -> None:
+SEVERAL = {
+    "experiment": {
+        "name": "several",
+        "seeds": [1, 2],
+        "train": "gsm8k",
+        "evaluate": ["aime_2024", "arithmetic"],
+        "tasks": ["gsm8k", "aime_2024", "arithmetic"],
+    },
+    "training": {"evaluate_every": 2},
+}
+
+
+def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    file = read_params(ROOT / "params.yaml")
+    params = parse(merged(file.model_dump(), SEVERAL))
+    by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, SEVERAL)}
+    planned = planned_jobs(params, override_run(params, file).folder)
+    assert len(by_snakemake) == len(planned) == 31
+    for job in planned:
+        other = by_snakemake[job.provenance]
+        assert (job.stage, job.wildcards, job.outputs) == (other.stage, other.wildcards, other.outputs)
+        assert job.inputs == {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}
+
+
+def test_each_file_that_is_expected_of_an_experiment_is_known_by_its_stage(jobs: list[PlannedJob]) -> None:
+    for job in jobs:
+        assert {stage_of(path) for path in job.files} == {job.stage}
+    folders = {"results/e/runs/seed_0/policy/": "train", "data/e/gsm8k/": "prepare", "results/e/report/": "report"}
+    assert {path: stage_of(path) for path in folders} == folders
+    assert stage_of("results/e/runs/seed_0/policy/shard-00001.safetensors") == "train"
+    assert stage_of("models/e/teacher/manifest.json") == "teacher"
+    assert stage_of("logs/e/train.log") is None
+
+
+def test_every_job_is_one_stage_of_dvc_with_the_same_files(jobs: list[PlannedJob]) -> None:
     params = read_params(ROOT / "params.yaml")
-    rules = {job.outputs["provenance"][0]: job.rule for job in jobs}
-    assert set(rules) == {str(path) for path in expected(params, params.experiment.name)}
-    for path, rule in rules.items():
-        found = stage_and_seed(path)
-        assert found is not None
-        assert found[0] == rule
-
-
-def test_every_job_of_snakemake_is_one_stage_of_dvc_with_the_same_files(jobs: list[PlannedJob]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         with Repo(".") as repo:
@@ -59,13 +86,14 @@ def test_every_job_of_snakemake_is_one_stage_of_dvc_with_the_same_files(jobs: li
     for job in jobs:
         outputs = {path for paths in job.outputs.values() for path in paths}
         owners = [name for name, (_, outs) in stages.items() if all(_covered(path, outs) for path in outputs)]
-        assert len(owners) == 1, job.rule
-        assert owners[0].split("@")[0].split(":")[-1] == job.rule
+        assert len(owners) == 1, job.stage
+        assert owners[0].split("@")[0].split(":")[-1] == job.stage
         deps, outs = stages[owners[0]]
         inputs = {path for paths in job.inputs.values() for path in paths}
-        assert [path for path in sorted(inputs) if not _covered(path, deps)] == [], job.rule
-        assert {dep for dep in deps if not _holds_one(dep, inputs)} == set(), job.rule
-        assert {out for out in outs if not _holds_one(out, outputs)} == set(), job.rule
+        inputs |= {SCRIPT, *code_files(params, all_stages()[job.stage])}
+        assert [path for path in sorted(inputs) if not _covered(path, deps)] == [], job.stage
+        assert {dep for dep in deps if not _holds_one(dep, inputs)} == set(), job.stage
+        assert {out for out in outs if not _holds_one(out, outputs)} == set(), job.stage
 
 
 def test_each_plot_names_columns_that_the_report_writes() -> None:
@@ -100,7 +128,7 @@ def _holds_one(folder: str, files: set[str]) -> bool:
 
 
 def test_who_attempts_problems_reads_the_passages_of_their_task(jobs: list[PlannedJob]) -> None:
-    read = {job.rule: job.inputs["passages"] for job in jobs if "passages" in job.inputs}
+    read = {job.stage: job.inputs["passages"] for job in jobs if "passages" in job.inputs}
     assert read == dict.fromkeys(
         ["difficulty", "sample", "train"], ("data/arithmetic_tiny/arithmetic/passages.parquet",)
     )
@@ -111,8 +139,8 @@ def test_who_attempts_problems_reads_the_passages_of_their_task(jobs: list[Plann
 
 def test_training_reads_the_teacher_and_the_teacher_is_compared_with_the_model(jobs: list[PlannedJob]) -> None:
     manifest = ("models/arithmetic_tiny/teacher/manifest.json",)
-    assert {job.rule: job.inputs["teacher"] for job in jobs if "teacher" in job.inputs} == {"train": manifest}
-    (teacher,) = [job for job in jobs if job.rule == "teacher"]
+    assert {job.stage: job.inputs["teacher"] for job in jobs if "teacher" in job.inputs} == {"train": manifest}
+    (teacher,) = [job for job in jobs if job.stage == "teacher"]
     assert teacher.outputs["manifest"] == manifest
     assert teacher.inputs["model"] == ("models/arithmetic_tiny/tiny_qwen2/manifest.json",)
     deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["deps"]
@@ -173,8 +201,8 @@ def test_a_teacher_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path, mo
     teacher = {"source": "folder", "folder": "results/other/runs/seed_0/exported"}
     params = parse({"algorithm": {"loss": {"name": "on_policy_distillation"}, "teacher": teacher}})
     with pytest.raises(UserError, match=r"algorithm\.teacher\.folder is results/other.*has no manifest\.json: name a"):
-        teacher_folder(params)
-    assert teacher_folder(Params()) == []
+        require_source(params)
+    require_source(Params())
 
 
 def test_another_verifier_is_other_code_of_train_and_of_nothing_before_it() -> None:

@@ -47,8 +47,7 @@ def test_in_ten_random_orders_nothing_is_to_be_done(several: tuple[Path, dict[st
     for name, text in texts.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     orders = [random.SystemRandom().sample(sorted(texts), len(texts)) for _ in range(ORDERS)]
-    script = Path(__file__).with_name("visits.py")
-    shown = clones.run(folder, "python", str(script), json.dumps(orders), str(tmp_path))
+    shown = clones.run(folder, "python", "-m", "tests.pipeline.snakemake.visits", json.dumps(orders), str(tmp_path))
     visits = json.loads(shown[shown.index('[{"snakemake"') :])
     assert len(visits) == ORDERS * len(texts)
     assert [visit for visit in visits if visit != {"snakemake": [], "dvc": []}] == []

@@ -1,6 +1,6 @@
-"""Run in a clone: `python visits.py ORDERS.json PARAMS_FOLDER`. For each experiment of each order, what the engines want.
+"""What the engines want in each experiment of each order: `python -m tests.pipeline.snakemake.visits ORDERS.json PARAMS_FOLDER`.
 
-DVC is asked in the first order: what it says does not depend on what was visited before, and it takes seconds.
+Runs in a clone. DVC is asked in the first order: what it says does not depend on what was visited before, and it takes seconds.
 """
 
 import json
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from dvc.repo import Repo
+from tests.pipeline.snakemake.planning import opened
 
 from dagrpo.config.schema import read_params
 from dagrpo.pipeline.dvc.file import keep_current
-from dagrpo.pipeline.snakemake.configuration import PARAMS
-from dagrpo.pipeline.snakemake.dag import opened
+from dagrpo.pipeline.override_runs import PARAMS
 
 
 def wanted(text: str, *, ask_dvc: bool) -> dict[str, list[str]]:

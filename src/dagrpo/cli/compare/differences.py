@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagrpo.config.overlay import flat
-from dagrpo.pipeline.changes.code import digests_then
 from dagrpo.pipeline.changes.made import Made, all_made
 from dagrpo.pipeline.record import in_any_experiment
+from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import canonical_json
 
 RUNTIME = "runtime"
@@ -104,7 +104,7 @@ def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[
 
 def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
     each = next((each for each in made if each.stage == stage), None)
-    return None if each is None else digests_then(each.provenance, each.code, each.inputs)
+    return None if each is None else code_recorded(each.provenance, each.code, each.inputs)
 
 
 def as_objects(found: Sequence[Difference], names: Sequence[str]) -> list[dict[str, Any]]:

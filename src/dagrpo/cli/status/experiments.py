@@ -11,9 +11,9 @@ from dagrpo.cli.status.progress import Progress, at_work
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.expected import expected
 from dagrpo.pipeline.changes.made import Made, experiments, named, read_made, stage_and_seed
 from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure
 from dagrpo.pipeline.failure_report import Kind as Ended

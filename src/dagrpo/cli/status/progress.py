@@ -3,8 +3,6 @@
 Those are the step, the reward and the time left.
 """
 
-import binascii
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +11,13 @@ from typing import Any
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.made import named, stage_and_seed
 from dagrpo.pipeline.record import STATES
+from dagrpo.pipeline.snakemake.private import unfinished_outputs
 from dagrpo.utils.checksummed_json import Damaged, read_sealed
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS
 from dagrpo.utils.timings import step_seconds
 
-BEGUN = Path(".snakemake/incomplete")
 DESCRIPTION = "run.json"  # of a training's state
 LOCK_NOTE = "lock.json"
 STEPS_AVERAGED = 10
@@ -83,15 +81,7 @@ def _figures(path: Path) -> dict[str, Any] | None:
 def _begun(experiment: str) -> Iterator[str]:
     """Yield the jobs that Snakemake has noted as begun."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
-    for marker in sorted(BEGUN.glob("*")):
-        path = _decoded(marker.name)
+    for path in unfinished_outputs():
         job = stage_and_seed(path) if path.startswith(starts) else None
         if job is not None:
             yield named(*job, path)
-
-
-def _decoded(name: str) -> str:
-    try:
-        return urlsafe_b64decode(name).decode()
-    except (binascii.Error, UnicodeDecodeError):  # a name of another version of Snakemake
-        return ""

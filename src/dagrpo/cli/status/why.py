@@ -15,7 +15,7 @@ from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.code import changed_lines
 from dagrpo.pipeline.changes.made import Made, all_made, experiments, maker_of, named, stage_and_seed
 from dagrpo.pipeline.changes.today import Today
-from dagrpo.pipeline.damaged import is_noted
+from dagrpo.pipeline.damage import is_noted
 from dagrpo.utils.provenance import TOPS
 
 UNFINISHED = Path(".snakemake/incomplete")

@@ -14,7 +14,7 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.sglang import PREFILL_TOKENS, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment
-from dagrpo.utils.net import LOOPBACK
+from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 HOST = "127.0.0.1"

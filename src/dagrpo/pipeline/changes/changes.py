@@ -9,9 +9,10 @@ from typing import Any
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line, shown
-from dagrpo.pipeline.changes.code import digests_now, digests_then
+from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.made import Made
 from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import digest_of, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
 
@@ -100,7 +101,7 @@ class Changes:
         now = self._code_now(files)
         if digest_of(now) == made.code:
             return
-        before = digests_then(made.provenance, made.code, made.inputs)
+        before = code_recorded(made.provenance, made.code, made.inputs)
         if before is None:
             yield Change(
                 kind=Kind.CODE, name="the code of the stage", before=made.code[:DIGITS], now=digest_of(now)[:DIGITS]

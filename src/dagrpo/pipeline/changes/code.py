@@ -7,16 +7,11 @@ looked for in git, by its digest.
 import difflib
 import hashlib
 import subprocess
-from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
-from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.files import sha256_of
 
-RECORDS = Path(".snakemake/metadata")
-SCRIPT = "workflow/scripts/stage.py"  # of every stage's rule, and of no stage's code
 MOST_VERSIONS = 200  # of a file, that are looked at
 GIT_SECONDS = 20
 
@@ -25,17 +20,6 @@ def digests_now(files: Sequence[str]) -> dict[str, str]:
     """Return the sha256 of each file of code that is there."""
     places = {file: identity.ROOT / file for file in files}
     return {file: sha256_of(place) for file, place in places.items() if place.is_file()}
-
-
-def digests_then(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the files' digests when the stage ran, by Snakemake's record; None if that is missing or of another execution."""
-    try:
-        recorded = read_json(RECORDS / urlsafe_b64encode(str(provenance).encode()).decode())
-        seen = {str(path): digest.removeprefix("sha256:") for path, digest in recorded["input_checksums"].items()}
-    except (OSError, UserError, KeyError, TypeError, AttributeError):
-        return None
-    files = {path: digest for path, digest in seen.items() if path not in inputs and path != SCRIPT}
-    return files if digest_of(files) == code else None
 
 
 def changed_lines(file: str, digest: str) -> list[str]:

@@ -1,30 +1,15 @@
 """The outputs of an execution, by its provenance.json."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dag import seed_of, stage_of
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of, read_execution
-
-SEED = re.compile(r"/runs/seed_(\d+)/")
-STAGES = (  # by what a provenance file is called within an experiment; the first that fits
-    (re.compile(r"^data/[^/]+/[^/]+/"), "prepare"),
-    (re.compile(r"^models/[^/]+/teacher/"), "teacher"),
-    (re.compile(r"^models/"), "model"),
-    (re.compile(r"^results/[^/]+/difficulty/"), "difficulty"),
-    (re.compile(r"^results/[^/]+/report/"), "report"),
-    (re.compile(r"/sft/"), "sft"),
-    (re.compile(r"/initial/"), "convert"),
-    (re.compile(r"/(?:policy|rollouts)/|/metrics\.parquet$"), "train"),
-    (re.compile(r"/exported/"), "export"),
-    (re.compile(r"/completions\."), "sample"),
-    (re.compile(r"/scores\."), "score"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +91,9 @@ def _readable(experiment: str) -> Iterator[Made]:
 
 
 def stage_and_seed(path: str) -> tuple[str, int | None] | None:
-    """Return stage and seed that write a file of the results layout; None for another file."""
-    stage = next((stage for pattern, stage in STAGES if pattern.search(path)), None)
-    seed = SEED.search(path)
-    return None if stage is None else (stage, int(seed.group(1)) if seed else None)
+    """Return stage and seed that write a file of the results layout, or a folder with a slash at its end; else None."""
+    stage = stage_of(path)
+    return None if stage is None else (stage, seed_of(path))
 
 
 def named(stage: str, seed: int | None, path: str) -> str:

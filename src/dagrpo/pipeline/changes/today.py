@@ -7,7 +7,6 @@ experiment. Every other experiment's parameters are taken to be the recorded one
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import OVERRIDE, with_overrides
@@ -15,12 +14,10 @@ from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.made import Made
 from dagrpo.pipeline.jobs import JOBS, code_files, own_params
+from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.record import declared
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.pipeline.trial_runs import try_of
 from dagrpo.utils.yaml_text import read_yaml
-
-PARAMS = Path("params.yaml")
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class Today:
         without_removed = {key: value for key, value in made.overrides.items() if value is not None}
         for overrides in (made.overrides, without_removed):  # null also stands for a key that the try does not have
             params = _overlaid(overrides)
-            if params is not None and try_of(params, self.held).folder == made.experiment:
+            if params is not None and override_run(params, self.held).folder == made.experiment:
                 return params
         return None
 

@@ -16,9 +16,9 @@ from dagrpo.core.escape import sentence
 from dagrpo.pipeline.dvc.cache import store
 from dagrpo.pipeline.dvc.file import CHECK_STAGE
 from dagrpo.pipeline.dvc.lock import write_lock
+from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import RAN, dvc_drives
-from dagrpo.pipeline.snakemake.configuration import PARAMS
-from dagrpo.pipeline.snakemake.reconcile import is_by
+from dagrpo.pipeline.snakemake.reconcile import is_made_by
 from dagrpo.utils.console import say
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import read_json, sha256_of
@@ -74,7 +74,7 @@ def still_current(entry: Path, params: Params) -> list[str]:
         return []
     return (
         [str(Path(output)) for output in ran["outputs"]]
-        if is_by(record, params) and _are_as_recorded(record["inputs"])
+        if is_made_by(record, params) and _are_as_recorded(record["inputs"])
         else []
     )
 

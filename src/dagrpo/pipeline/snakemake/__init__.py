@@ -1,1 +1,1 @@
-"""Snakemake and DVC: their shared parts, and consistency between them."""
+"""Snakemake's side of the pipeline, and its private records."""

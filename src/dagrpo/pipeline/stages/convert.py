@@ -1,6 +1,6 @@
 """Stage convert: Hugging Face layout to the trainer's format."""
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import RUN, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 
@@ -20,4 +20,13 @@ def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=2000, minutes=240)
 
 
-STAGE = Stage(name="convert", work=work, reads=("checkpoint",), selects=("format", "model_format"), needs=needs)
+STAGE = Stage(
+    name="convert",
+    work=work,
+    reads=("checkpoint",),
+    inputs={"source": f"{RUN}/sft/manifest.json"},
+    outputs={"manifest": f"{RUN}/initial/manifest.json", "provenance": f"{RUN}/initial/provenance.json"},
+    label="seed {seed}",
+    selects=("format", "model_format"),
+    needs=needs,
+)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import TRAIN_DATA, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
@@ -59,6 +59,17 @@ STAGE = Stage(
     name="difficulty",
     work=work,
     reads=("difficulty", "rollout", "reward.verifier", "reward.extractor", "reward.verify_seconds"),
+    inputs={
+        "model": "results/{experiment}/runs/seed_{first_seed}/sft/manifest.json",
+        "train": f"{TRAIN_DATA}/train.parquet",
+        "passages": f"{TRAIN_DATA}/passages.parquet",
+    },
+    outputs={
+        "train": "results/{experiment}/difficulty/train.parquet",
+        "pass_rates": "results/{experiment}/difficulty/difficulty.parquet",
+        "provenance": "results/{experiment}/difficulty/provenance.json",
+    },
+    label="pass rates of {train}",
     selects=("verifier", "agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,

@@ -1,6 +1,6 @@
 """Stage export: the trained policy to the Hugging Face layout."""
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import RUN, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 
@@ -20,4 +20,13 @@ def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=2000, minutes=240)
 
 
-STAGE = Stage(name="export", work=work, reads=("checkpoint",), selects=("format", "model_format"), needs=needs)
+STAGE = Stage(
+    name="export",
+    work=work,
+    reads=("checkpoint",),
+    inputs={"policy": f"{RUN}/policy/manifest.json"},
+    outputs={"manifest": f"{RUN}/exported/manifest.json", "provenance": f"{RUN}/exported/provenance.json"},
+    label="seed {seed}",
+    selects=("format", "model_format"),
+    needs=needs,
+)

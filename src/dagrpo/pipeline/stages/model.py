@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 
@@ -29,4 +29,13 @@ def reusable(params: Mapping[str, Any]) -> bool:
     return bool(params["model"]["source"] != "gguf")
 
 
-STAGE = Stage(name="model", work=work, reads=("model",), selects=("fresh_tool",), needs=needs, reusable=reusable)
+STAGE = Stage(
+    name="model",
+    work=work,
+    reads=("model",),
+    outputs={"manifest": MODEL, "provenance": "models/{experiment}/{model}/provenance.json"},
+    label="{model}",
+    selects=("fresh_tool",),
+    needs=needs,
+    reusable=reusable,
+)

@@ -6,7 +6,7 @@ The task is the name of the card's folder.
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.declaration import DATA, MODEL, Job, Stage
 
 
 def work(job: Job) -> None:
@@ -41,6 +41,13 @@ STAGE = Stage(
     name="prepare",
     work=work,
     reads=("data", "experiment.evaluate", "experiment.train", "rollout.chat", "rollout.tools"),
+    inputs={"model": MODEL},
+    outputs={
+        **{name: f"{DATA}/{name}.parquet" for name in ("train", "validation", "test", "dropped", "passages")},
+        "card": f"{DATA}/card.json",
+        "provenance": f"{DATA}/provenance.json",
+    },
+    label="{task}",
     selects=("task", "verifier", "tool"),
     reusable=reusable,
 )

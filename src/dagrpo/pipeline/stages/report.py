@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, EVALUATION, MODEL, RUN, Job, Stage
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 TOKENIZER = "tokenizer.json"
+PAGE = "results/{experiment}/report"
+FIGURES = f"{PAGE}/figures"
+BOTH_KINDS = ("reward_distribution", "completion_length", "logprob_difference")
 
 
 def work(job: Job) -> None:
@@ -67,6 +73,12 @@ def _tokenizer(models: Sequence[Path]) -> Path | None:
     return None
 
 
+def splits(params: "Params", experiment: str) -> list[str]:
+    """List the splits in which the report finds kinds and pictures of problems."""
+    tests = [f"data/{experiment}/{task}/test.parquet" for task in params.experiment.evaluate]
+    return [*tests, f"results/{experiment}/difficulty/train.parquet"]
+
+
 def reusable(params: Mapping[str, Any]) -> bool:
     """Return False: the page names its experiment."""
     return False
@@ -76,6 +88,37 @@ STAGE = Stage(
     name="report",
     work=work,
     reads=("report", "experiment.seeds", "experiment.evaluate", "experiment.tasks"),
+    inputs={
+        "scores": f"{EVALUATION}/scores.parquet",
+        "summaries": f"{EVALUATION}/scores.json",
+        "metrics": f"{RUN}/metrics.parquet",
+        "rollouts": f"{RUN}/rollouts/manifest.json",
+        "held_out": f"{RUN}/held_out.parquet",
+        "lineage": EARLIER_PROVENANCE,
+        "splits": splits,
+        "model": MODEL,
+    },
+    outputs={
+        "html": f"{PAGE}/report.html",
+        "summary": f"{PAGE}/summary.md",
+        "metrics": f"{PAGE}/metrics.json",
+        "scores": f"{PAGE}/scores.csv",
+        "curves": f"{PAGE}/curves.csv",
+        "learning_curve": f"{FIGURES}/learning_curve.png",
+        "base_vs_trained": f"{FIGURES}/base_vs_trained.png",
+        "figures": (
+            f"{FIGURES}/learning_curve.svg",
+            f"{FIGURES}/base_vs_trained.svg",
+            *(f"{FIGURES}/{name}.{kind}" for name in BOTH_KINDS for kind in ("png", "svg")),
+        ),
+        "provenance": f"{PAGE}/provenance.json",
+    },
+    pages={
+        "html": "the whole report",
+        "summary": "the table of scores",
+        "learning_curve": "learning curve",
+        "base_vs_trained": "base against trained",
+    },
     metrics=("metrics",),
     reusable=reusable,
 )

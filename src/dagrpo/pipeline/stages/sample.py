@@ -1,6 +1,6 @@
 """Stage sample: a checkpoint completes every problem of a test split."""
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import DATA, EVALUATION, RUN, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 
@@ -13,7 +13,7 @@ def work(job: Job) -> None:
     from dagrpo.rollout.config import conversation_of
     from dagrpo.rollout.table import sighted
     from dagrpo.utils.console import summary
-    from dagrpo.utils.files import write_parquet
+    from dagrpo.utils.tables import write_parquet
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(
@@ -57,6 +57,16 @@ STAGE = Stage(
         "rollout.head_dtype",
         "rollout.deterministic",
     ),
+    inputs={
+        "model": f"{RUN}/{{checkpoint}}/manifest.json",
+        "test": f"{DATA}/test.parquet",
+        "passages": f"{DATA}/passages.parquet",
+    },
+    outputs={
+        "completions": f"{EVALUATION}/completions.parquet",
+        "provenance": f"{EVALUATION}/completions.provenance.json",
+    },
+    label="{policy} policy on {task}, seed {seed}",
     selects=("agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,

@@ -1,6 +1,6 @@
 """Stage score: grade completions and summarise them with intervals."""
 
-from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.declaration import EVALUATION, Job, Stage
 
 
 def work(job: Job) -> None:
@@ -10,7 +10,8 @@ def work(job: Job) -> None:
     from dagrpo.evaluation.outcomes import label_of
     from dagrpo.evaluation.scoring import rows_to_show, score
     from dagrpo.utils.console import summary
-    from dagrpo.utils.files import write_json, write_parquet
+    from dagrpo.utils.files import write_json
+    from dagrpo.utils.tables import write_parquet
 
     scores, result = score(job.input("completions"), job.section(Scoring, "evaluation.scoring"))
     oracle = get_task(result["task"]).oracle
@@ -20,4 +21,16 @@ def work(job: Job) -> None:
     summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))
 
 
-STAGE = Stage(name="score", work=work, reads=("evaluation.scoring",), selects=("task", "verifier"))
+STAGE = Stage(
+    name="score",
+    work=work,
+    reads=("evaluation.scoring",),
+    inputs={"completions": f"{EVALUATION}/completions.parquet"},
+    outputs={
+        "scores": f"{EVALUATION}/scores.parquet",
+        "summary": f"{EVALUATION}/scores.json",
+        "provenance": f"{EVALUATION}/scores.provenance.json",
+    },
+    label="{policy} policy on {task}, seed {seed}",
+    selects=("task", "verifier"),
+)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import MODEL, RUN, TRAIN_DATA, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 
@@ -61,6 +61,9 @@ STAGE = Stage(
     name="sft",
     work=work,
     reads=("sft", "rollout.chat", "rollout.deterministic", "rollout.tools"),
+    inputs={"model": MODEL, "train": f"{TRAIN_DATA}/train.parquet"},
+    outputs={"manifest": f"{RUN}/sft/manifest.json", "provenance": f"{RUN}/sft/provenance.json"},
+    label="seed {seed}",
     selects=("model_format", "chat", "tool"),
     extends=("sft.steps",),
     needs=needs,

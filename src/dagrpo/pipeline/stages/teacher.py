@@ -1,7 +1,15 @@
 """Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from."""
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.utils.manifest import MANIFEST
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the teacher reads is the stage train's
 
@@ -24,6 +32,23 @@ def work(job: Job) -> None:
     summary(f"teacher: {params.source}", lines)
 
 
+def source(params: "Params", experiment: str) -> list[str]:
+    """Return the manifest of the checkpoint that algorithm.teacher names; [] if it names none."""
+    folder = params.algorithm.teacher.folder
+    return [] if folder is None else [str(Path(folder, MANIFEST))]
+
+
+def require_source(params: "Params") -> None:
+    """Raise UserError if the checkpoint that algorithm.teacher names is missing."""
+    for manifest in source(params, ""):
+        if not Path(manifest).is_file():
+            raise UserError(
+                f"algorithm.teacher.folder is {Path(manifest).parent}, which has no {MANIFEST}: name a checkpoint that a stage has "
+                "made, such as results/<another experiment>/runs/seed_0/exported, or make one of a folder of your own with "
+                "`dagrpo convert FOLDER NEW --to hf`."
+            )
+
+
 def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=4000)
 
@@ -32,6 +57,11 @@ STAGE = Stage(
     name="teacher",
     work=work,
     reads=(*(f"algorithm.teacher.{key}" for key in OWN_KEYS), "model.max_pixels"),
+    inputs={"model": MODEL, "source": source},
+    outputs={
+        "manifest": "models/{experiment}/teacher/manifest.json",
+        "provenance": "models/{experiment}/teacher/provenance.json",
+    },
     selects=("model_format",),
     needs=needs,
 )

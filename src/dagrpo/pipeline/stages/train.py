@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import Job, Needs, Stage
+from dagrpo.pipeline.declaration import RUN, TRAIN_DATA, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
     from dagrpo.trainer.run import HeldOutSplits, TrainingRun
 
 ABOUT_TURNS = {
@@ -141,6 +142,13 @@ def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[st
     ]
 
 
+def held_out_data(params: "Params", experiment: str) -> list[str]:
+    """List the files of the held-out problems that training answers; [] if training.evaluate_every asks for none."""
+    tasks = params.experiment.evaluate if params.training.evaluate_every else []
+    names = ("validation", "test", "passages")
+    return [f"data/{experiment}/{task}/{name}.parquet" for task in tasks for name in names]
+
+
 def needs(runtime: Runtime) -> Needs:
     engine, threads = runtime.engine, runtime.training.all_threads
     policy = max(runtime.training.processes, runtime.teacher.tensor_parallel)  # a teacher's server shares its GPUs
@@ -156,6 +164,21 @@ STAGE = Stage(
     name="train",
     work=work,
     reads=("rollout", "reward", "algorithm", "training"),
+    inputs={
+        "initial": f"{RUN}/initial/manifest.json",
+        "train": "results/{experiment}/difficulty/train.parquet",
+        "passages": f"{TRAIN_DATA}/passages.parquet",
+        "teacher": "models/{experiment}/teacher/manifest.json",
+        "held_out": held_out_data,
+    },
+    outputs={
+        "policy": f"{RUN}/policy/manifest.json",
+        "metrics": f"{RUN}/metrics.parquet",
+        "rollouts": f"{RUN}/rollouts/manifest.json",
+        "held_out": f"{RUN}/held_out.parquet",
+        "provenance": f"{RUN}/policy/provenance.json",
+    },
+    label="seed {seed}",
     selects=(
         "loss",
         "advantage",

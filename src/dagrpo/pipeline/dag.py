@@ -1,0 +1,207 @@
+"""Jobs of an experiment, computed from the stages' declarations alone."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from graphlib import TopologicalSorter
+from itertools import product
+from pathlib import Path
+
+from dagrpo.config.schema import Params
+from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, POLICIES, Files, Paths, Stage
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.manifest import MANIFEST
+
+WILDCARDS = ("experiment", "model", "seed", "task", "policy")  # in the order of a job's name
+PROVENANCE_OUTPUT = "provenance"
+SEED = re.compile(r"/runs/seed_(\d+)/")
+_NAME = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """One job of an experiment: its stage, the values of its wildcards, and its files by name."""
+
+    stage: str
+    wildcards: Mapping[str, str]
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, tuple[str, ...]]
+
+    @property
+    def provenance(self) -> str:
+        """Return the path of the record that the job writes beside its outputs."""
+        return self.outputs[PROVENANCE_OUTPUT][0]
+
+    @property
+    def files(self) -> list[str]:
+        """List all outputs."""
+        return [path for paths in self.outputs.values() for path in paths]
+
+
+def planned_jobs(params: Params, experiment: str) -> list[PlannedJob]:
+    """List the jobs of an experiment in the order in which they run.
+
+    `experiment` names its folders: an override run has others than the experiment of its parameters.
+    """
+    return [job for stage in in_order() for job in _jobs_of(stage, params, experiment)]
+
+
+def _jobs_of(stage: Stage, params: Params, experiment: str) -> Iterator[PlannedJob]:
+    names, outputs = wildcards_of(stage), patterns_of(stage.outputs)
+    values = wildcard_values(params, experiment, names)
+    for chosen in product(*(values[name] for name in names)):
+        own = dict(zip(names, chosen, strict=True))
+        yield PlannedJob(
+            stage=stage.name,
+            wildcards=own,
+            inputs={name: tuple(input_paths(stage, name, params, own)) for name in stage.inputs},
+            outputs={name: tuple(path.format(**own) for path in paths) for name, paths in outputs.items()},
+        )
+
+
+def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str, str]) -> list[str]:
+    """List the paths of one named input of a job. `wildcards`: those of the job's outputs."""
+    given, experiment = stage.inputs[name], wildcards["experiment"]
+    if callable(given):
+        return list(given(params, experiment))
+    fixed = dict(wildcards) | {"train": params.experiment.train, "first_seed": str(params.experiment.seeds[0])}
+    fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if "policy" in wildcards else {}
+    return [path for pattern in input_patterns(stage)[name] for path in _over_all(pattern, params, fixed)]
+
+
+def _over_all(pattern: str, params: Params, fixed: Mapping[str, str]) -> Iterator[str]:
+    """Yield a pattern's paths: one for each value of the wildcards that `fixed` lacks."""
+    free = [name for name in names_in(pattern) if name not in fixed]
+    values = wildcard_values(params, fixed["experiment"], ["seed", *free])
+    for chosen in product(*(values[name] for name in free)):
+        yield pattern.format(**fixed, **dict(zip(free, chosen, strict=True)))
+
+
+def wildcard_values(params: Params, experiment: str, names: Collection[str]) -> dict[str, Sequence[str]]:
+    """Return every value of each wildcard. A task beside a seed is evaluated; without a seed it may be the training task alone."""
+    chosen = params.experiment
+    return {
+        "experiment": [experiment],
+        "model": [params.model.name],
+        "seed": [str(seed) for seed in chosen.seeds],
+        "task": chosen.evaluate if "seed" in names else chosen.tasks,
+        "policy": list(POLICIES),
+    }
+
+
+def names_in(pattern: str) -> list[str]:
+    """List the names in braces in a pattern, each once."""
+    return list(dict.fromkeys(_NAME.findall(pattern)))
+
+
+def wildcards_of(stage: Stage) -> list[str]:
+    """List the wildcards of a stage's outputs."""
+    found = {name for paths in patterns_of(stage.outputs).values() for path in paths for name in names_in(path)}
+    return [name for name in WILDCARDS if name in found]
+
+
+def patterns_of(files: Mapping[str, Paths | Files]) -> dict[str, tuple[str, ...]]:
+    """Return the patterns of inputs or outputs by name, without those that are functions of the parameters."""
+    return {name: (paths,) if isinstance(paths, str) else paths for name, paths in files.items() if not callable(paths)}
+
+
+def input_patterns(stage: Stage) -> dict[str, tuple[str, ...]]:
+    """Return the patterns of a stage's inputs by name, with those that EARLIER_PROVENANCE stands for."""
+    patterns = patterns_of(stage.inputs)
+    for name, paths in patterns.items():
+        if paths == (EARLIER_PROVENANCE,):
+            later = {stage.name, *_stages_after(stage.name)}
+            earlier = [other for name, other in sorted(all_stages().items()) if name not in later]
+            patterns[name] = tuple(str(other.outputs[PROVENANCE_OUTPUT]) for other in earlier)
+    return patterns
+
+
+@cache
+def in_order() -> tuple[Stage, ...]:
+    """List all stages, each after those whose outputs it reads."""
+    makers = {name: sorted(_makers(input_patterns(stage))) for name, stage in sorted(all_stages().items())}
+    return tuple(all_stages()[name] for name in TopologicalSorter(makers).static_order())
+
+
+def _stages_after(name: str) -> set[str]:
+    """Return the stages that read an output of this one, directly or through others."""
+    after = {stage.name for stage in all_stages().values() if name in _makers(patterns_of(stage.inputs))}
+    return after.union(*(_stages_after(each) for each in after))
+
+
+def _makers(inputs: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the stages that make inputs given as patterns: {checkpoint} stands for each of its values."""
+    read = [
+        path.replace("{checkpoint}", each) for paths in inputs.values() for path in paths for each in POLICIES.values()
+    ]
+    return {maker.name for path in read if (maker := maker_of(path)) is not None}
+
+
+def maker_of(path: str) -> Stage | None:
+    """Return the stage that makes a path, or a pattern of paths; None if none does."""
+    found = stage_of(_NAME.sub("0", path))
+    return None if found is None else all_stages()[found]
+
+
+def stage_of(path: str) -> str | None:
+    """Return the name of the stage that writes a path of the results layout, a file in a checkpoint's folder, or a folder.
+
+    A folder ends with a slash. None if no stage writes the path.
+    """
+    if path.endswith("/"):
+        path = next((pattern for pattern, _ in _patterns() if expression(_parent(pattern)).fullmatch(path[:-1])), path)
+    return next((name for pattern, name in _patterns() if _expression(pattern).fullmatch(path)), None)
+
+
+def seed_of(path: str) -> int | None:
+    """Return the seed in a path of a seed's results; None for any other path."""
+    found = SEED.search(path)
+    return int(found.group(1)) if found else None
+
+
+@cache
+def _patterns() -> tuple[tuple[str, str], ...]:
+    """Return the pattern of each output, with its stage: those with fewer wildcards first, as teacher's before model's."""
+    every = [
+        (path, stage.name)
+        for stage in all_stages().values()
+        for paths in patterns_of(stage.outputs).values()
+        for path in paths
+    ]
+    return tuple(sorted(every, key=lambda each: (len(names_in(each[0])), each)))
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    is_folder = pattern.endswith(f"/{MANIFEST}")
+    return expression(_parent(pattern), below=True) if is_folder else expression(pattern)
+
+
+@cache
+def expression(pattern: str, *, below: bool = False) -> re.Pattern[str]:
+    """Return the regular expression of a pattern's paths; `below`: also of all that is below them."""
+    text = r"[^/]+".join(re.escape(part) for part in _NAME.split(pattern)[::2])
+    return re.compile(f"{text}(/.*)?" if below else text)
+
+
+def _parent(pattern: str) -> str:
+    return pattern.rpartition("/")[0]
+
+
+def all_files(jobs: Iterable[PlannedJob]) -> list[str]:
+    """List the outputs of jobs."""
+    return [path for job in jobs for path in job.files]
+
+
+def log_of(stage: Stage) -> str:
+    """Return the pattern of a stage's log: `logs/{experiment}/seed_{seed}/sample_{task}_{policy}`, without a suffix."""
+    names = wildcards_of(stage)
+    folder = "logs/{experiment}/seed_{seed}" if "seed" in names else "logs/{experiment}"
+    own = [f"{{{name}}}" for name in names if name not in ("experiment", "seed")]
+    return f"{folder}/{'_'.join([stage.name, *own])}"
+
+
+def expected(params: Params, experiment: str) -> list[Path]:
+    """Return the provenance files of a complete experiment, in the order of the pipeline."""
+    return [Path(job.provenance) for job in planned_jobs(params, experiment)]

@@ -1,0 +1,34 @@
+"""Override runs: parameters that params.yaml lacks, such as `--config training__steps=3`.
+
+An override run has its own folders, `data|models|results|logs/<name>~<digest>/`, so that it never touches the experiment's
+outputs. DVC does not record it. The digest is that of all its parameters, so the same override run resumes where it stopped.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.config.configuration import configuration_digest
+from dagrpo.config.overlay import flat
+from dagrpo.config.schema import Params
+from dagrpo.tracking.variations import TRY
+
+PARAMS = Path("params.yaml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverrideRun:
+    """The differences of a run from the experiment of params.yaml, except section runtime, which changes no result."""
+
+    folder: str  # name of the experiment, or <name>~<digest>
+    overrides: Mapping[str, Any]  # by dotted key; empty for the experiment itself
+
+
+def override_run(params: Params, file: Params) -> OverrideRun:
+    """Compare a run's parameters with those of params.yaml."""
+    own, other = (flat(each.model_dump(exclude={"runtime"})) for each in (params, file))
+    overrides = {key: value for key, value in own.items() if key not in other or other[key] != value}
+    overrides |= {key: None for key in other if key not in own}
+    name = params.experiment.name
+    return OverrideRun(folder=f"{name}{TRY}{configuration_digest(params)}" if overrides else name, overrides=overrides)

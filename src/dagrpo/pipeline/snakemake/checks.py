@@ -1,0 +1,115 @@
+"""Checks before jobs are planned, with errors that Snakemake shows."""
+
+import os
+import pwd
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+from snakemake.exceptions import WorkflowError
+
+from dagrpo.config.overlay import with_overrides
+from dagrpo.config.schema import Params, read_params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.override_runs import PARAMS, override_run
+from dagrpo.pipeline.runner import dvc_drives
+from dagrpo.pipeline.snakemake.private import options
+from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.tracking.variations import TRY
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.provenance import PROVENANCE, TOPS
+from dagrpo.utils.yaml_text import read_yaml
+
+WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
+T = TypeVar("T")
+
+
+class Refusal(WorkflowError):  # type: ignore[misc]  # Snakemake has no types
+    """A user's mistake found while the Snakefile is read. The screen recognises it by this name and shows its message alone."""
+
+
+def refused(check: Callable[[], T]) -> T:
+    """Return the result of `check`; raise Refusal, with which Snakemake ends, for an error that the user can fix."""
+    try:
+        return check()
+    except (UserError, OSError) as error:
+        sentence = sentence_of(error)
+        if sentence is None:
+            raise
+    raise Refusal(sentence)
+
+
+def require_project() -> None:
+    """Raise Refusal if params.yaml is missing or not YAML, or a folder cannot be written to."""
+    refused(lambda: read_yaml(PARAMS))
+    refused(lambda: require_writable(Path.cwd()))
+
+
+def checked(config: Mapping[str, Any]) -> Params:
+    """Return params.yaml overlaid with --config and --configfile, checked against the schema and the tasks."""
+    source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
+    return refused(lambda: parse_with_tasks(with_overrides(config), source))
+
+
+def require_writable(root: Path) -> None:
+    """Raise UserError if a folder of the project exists and cannot be written to by this user."""
+    for folder in (root / name for name in WRITTEN):
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{folder} cannot be written to by you ({_user(os.geteuid())}); it belongs to {_user(folder.stat().st_uid)}: "
+                "work in a copy of your own (`git clone`), or have its owner or its permissions changed."
+            )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # in a container, a user need not have a name
+        return f"user {number}"
+
+
+def require_own_targets(folder: str) -> None:
+    """Raise UserError for a target that belongs to another experiment than this run's parameters."""
+    given = options()
+    for target in given.targets if given is not None and "DVC_STAGE" not in os.environ else ():
+        top, *inner = PurePath(target).parts or ("",)
+        if top not in TOPS or not inner or inner[0] == folder:
+            continue
+        own = PurePath(top, folder, *inner[1:])
+        if TRY in folder and inner[0] == folder.partition(TRY)[0]:
+            raise UserError(f"{target} is not made with overrides: the path of this override run is {own}.")
+        raise UserError(
+            f"{target} belongs to the experiment {inner[0]}, and this run is of {folder}: write that one's parameters to "
+            f"params.yaml (`dagrpo use`), or ask for {own}."
+        )
+
+
+def require_mirror(params: Params, folder: str) -> None:
+    """Raise UserError if data of an experiment is still to be prepared, from a mirror that is missing."""
+    mirror, records = params.data.mirror, (Path("data", folder, task, PROVENANCE) for task in params.experiment.tasks)
+    if mirror is not None and not Path(mirror).is_dir() and not all(record.exists() for record in records):
+        raise UserError(
+            f"data.mirror is {mirror}, which is not a folder on this machine: correct it, or set it to null to use the hub."
+        )
+
+
+def require_possible_weights_folder(params: Params) -> None:
+    """Raise UserError if the folder for weights on their way to the engine cannot be made."""
+    given = params.runtime.engine.weights_folder
+    if given is None:
+        return
+    folder = Path(given).absolute()
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(
+            f"runtime.engine.weights_folder is {given}, which cannot be made or written to, as {existing} is no folder that you may write "
+            "to: name another folder, or null."
+        )
+
+
+def require_unedited(params: Params) -> None:
+    """Raise UserError if params.yaml was edited while DVC drives: DVC would record the result as made by the edited file."""
+    if dvc_drives() and override_run(params, read_params(PARAMS)).overrides:
+        raise UserError(
+            f"{PARAMS} was edited while this stage ran: what it made is not recorded. Run `dvc repro` again."
+        )

@@ -1,0 +1,149 @@
+"""Private parts of Snakemake that the pipeline uses, tested with 9.27.1.
+
+After DVC has restored an output, Snakemake has nothing to do only if its own records say so, and it has no interface to them.
+tests/pipeline/snakemake/test_private.py fails if the format of a record, the name of its file, or an option changes.
+"""
+
+import binascii
+import sys
+from argparse import Namespace
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_json, read_text, write_json
+from dagrpo.utils.provenance import TOPS
+
+RECORDS = Path(".snakemake/metadata")  # a file of JSON for each output: how it was made
+UNFINISHED = Path(".snakemake/incomplete")  # a file for each output of a job that has begun and not ended
+LOCKS = Path(".snakemake/locks")
+FORMAT = 6  # of a record
+LONGEST_NAME = 254  # characters of a file's name; the rest of a longer one is in folders
+# Options that ask for information or maintenance: no job is run.
+WITHOUT_JOBS = (
+    "archive",
+    "cleanup_metadata",
+    "cleanup_shadow",
+    "containerize",
+    "d3dag",
+    "dag",
+    "delete_all_output",
+    "delete_temp_output",
+    "detailed_summary",
+    "dryrun",
+    "export_cwl",
+    "filegraph",
+    "generate_unit_tests",
+    "lint",
+    "list_changes",
+    "list_rules",
+    "list_target_rules",
+    "list_untracked",
+    "print_compilation",
+    "report",
+    "rulegraph",
+    "summary",
+    "unlock",
+)
+
+
+def recorded_job(output: Path) -> str | None:
+    """Return the name of the parameters' file in Snakemake's record of an output; None without a record."""
+    params = _record(output).get("params") or [""]
+    return Path(str(params[0]).strip("'")).stem or None
+
+
+def recorded_digests(output: Path) -> dict[str, str] | None:
+    """Return the sha256 of each input by Snakemake's record of an output; None without a record."""
+    digests = _record(output).get("input_checksums")
+    if not isinstance(digests, dict):
+        return None
+    return {str(path): str(digest).removeprefix("sha256:") for path, digest in digests.items()}
+
+
+def is_unfinished(output: Path) -> bool:
+    """Return True if the job of an output has begun and not ended: its run was killed, or is at work."""
+    return _file(UNFINISHED, output).exists()
+
+
+def record_finished(output: Path, stage: str, job_file: str, digests: Mapping[str, str]) -> None:
+    """Record for Snakemake that an output is made with a file of parameters, from inputs with these sha256.
+
+    Without the set of inputs, command and environment, which Snakemake then does not compare: the parameters' file names them.
+    """
+    moment = output.stat().st_mtime
+    record = {
+        "record_format_version": FORMAT,
+        "incomplete": False,
+        "rule": stage,
+        "params": [repr(job_file)],
+        "input_checksums": {path: f"sha256:{digest}" for path, digest in digests.items()},
+        "starttime": moment,
+        "endtime": moment,
+    }
+    UNFINISHED.mkdir(
+        parents=True, exist_ok=True
+    )  # without it Snakemake takes the records for those of an older version
+    write_json(_file(RECORDS, output), record)
+    _file(UNFINISHED, output).unlink(missing_ok=True)
+
+
+def record_unfinished(output: Path) -> None:
+    """Record for Snakemake that the job of an output has not ended, so that it runs again."""
+    write_json(_file(UNFINISHED, output), {"external_jobid": None})
+
+
+def unfinished_outputs() -> Iterator[str]:
+    """Yield the outputs of jobs that have begun and not ended."""
+    for marker in sorted(UNFINISHED.glob("*")):
+        try:
+            yield urlsafe_b64decode(marker.name).decode()
+        except (binascii.Error, UnicodeDecodeError):  # a part of a longer name
+            continue
+
+
+def locks_of(experiment: str) -> list[Path]:
+    """List Snakemake's own locks that name files of an experiment: a killed run leaves them."""
+    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
+    return [lock for lock in sorted(LOCKS.glob("*.lock")) if _names_any(lock, starts)]
+
+
+def _names_any(lock: Path, starts: tuple[str, ...]) -> bool:
+    try:
+        return any(line.startswith(starts) for line in read_text(lock, "").splitlines())
+    except UserError:  # its owner has just ended
+        return False
+
+
+def _record(output: Path) -> dict[str, Any]:
+    try:
+        record = read_json(_file(RECORDS, output))
+    except (OSError, UserError):  # missing or damaged
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _file(folder: Path, output: Path) -> Path:
+    name = urlsafe_b64encode(str(output).encode()).decode()
+    parts = [name[start : start + LONGEST_NAME] for start in range(0, len(name), LONGEST_NAME)]
+    return folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
+
+
+@lru_cache
+def options() -> Namespace | None:
+    """Parse Snakemake's command line; None if its API is used instead."""
+    from snakemake.cli import get_argument_parser
+
+    program = Path(sys.argv[0])
+    if program.name != "snakemake" and program.parts[-2:] != ("snakemake", "__main__.py"):  # python -m snakemake
+        return None
+    return get_argument_parser().parse_args(sys.argv[1:])  # type: ignore[no-any-return]
+
+
+def runs_jobs() -> bool:
+    """Return True if this is a `snakemake` command that may run jobs."""
+    given = options()
+    return given is not None and not any(getattr(given, name, None) for name in WITHOUT_JOBS)

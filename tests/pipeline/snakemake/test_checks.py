@@ -1,0 +1,120 @@
+"""A project that one may not write to is refused in a sentence, before any work."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.override_runs import PARAMS
+from dagrpo.pipeline.snakemake.checks import (
+    require_mirror,
+    require_possible_weights_folder,
+    require_unedited,
+    require_writable,
+)
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def project() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    folder = Path(tempfile.mkdtemp())
+    for path in (folder, folder / "results"):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _sentence(act: Callable[[], None]) -> str:
+    """What somebody is told who is not root and owns no file here; empty where nothing is said."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            act()
+        except UserError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as told:
+        return told.read()
+
+
+@pytest.mark.parametrize("name", [".", "results"])
+def test_a_folder_that_one_may_not_write_to_is_named_with_its_owner(project: Path, name: str) -> None:
+    project.chmod(0o777)
+    (project / name).chmod(0o555)
+    told = _sentence(lambda: require_writable(project))
+    assert told.startswith(f"{project / name} cannot be written to by you (")
+    assert f"it belongs to {(project / name).owner()}: work in a copy of your own" in told
+    (project / name).chmod(0o755)
+
+
+def test_a_project_of_ones_own_is_not_refused(project: Path) -> None:
+    for path in (project, project / "results"):
+        path.chmod(0o777)
+    assert _sentence(lambda: require_writable(project)) == ""
+
+
+def test_a_state_folder_on_another_disk_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large/jobs").mkdir(parents=True)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    Path(".state").symlink_to(tmp_path / "large")
+    require_writable(Path.cwd())
+
+
+def test_a_mirror_that_is_missing_is_refused_until_the_data_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = parse({"data": {"mirror": "/nowhere"}})
+    with pytest.raises(UserError, match="is /nowhere, which is not a folder on this machine"):
+        require_mirror(params, "e")
+    require_mirror(parse({"data": {"mirror": str(tmp_path)}}), "e")
+    Path("data/e/arithmetic").mkdir(parents=True)
+    Path("data/e/arithmetic/provenance.json").touch()
+    require_mirror(params, "e")
+
+
+def test_a_folder_for_weights_that_cannot_be_made_is_refused(project: Path) -> None:
+    inner = project / "results/some/where"
+    params = parse({"runtime": {"engine": {"weights_folder": str(inner)}}})
+    told = _sentence(lambda: require_possible_weights_folder(params))
+    assert told.startswith(
+        f"runtime.engine.weights_folder is {inner}, which cannot be made or written to, as {project}/results"
+    )
+    (project / "results").chmod(0o777)
+    assert _sentence(lambda: require_possible_weights_folder(params)) == ""
+    assert not inner.exists()
+    (project / "results/some").touch()
+    assert f"as {project}/results/some is no folder" in _sentence(lambda: require_possible_weights_folder(params))
+
+
+def test_a_params_yaml_that_was_edited_while_dvc_ran_a_stage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "prepare@tiny-arithmetic")
+    PARAMS.write_text(params_yaml(Params()))
+    require_unedited(Params())
+    require_unedited(parse({"runtime": {"training": {"micro_batch_size": 1}}}))
+    PARAMS.write_text(params_yaml(parse({"training": {"steps": 7}})))
+    with pytest.raises(UserError, match=r"params.yaml was edited while this stage ran: what it made is not recorded"):
+        require_unedited(Params())
+    monkeypatch.delenv("DVC_STAGE")
+    require_unedited(Params())

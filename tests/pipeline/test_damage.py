@@ -1,0 +1,115 @@
+"""A stage whose input is damaged says so, whatever failed first, and notes what is to be made anew."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tests.pipeline.running import without_open_logs
+
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.damage import NOTES, forget_damage, is_noted
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.utils.failures import MISTAKE
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.manifest import entry_of
+
+FOLDER = Path("models/e/m")
+SHARD, MANIFEST, PROVENANCE = (FOLDER / name for name in ("weights.bin", "manifest.json", "provenance.json"))
+
+
+@pytest.fixture(autouse=True)
+def _a_model_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+    FOLDER.mkdir(parents=True)
+    SHARD.write_text("weights")
+    write_json(MANIFEST, {"files": {SHARD.name: asdict(entry_of(SHARD))}})
+    write_json(PROVENANCE, {"outputs": {str(MANIFEST): sha256_of(MANIFEST)}})
+    with without_open_logs():
+        yield
+
+
+def _run(error: Exception | None) -> None:
+    def work(job: Job) -> None:
+        if error is not None:
+            raise error
+        job.output("result").write_text("made")
+
+    write_json(Path("job.json"), {"stage": "probe", "params": {}, "code": []})
+    write_json(Path("runtime.json"), Runtime().model_dump())
+    own = ["--job=job.json", "--runtime=runtime.json", "--experiment=e", "--log=logs/x.log"]
+    files = [f"--input=model={MANIFEST}", "--output=result=result.txt", "--output=provenance=provenance.json"]
+    runner.run(Stage(name="probe", work=work, reads=()), runner.parse([*own, *files]))
+
+
+ERRORS = [UserError("cannot read it"), KeyError("tensor"), TransientError("the server died"), OSError("short read")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_the_damaged_file_is_named_whatever_failed(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagrpo.pipeline.record.LARGEST_TO_COMPARE", 3)
+    SHARD.write_text("weighty")
+    with pytest.raises(SystemExit) as end:
+        _run(error)
+    assert end.value.code == MISTAKE, "started again by itself it would fail again"
+    said = capsys.readouterr().err
+    assert f"{SHARD} is damaged, or was changed after it was made ({PROVENANCE} says so): started again" in said
+    assert repr(error) in Path("logs/x.log").read_text() or str(error) in Path("logs/x.log").read_text()
+
+
+@pytest.mark.parametrize("content", [None, "weighty", "weights and more", ""])
+def test_it_is_noted_until_somebody_knows(content: str | None) -> None:
+    SHARD.unlink()
+    if content is not None:
+        SHARD.write_text(content)
+        os.utime(SHARD, (1.0, 1.0))
+    with pytest.raises(SystemExit):
+        _run(UserError("cannot read it"))
+    assert is_noted("e", PROVENANCE)
+    assert not is_noted("other", PROVENANCE)
+    assert content is None or SHARD.stat().st_mtime > 1.0, "DVC takes a file of the same time and size for the same"
+    forget_damage("e")
+    assert not is_noted("e", PROVENANCE)
+
+
+MANIFESTS = ["{}", "not JSON", '{"files": {"../../secret": {"sha256": "0"}}}']
+
+
+@pytest.mark.parametrize(("file", "content"), [*((MANIFEST, content) for content in MANIFESTS), (SHARD, "weighty")])
+def test_damage_is_found_before_the_work(file: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        _run(None)
+    assert f"{file} is damaged" in capsys.readouterr().err
+    assert not Path("result.txt").exists()
+
+
+def test_large_files_of_a_checkpoint_are_left_to_whoever_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagrpo.pipeline.record.LARGEST_TO_COMPARE", 3)
+    SHARD.write_text("weighty")
+    _run(None)
+
+
+def test_where_all_inputs_are_whole_the_stage_says_what_it_has_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _run(UserError("cannot read it"))
+    assert "probe: cannot read it\n" in capsys.readouterr().err
+    assert not NOTES.exists()
+
+
+def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(path: Path, value: object) -> None:
+        raise OSError("full")
+
+    SHARD.write_text("weighty")
+    monkeypatch.setattr("dagrpo.pipeline.damage.write_json", full)
+    with pytest.raises(SystemExit):
+        _run(UserError("cannot read it"))
+    assert f"{SHARD} is damaged" in capsys.readouterr().err

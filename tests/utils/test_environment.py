@@ -1,0 +1,92 @@
+"""What a stage runs in, as tags; and whether its process still runs."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dagrpo.utils.environment import environment_tags
+from dagrpo.utils.process import Process
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    return subprocess.run(
+        ("git", *identity, *arguments), cwd=root, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_the_commit_and_whether_the_tree_differs_from_it_are_tags(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-qm", "one")
+    clean = environment_tags(tmp_path)
+    (tmp_path / "file").write_text("two")
+    assert clean["git.commit"] == clean["mlflow.source.git.commit"] == git(tmp_path, "rev-parse", "HEAD")
+    assert clean["git.dirty"] == "false"
+    assert environment_tags(tmp_path)["git.dirty"] == "true"
+
+
+def test_without_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert "git.commit" not in environment_tags(tmp_path)
+
+
+def test_the_lock_is_the_one_whose_torch_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/cpu.lock").write_text("numpy==1.0\ntorch==0.0.1\n")
+    (tmp_path / "requirements/gpu.lock").write_text(f"torch=={version('torch').partition('+')[0]}\n")
+    tags = environment_tags(tmp_path)
+    assert tags["environment.lock"] == "requirements/gpu.lock"
+    assert tags["environment.sha256"] == hashlib.sha256((tmp_path / "requirements/gpu.lock").read_bytes()).hexdigest()
+
+
+def test_versions_are_tags(tmp_path: Path) -> None:
+    tags = environment_tags(tmp_path)
+    assert tags["version.python"] == sys.version.split()[0]
+    assert tags["version.torch"] == version("torch")
+
+
+def test_a_process_is_gone_when_it_has_ended_or_its_number_is_used_again() -> None:
+    me = Process.current()
+    assert not me.is_gone
+    assert replace(me, started=me.started - 60).is_gone
+    assert replace(me, boot="another boot").is_gone
+    assert replace(me, pid=2**22 + 1).is_gone
+
+
+def test_a_process_of_another_machine_may_be_alive() -> None:
+    assert not replace(Process.current(), pid=2**22 + 1, host="elsewhere").is_gone
+
+
+def test_a_process_lives_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Process.current()
+    seconds = psutil.boot_time() + 3600  # what a clock set forward by an hour does to it
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: seconds)
+    monkeypatch.setattr("psutil._pslinux.BOOT_TIME", seconds, raising=False)
+    assert psutil.Process().create_time() > time.time()
+    assert not before.is_gone
+
+
+def test_a_process_whose_boot_is_not_known_is_gone_only_with_its_number() -> None:
+    old = Process(pid=Process.current().pid, started=1.7e9, host=Process.current().host)
+    assert not old.is_gone
+    assert replace(old, pid=2**22 + 1).is_gone
+
+
+def test_a_process_that_has_ended_and_is_not_waited_for_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.running(child.pid)
+    before = process.is_gone
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
+    assert (before, process.is_gone) == (False, True)
+    child.communicate()

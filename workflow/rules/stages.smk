@@ -1,0 +1,32 @@
+"""A rule for each stage. Its inputs, outputs, parameters and needs are declared in src/dagrpo/pipeline/stages/<stage>.py."""
+
+for stage in experiment.rules:
+
+    rule:
+        name:
+            stage.name
+        input:
+            **stage.inputs,
+            script="workflow/scripts/stage.py",
+            code=stage.code,
+        output:
+            **stage.outputs,
+        log:
+            stage.log,
+        benchmark:
+            stage.benchmark
+        retries: 0  # the stage starts itself again after a crash, not after a user's mistake
+        conda:
+            "../envs/project.yaml"
+        threads: stage.threads
+        resources:
+            gpu=stage.gpus,
+            mem_mb=stage.memory,
+            runtime=stage.minutes,
+        params:
+            job=stage.job,
+            arguments=stage.arguments,
+        message:
+            stage.message
+        shell:
+            "python {input.script} --job {params.job} {params.arguments} --log {log}"
