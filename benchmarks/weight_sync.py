@@ -7,11 +7,13 @@ HTTP requests, bytes that travel by HTTP, and the median seconds of each way wit
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +21,7 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, total_bytes
 from dagrpo.engine import sglang
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import new_version
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
@@ -30,13 +33,15 @@ from dagrpo.engine.weight_files import WeightsFolder
 class CountingClient(ServerClient):
     """Counts what it sends."""
 
-    requests = 0
-    sent = 0
+    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+        super().__init__(endpoint, timeout)
+        self.requests, self.sent, self._uncounted = 0, 0, self._http.post
+        self._http.post = self._counted  # type: ignore[method-assign]
 
-    async def _sent(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
+    async def _counted(self, path: str, body: dict[str, Any]) -> bytes:
         self.requests += 1
-        self.sent += len(content)
-        return await super()._sent(url, content, largest)
+        self.sent += len(json.dumps(body))
+        return await self._uncounted(path, body)
 
 
 def main() -> None:

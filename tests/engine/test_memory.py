@@ -13,9 +13,10 @@ from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.weight_files import WeightsFolder
 
 REQUEST = SamplingRequest(input_ids=(7, 8), seed=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1)

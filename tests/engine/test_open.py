@@ -24,8 +24,8 @@ from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.hosting import MOST_OPEN_FILES, raise_open_files
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.sglang import opening
-from dagrpo.engine.sglang.client import Endpoint
 from dagrpo.engine.sglang.command import server_command, server_environment, write_settings
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 

@@ -116,6 +116,72 @@ class RolloutEngine(Protocol):
         ...
 
 
+class Bucket(Protocol):
+    """Tensors of a weight sync that a server opens together, in memory that it shares with this process."""
+
+    @property
+    def is_last(self) -> bool:
+        """Return True for the last bucket of a weight sync."""
+        ...
+
+    def payload(self) -> str:
+        """Return the handle for one server and one opening."""
+        ...
+
+
+class Client(Protocol):
+    """Client of one server. Every method raises ServerError if the server dies, refuses, or does not answer in time."""
+
+    async def generate(
+        self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
+    ) -> list[Completion]:
+        """Return one completion per request, in order, by one HTTP request. `identifiers`: of each, for `abort`.
+
+        Raises RequestsAborted for aborted requests, and ServerError if other weights than `version` made them.
+        """
+        ...
+
+    async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
+        """Return the logprobs that each request asks for, in order."""
+        ...
+
+    async def abort(self, identifiers: Sequence[str]) -> None:
+        """Abort these requests. An abort before its request has no effect: callers repeat it."""
+        ...
+
+    async def load(self, folder: Path, version: WeightVersion) -> None:
+        """Load a folder's safetensors and empty the cache. A server without GPU memory allocates it again."""
+        ...
+
+    async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
+        """Load an adapter in PEFT's layout, which serves all later requests, and remove every other one."""
+        ...
+
+    async def begin_sync(self) -> None:
+        """Prepare for buckets of weights."""
+        ...
+
+    async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
+        """Load one bucket. `version` comes with the last one."""
+        ...
+
+    async def end_sync(self) -> None:
+        """Switch to the new weights and empty the cache."""
+        ...
+
+    async def release_memory(self) -> None:
+        """Release the GPU memory of weights and cache until the next weight sync."""
+        ...
+
+    async def digests(self) -> HeldWeights:
+        """Return the digests of the tensors that the server holds."""
+        ...
+
+    async def empty_cache(self) -> None:
+        """Empty the prefix cache; wait until the server is idle."""
+        ...
+
+
 class EngineOpener(Protocol):
     """Signature of `open_engine`, and of every plug-in's `open`; `config` is then of the plug-in's own Config."""
 

@@ -18,9 +18,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import AdapterForm, new_version
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.command import adapter_flags
 from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
@@ -179,7 +180,7 @@ def test_digests_of_the_version_that_was_handed_over_are_reported_and_of_any_oth
         assert pool.digests() == [SGLangWeights(({NAME: "1", "model.norm.weight": "2"},))]
         pool.load(_adapter(1), "step_1")
         with pytest.raises(
-            ServerError, match=rf"holds {name}:base_model.* of no adapter that this run has handed over"
+            ServerError, match=rf"holds {name}:base_model.* a tensor of an adapter that this run has not loaded"
         ):
             pool.digests()
 
@@ -201,7 +202,7 @@ def test_weights_that_are_handed_over_whole_may_lie_beside_an_adapter_that_an_ea
 @pytest.mark.parametrize("answer", [[], {"success": True}, {"loaded_adapters": None}, {"loaded_adapters": "step"}])
 def test_a_server_that_does_not_tell_its_adapters_is_refused(answer: Any, serve: Serve, tmp_path: Path) -> None:
     def use(pool: ServerPool) -> None:
-        with pytest.raises(ServerError, match=r"did not answer /load_lora_adapter with the adapters that it holds"):
+        with pytest.raises(ServerError, match=r"did not answer /load_lora_adapter as SGLang does"):
             pool.load(_adapter(0), "step_0")
 
     _with_pool(serve(lambda path, body: (200, answer)).address, tmp_path, use)

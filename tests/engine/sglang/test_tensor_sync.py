@@ -25,9 +25,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine import sglang
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang import opening
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.opening import device_of_sync
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import Bucket, buckets

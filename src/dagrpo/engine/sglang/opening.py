@@ -15,10 +15,11 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.hosting import lock_elsewhere, raise_open_files, start_all
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter, new_version
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder

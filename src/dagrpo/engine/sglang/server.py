@@ -30,9 +30,9 @@ from dagrpo.engine.errors import (
     names_a_taken_port,
     reason_in,
 )
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.sglang import Config
-from dagrpo.engine.sglang.client import Endpoint
 from dagrpo.engine.sglang.command import (
     HOST,
     divided_environment,
