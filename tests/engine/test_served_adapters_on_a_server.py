@@ -19,7 +19,7 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.sglang.digests import counterparts, not_held
+from dagrpo.engine.sglang.digests import counterparts, differing
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 
@@ -101,12 +101,12 @@ def test_a_server_tells_every_bit_of_its_adapter_and_of_the_weights_beside_it(
     for weights, count in ((tensors, 4 * 4 * 2), (HuggingFaceTensors(tiny_model), 4 * 7 + 2)):
         known = counterparts([*told], [*weights.specs])
         assert len(known) == count
-        assert not_held([*known], [told], known, weights) == []
+        assert differing([*known], [told], known, weights) == []
     flipped = {name: tensors.read(name).clone() for name in tensors.specs}
     known = counterparts([*told], [*tensors.specs])
     for name, parts in known.items():
         flipped[parts[-1]].view(torch.int32)[-1, -1] ^= 1
-        assert not_held([name], [told], known, StateTensors(flipped)) == [name]
+        assert differing([name], [told], known, StateTensors(flipped)) == [name]
 
 
 def test_an_earlier_version_and_what_somebody_else_has_left_are_gone(

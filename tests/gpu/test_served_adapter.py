@@ -14,7 +14,7 @@ from dagrpo.checkpoints.tensors import CastTensors, JointTensors, Tensors
 from dagrpo.engine import sglang
 from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.digests import counterparts, not_held
+from dagrpo.engine.sglang.digests import counterparts, differing
 from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
@@ -52,7 +52,7 @@ def test_its_digests_are_those_of_the_adapter_that_was_handed_over_last(serving:
     both = JointTensors(weights, changed)
     known = counterparts([*held], [*both.specs])
     assert known.keys() == held.keys()
-    assert not_held([*known], [held], known, both) == []
+    assert differing([*known], [held], known, both) == []
     assert HandOver(Gates(), 7).check(serving, changed, 1, updated=True)[COMPARED] >= 1
 
 

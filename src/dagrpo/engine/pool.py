@@ -70,7 +70,7 @@ class ServerPool(SessionServers):
         async def ask(server: Client, part: Sequence[int]) -> list[Completion]:
             return await server.generate([requests[i] for i in part], self._version)
 
-        return self._loop.run(self._asked(ask, parts, empty_cache=lockstep and first_wave))
+        return self._loop.run(self._ask_all(ask, parts, empty_cache=lockstep and first_wave))
 
     def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
         """Return the logprobs that each request asks for, in order; see RolloutEngine."""
@@ -79,7 +79,7 @@ class ServerPool(SessionServers):
         async def ask(server: Client, part: Sequence[int]) -> list[tuple[float, ...]]:
             return await server.score([requests[i] for i in part], self._version)
 
-        return self._loop.run(self._asked(ask, parts, empty_cache=lockstep))
+        return self._loop.run(self._ask_all(ask, parts, empty_cache=lockstep))
 
     def load(self, weights: Tensors, version: str) -> None:
         """Load these weights, or this adapter, into every server, and check that all later answers come from them."""
@@ -152,7 +152,7 @@ class ServerPool(SessionServers):
         except DEAD as error:
             self._give_up(server, error)
 
-    async def _asked(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
+    async def _ask_all(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
         """Return an answer to each request, in order; `parts` assigns the requests to servers."""
         self._require_going_on()
         if empty_cache and not self._cache_is_empty:

@@ -44,13 +44,13 @@ class WeightsFolder:
         self._like = like
         self._parent = parent
         self._path: Path | None = None
-        self._held = ExitStack()
+        self._resources = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._held.close()
+        self._resources.close()
 
     def write(self, weights: Tensors) -> Path:
         """Replace the weights; return the folder that now holds them. Raises UserError, before anything is written, if there is no room.
@@ -91,7 +91,7 @@ class WeightsFolder:
         remove_abandoned(parent, KIND)
         _require_room(parent, needed)
         mode = 0o700 if self._parent is None else 0o755  # a server elsewhere may be another user's
-        path = self._held.enter_context(held_folder(parent, KIND, mode))
+        path = self._resources.enter_context(held_folder(parent, KIND, mode))
         copy_files({file: self._like / file for file in auxiliary_files(self._like)}, path)
         return path
 

@@ -55,7 +55,7 @@ COMPUTING = (
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
 MEMORY_FLAGS = ("--enable-memory-saver",)
 OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
-# A server is no process of a distributed training: with these variables it would wait for the others.
+# Variables of a distributed training, with which a server would wait for the training's other processes.
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 # SGLang chooses fa3 or flashinfer for a GPU by its architecture, whatever the type: both take 16 bits alone, triton takes float32 too,
 # and is one of its deterministic backends (DETERMINISTIC_ATTENTION_BACKEND_CHOICES of its server_args.py).
@@ -156,14 +156,14 @@ def server_environment(
     threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
-    kept = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
+    outer = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
     own = {
         "TMPDIR": str(scratch),
         "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous",
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
-    return kept | ENVIRONMENT | (compiler_environment(kept) if gpu else on_cpu) | own
+    return outer | ENVIRONMENT | (compiler_environment(outer) if gpu else on_cpu) | own
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
@@ -173,11 +173,11 @@ def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
     where the tower does not change. Its content depends on all earlier requests, so it is off in deterministic work, which has to resume
     with the same bits.
     """
-    kept = {} if keep and not deterministic else {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    cache = {} if keep and not deterministic else {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
     # The scheduler begins when the pictures of a whole HTTP request are prepared, not when those of its first prompt are.
     # Two such requests at the same time end the scheduler, so that only lockstep, which has one at a time, asks for it.
     together = {"SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1"} if deterministic else {}
-    return kept | together
+    return cache | together
 
 
 def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
