@@ -4,7 +4,7 @@ Read by the model stage.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,33 +13,16 @@ from dagrpo.core.experiment import Name
 from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.tools import TOOLS
 
+if TYPE_CHECKING:
+    pass
+
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
-# SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
-SERVED_PATCH_SIZES: Mapping[str, int] = {"qwen2_5_vl": 14}
-NOT_WITH_PICTURES = "but a vision tower over several GPUs was never tried, and this model has one: set it to 1"
 OWN_TEMPLATE = "own"  # the model keeps its chat template
 TEMPLATE_FAMILIES: Mapping[str, str] = {
     "qwen2_5_vl_tools": "qwen2_5_vl"
 }  # one of dagrpo's templates -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
-
-
-def require_divided(heads: int, key_value_heads: int, inner: int, ranks: int, key: str) -> None:
-    """Raise UserError if SGLang cannot divide layers over `ranks`. `inner`: width of the MLP; `key`: names `ranks`.
-
-    As SGLang's layers/linear.py divides them: each rank has equally many heads, and a key-value head may be in several ranks.
-    """
-
-    def divide(number: int) -> bool:
-        return heads % number == inner % number == 0 and 0 in (key_value_heads % number, number % key_value_heads)
-
-    if not divide(ranks):
-        numbers = ", ".join(str(number) for number in range(1, heads + 1) if divide(number))
-        raise UserError(
-            f"{key} is {ranks}, which cannot divide {heads} attention heads, {key_value_heads} key-value heads and an MLP of "
-            f"{inner}: set it to one of {numbers}"
-        )
 
 
 def smallest_picture(patch_size: int) -> int:
@@ -89,7 +72,8 @@ class Fresh(Section):
         [], description="Tools whose calls the tokenizer writes with two tokens beside the argument's own."
     )
     calls: Annotated[dict[FunctionName, FunctionName], Field(max_length=1000)] = Field(
-        {}, description="The same for other functions, such as those of an environment: function -> its text argument."
+        {},
+        description="Other functions that the tokenizer writes as calls, such as those of an environment: function -> its text argument.",
     )
     vision: Vision = Field(Vision(), description="Shape of its vision tower.")
 

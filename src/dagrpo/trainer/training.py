@@ -5,8 +5,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.engine import may_share_memory, open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.open import may_sync_tensors, open_engine
 from dagrpo.trainer import state
 from dagrpo.trainer.history import History
 from dagrpo.trainer.loop import take_steps
@@ -35,7 +35,7 @@ def train(
     Raises UserError if the data, the checkpoint, the engine or a saved state cannot be used.
     """
     compute_deterministically(run.rollout.deterministic)
-    if not (world.is_rank_zero and may_sync_tensors(run.runtime.engine)):
+    if not (world.is_rank_zero and may_share_memory(run.runtime.engine)):
         expand_segments()
     with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
         setup = Setup(run, world, report_held_out)

@@ -8,7 +8,7 @@ from pydantic import Field
 from tests.trainer.backends import adding
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.backends import Backend
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.declaration import Job
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.tracking.curve import SUFFIX
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:

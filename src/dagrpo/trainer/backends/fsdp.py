@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.backends import Backend
 
 if TYPE_CHECKING:
