@@ -31,8 +31,8 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, jobs, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
-from dagrpo.pipeline.dvc import links as dvc_links
 from dagrpo.pipeline.dvc import lock, recording
+from dagrpo.pipeline.dvc import private as dvc_private
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
@@ -118,7 +118,7 @@ def _make_notes(folder: Path) -> None:
     state = folder / ".state"
     write_text(state / "params.sha256", "0" * 64)
     write_json(state / "running/tiny.json", {"process": {}, "command": "x"})
-    write_text(state / f"{dvc_links.FOUND.name}", str(folder / "links.db"))
+    write_text(state / f"{dvc_private.LINKS.name}", str(folder / "links.db"))
     write_json(folder / RAN, {"provenance": PROVENANCE, "key": "k", "outputs": []})
     write_json(folder / TRAINS_FAILURE, {})
     write_json(state / "runtime.json", {})
@@ -206,7 +206,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
-    "DVC's links": (dvc_links._found, (f".state/{dvc_links.FOUND.name}",)),
+    "DVC's links": (dvc_private._known_database, (f".state/{dvc_private.LINKS.name}",)),
     "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), Engine()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),

@@ -74,7 +74,9 @@ def test_tries_go_on_beside_an_experiment_and_another_experiment_waits(tmp_path:
     Path(".dvc").mkdir()
     for other in _another_process():
         hold("tiny~0123abcd")
-        with pytest.raises(UserError, match=rf"tiny is being run by .*{other.pid}\), and only tries may run beside"):
+        with pytest.raises(
+            UserError, match=rf"tiny is being run by .*{other.pid}\), and only override runs may run beside"
+        ):
             hold("twin")
 
 

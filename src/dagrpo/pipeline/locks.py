@@ -15,6 +15,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.private import DVC_FOLDER, lock_of_dvc
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import locks_of
@@ -26,7 +27,6 @@ from dagrpo.utils.run_environment import Process
 
 RUNNING = STATES / "running"
 DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was
-DVC_FOLDER = Path(".dvc")
 _held = ExitStack()  # until the process ends
 atexit.register(_held.close)
 
@@ -139,27 +139,21 @@ def _refuse_beside_dvc() -> None:
 def _hold_dvcs_lock(experiment: str, *, wait: bool) -> None:
     """Exclude every other `dvc` command until this process ends, including `dvc checkout`, with which `dvc exp run` begins.
 
-    DVC itself releases this lock while it runs a stage. Raises UserError if another process has it.
+    Raises UserError if another process has it.
     """
     if not DVC_FOLDER.is_dir():
         return
-    from dvc.lock import LockError, make_lock
-    from tqdm import tqdm
-
-    tqdm.monitor_interval = 0  # DVC's lock has a bar, whose thread cannot be started any more when the process ends
-    temporary = DVC_FOLDER.resolve() / "tmp"
-    temporary.mkdir(exist_ok=True)
-    try:
-        _held.enter_context(make_lock(str(temporary / "lock"), tmp_dir=str(temporary), wait=wait))
-    except LockError:
-        raise UserError(f"{_who_has_dvcs_lock(experiment)}: wait for it to end, or stop it.") from None
+    release = lock_of_dvc(wait=wait)
+    if release is None:
+        raise UserError(f"{_who_has_dvcs_lock(experiment)}: wait for it to end, or stop it.")
+    _held.callback(release)
 
 
 def _who_has_dvcs_lock(experiment: str) -> str:
     for lock in sorted(RUNNING.glob("*.lock")):
         other = lock.stem
         if other != experiment and TRY not in other and is_run_by_another(other):
-            return f"{other} is being run by {_owner(other)}, and only tries may run beside an experiment"
+            return f"{other} is being run by {_owner(other)}, and only override runs may run beside an experiment"
     return "A DVC command is at work in this folder"
 
 

@@ -84,7 +84,9 @@ def record_finished(output: Path, stage: str, job_file: str, digests: Mapping[st
         "starttime": moment,
         "endtime": moment,
     }
-    UNFINISHED.mkdir(parents=True, exist_ok=True)  # without it Snakemake takes the records for those of an older version
+    UNFINISHED.mkdir(
+        parents=True, exist_ok=True
+    )  # without it Snakemake takes the records for those of an older version
     write_json(_file(RECORDS, output), record)
     _file(UNFINISHED, output).unlink(missing_ok=True)
 
