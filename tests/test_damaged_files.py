@@ -225,7 +225,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (".state/tiny/metrics/step_00001.json", ".state/tiny/rollouts/step_00001.parquet"),
     ),
     "state": (lambda: read_sealed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
-    "earlier failure": (lambda: failure_report.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
+    "earlier failure": (lambda: failure_report.FailureReport(TRAIN, 0, Path("train.log")).earlier(), (TRAINS_FAILURE,)),
     "failure on the screen": (
         lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),
         (TRAINS_FAILURE,),
@@ -236,7 +236,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
     "what another has made": (
-        lambda: cache.made_elsewhere(
+        lambda: cache.equal_execution(
             {"experiment": "own", "key": "k", "environment": {}}, Path("data/own/gsm8k/provenance.json")
         ),
         (PROVENANCE, CARD),

@@ -22,18 +22,18 @@ from dagrpo.utils.manifest import MANIFEST, listed_files
 SAME = ("key", "environment")
 
 
-def taking_over(stage: Stage, options: argparse.Namespace) -> Stage | None:
+def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
     """Return a stage that links another experiment's outputs; None without a cache hit, or if reuse is off."""
     if not runtime_of(options.runtime).reuse or not stage.reusable(declared(options.job)["params"]):
         return None
-    source = made_elsewhere(record_of(stage, options), outputs_of(options)["provenance"])
+    source = equal_execution(record_of(stage, options), outputs_of(options)["provenance"])
     if source is None:
         return None
     options.taken_from = source
-    return replace(stage, work=partial(take_over, source=source))
+    return replace(stage, work=partial(link_outputs, source=source))
 
 
-def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
+def equal_execution(record: Mapping[str, Any], provenance: Path) -> Path | None:
     """Return the provenance.json of another experiment's outputs that match this record; None without a match.
 
     `provenance`: where this record's provenance.json is to be written.
@@ -48,7 +48,7 @@ def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
     return None
 
 
-def take_over(job: Job, source: Path) -> None:
+def link_outputs(job: Job, source: Path) -> None:
     """Link every output of the job to the file made by the execution behind the provenance.json `source`.
 
     Raises UserError if an original changed while it was linked.
@@ -63,8 +63,8 @@ def take_over(job: Job, source: Path) -> None:
         else:
             _link(original, path)
         if sha256_of(path) != made.get(str(original)):
-            raise UserError(f"{original} has changed while it was taken over: run again.")
-    say(f"{job.stage}: taken over from {other}, which has made the same.")
+            raise UserError(f"{original} has changed while it was linked: run again.")
+    say(f"{job.stage}: a cache hit, its outputs are links to those of {other}.")
 
 
 def in_experiment(path: Path, experiment: str) -> Path:

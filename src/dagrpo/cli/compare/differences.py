@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagrpo.config.overlay import flat
-from dagrpo.pipeline.changes.made import Made, all_made
+from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
 from dagrpo.pipeline.record import in_any_experiment
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import canonical_json
@@ -31,9 +31,9 @@ class Difference:
 
 def differences(names: Sequence[str]) -> list[Difference]:
     """Everything on record that is not the same in all of them, by group. UserError: a record is damaged."""
-    made = [all_made(name) for name in names]
-    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in made]
-    facts = _with_files(facts, made)
+    executions = [all_records(name) for name in names]
+    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in executions]
+    facts = _with_files(facts, executions)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
     found = [
         Difference(group=group, name=name, values=tuple(each.get((group, name), ABSENT) for each in facts))
@@ -42,14 +42,14 @@ def differences(names: Sequence[str]) -> list[Difference]:
     return [each for each in found if len(set(each.values)) > 1]
 
 
-def _parameters(made: Sequence[Made]) -> Facts:
+def _parameters(executions: Sequence[ExecutionRecord]) -> Facts:
     """Return each key that a stage has read. Several values: the experiment is not of one piece."""
-    return {("parameters", key): text for key, text in _texts(each.params for each in made).items()}
+    return {("parameters", key): text for key, text in _texts(each.params for each in executions).items()}
 
 
-def _runtime(made: Sequence[Made]) -> Facts:
+def _runtime(executions: Sequence[ExecutionRecord]) -> Facts:
     """Return each key as it was when stages ran, whether they have read it or not. Several values: it was changed between them."""
-    return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in made).items()}
+    return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in executions).items()}
 
 
 def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -61,40 +61,40 @@ def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {key: ", ".join(sorted(texts)) for key, texts in values.items()}
 
 
-def _data(made: Sequence[Made]) -> Facts:
+def _data(executions: Sequence[ExecutionRecord]) -> Facts:
     """Return the digest of each prepared file, by its task and name."""
     return {
         ("data", in_any_experiment(path, each.experiment).removeprefix("data/*/")): digest[:DIGITS]
-        for each in made
+        for each in executions
         if each.stage == "prepare"
         for path, digest in each.outputs.items()
     }
 
 
-def _environment(made: Sequence[Made]) -> Facts:
+def _environment(executions: Sequence[ExecutionRecord]) -> Facts:
     values: dict[str, set[str]] = {}
-    for each in made:
+    for each in executions:
         for name, version in each.environment.items():
             if name != "device" or each.stage == "train":  # other stages use the CPU anyway
                 values.setdefault(name, set()).add(str(version))
     return {("environment", name): ", ".join(sorted(found)) for name, found in values.items()}
 
 
-def _code(made: Sequence[Made]) -> Facts:
+def _code(executions: Sequence[ExecutionRecord]) -> Facts:
     values: dict[str, set[str]] = {}
-    for each in made:
+    for each in executions:
         values.setdefault(each.stage, set()).add(each.code[:DIGITS])
     return {("code", f"stage {stage}"): ", ".join(sorted(digests)) for stage, digests in values.items()}
 
 
-def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[Facts]:
+def _with_files(facts: Sequence[Facts], executions: Sequence[Sequence[ExecutionRecord]]) -> list[Facts]:
     """Replace a stage whose code differs by its files, if each one's digest is recorded."""
     result = [dict(each) for each in facts]
     stages = {name for each in facts for group, name in each if group == "code"}
     for stage in stages:
         if len({each.get(("code", stage)) for each in facts}) == 1:
             continue
-        files = [_files_of(each, stage.removeprefix("stage ")) for each in made]
+        files = [_files_of(each, stage.removeprefix("stage ")) for each in executions]
         if all(found is not None for found in files):
             for own, found in zip(result, files, strict=True):
                 del own["code", stage]
@@ -102,8 +102,8 @@ def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[
     return result
 
 
-def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
-    each = next((each for each in made if each.stage == stage), None)
+def _files_of(executions: Sequence[ExecutionRecord], stage: str) -> Mapping[str, str] | None:
+    each = next((each for each in executions if each.stage == stage), None)
     return None if each is None else code_recorded(each.provenance, each.code, each.inputs)
 
 

@@ -11,7 +11,7 @@ from dagrpo.cli.status.progress import Progress, at_work
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.made import Made, experiments, named, read_made, stage_and_seed
+from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.failure_report import FOLDER as FAILURES
@@ -65,7 +65,7 @@ def statuses(asked: Sequence[str] = ()) -> list[Status]:
     """
     today = Today.read()
     changes = Changes(today)
-    selected = today.held.experiment.name if today.held is not None else None
+    selected = today.selected.experiment.name if today.selected is not None else None
     failures = all_failures()
     names = dict.fromkeys([*([selected] if selected else []), *experiments(), *sorted(failures)])
     for name in asked:
@@ -89,17 +89,17 @@ def all_failures() -> dict[str, list[Failure]]:
 
 
 def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
-    made, damaged = _records(name)
-    is_selected = today.held is not None and today.held.experiment.name == name
+    executions, damaged = _records(name)
+    is_selected = today.selected is not None and today.selected.experiment.name == name
     runner = runner_of(name) or (driver() if is_selected else None)
-    params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
+    params = today.selected if is_selected else next(filter(None, map(today.params_of, executions)), None)
     wanted = expected(params, name) if params is not None else None
-    current = [each for each in made if wanted is None or each.provenance in wanted]
+    current = [each for each in executions if wanted is None or each.provenance in wanted]
     stale = (
         *_removed(current, wanted or []),
         *(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each))),
     )
-    is_complete = any(each.stage == "report" for each in made) if wanted is None else len(current) == len(wanted)
+    is_complete = any(each.stage == "report" for each in executions) if wanted is None else len(current) == len(wanted)
     return Status(
         experiment=name,
         state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
@@ -114,10 +114,10 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     )
 
 
-def _removed(made: Sequence[Made], wanted: Sequence[Path]) -> Iterator[Stale]:
+def _removed(executions: Sequence[ExecutionRecord], wanted: Sequence[Path]) -> Iterator[Stale]:
     """Yield stages whose outputs others have read, and of which nothing is left, their record included."""
-    read = {Path(path).parent for each in made for path in each.inputs}
-    left = {each.provenance for each in made}
+    read = {Path(path).parent for each in executions for path in each.inputs}
+    left = {each.provenance for each in executions}
     for provenance in wanted:
         job = stage_and_seed(str(provenance))
         if provenance not in left and provenance.parent in read and not provenance.exists() and job is not None:
@@ -125,14 +125,14 @@ def _removed(made: Sequence[Made], wanted: Sequence[Path]) -> Iterator[Stale]:
             yield Stale(what=named(*job, str(provenance)), changes=(gone,))
 
 
-def _records(name: str) -> tuple[list[Made], list[str]]:
-    made, damaged = list[Made](), list[str]()
+def _records(name: str) -> tuple[list[ExecutionRecord], list[str]]:
+    executions, damaged = list[ExecutionRecord](), list[str]()
     for path in provenances_of(name):
         try:
-            made.append(read_made(path))
+            executions.append(read_record(path))
         except UserError as error:
             damaged.append(str(error))
-    return made, damaged
+    return executions, damaged
 
 
 def _state(is_running: bool, failures: Sequence[Failure], is_stale: bool, is_complete: bool) -> State:

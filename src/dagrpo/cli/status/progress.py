@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.made import named, stage_and_seed
+from dagrpo.pipeline.changes.executions import named, stage_and_seed
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.snakemake.private import unfinished_outputs
 from dagrpo.utils.checksummed_json import Damaged, read_sealed

@@ -1,6 +1,5 @@
 """Explanation of why a stage would run again."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,19 @@ from dagrpo.core.escape import one_line
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.code import changed_lines
-from dagrpo.pipeline.changes.made import Made, all_made, experiments, maker_of, named, stage_and_seed
+from dagrpo.pipeline.changes.executions import (
+    ExecutionRecord,
+    all_records,
+    experiments,
+    maker_of,
+    named,
+    stage_and_seed,
+)
 from dagrpo.pipeline.changes.today import Today
-from dagrpo.pipeline.damage import is_noted
+from dagrpo.pipeline.damage import is_marked_damaged
+from dagrpo.pipeline.snakemake.private import is_unfinished
 from dagrpo.utils.provenance import TOPS
 
-UNFINISHED = Path(".snakemake/incomplete")
 MOST_LINES_OF_A_FILE = 12  # of code, shown
 LONGEST = 200  # characters
 
@@ -49,17 +55,17 @@ class Explanation:
 
 def explain(file: Path) -> Explanation:
     """Find the changes of the stage that makes a file, and of those before it. Raises UserError if no recorded stage made it."""
-    made = maker_of(file)
+    execution = maker_of(file)
     today = Today.read()
-    if made is None:
+    if execution is None:
         raise UserError(_not_made(file, today))
     changes = Changes(today)
-    before = [reason for each in _ancestors(made) if (reason := _reason(each, changes)) is not None]
-    return Explanation(file=str(file), made_by=made.what, own=_reason(made, changes), before=tuple(before))
+    before = [reason for each in _ancestors(execution) if (reason := _reason(each, changes)) is not None]
+    return Explanation(file=str(file), made_by=execution.what, own=_reason(execution, changes), before=tuple(before))
 
 
 def _not_made(file: Path, today: Today) -> str:
-    selected = [] if today.held is None else [today.held.experiment.name]
+    selected = [] if today.selected is None else [today.selected.experiment.name]
     known = {*experiments(), *selected}
     name = _experiment(file)
     if name in known and len(file.parts) == 1:
@@ -83,38 +89,38 @@ def _experiment(file: Path) -> str | None:
     return str(file) if len(parts) == 1 and not file.suffix and not file.exists() else None
 
 
-def _ancestors(made: Made) -> list[Made]:
+def _ancestors(execution: ExecutionRecord) -> list[ExecutionRecord]:
     """Return every job whose outputs lead to this one, the first of the pipeline first."""
-    makers = {path: each for each in all_made(made.experiment) for path in each.outputs}
-    ordered: dict[Path, Made] = {}
+    makers = {path: each for each in all_records(execution.experiment) for path in each.outputs}
+    ordered: dict[Path, ExecutionRecord] = {}
 
-    def visit(each: Made) -> None:
+    def visit(each: ExecutionRecord) -> None:
         for path in each.inputs:
             maker = makers.get(path)
             if maker is not None and maker.provenance not in ordered and maker is not each:
                 visit(maker)
                 ordered[maker.provenance] = maker
 
-    visit(made)
-    ordered.pop(made.provenance, None)
+    visit(execution)
+    ordered.pop(execution.provenance, None)
     return list(ordered.values())
 
 
-def _reason(made: Made, changes: Changes) -> Reason | None:
-    found = changes.of(made)
-    notes = _notes(made)
+def _reason(execution: ExecutionRecord, changes: Changes) -> Reason | None:
+    found = changes.of(execution)
+    notes = _notes(execution)
     if not found and not notes:
         return None
     code = {each.name: each.before for each in found if each.kind == Kind.CODE and each.before and each.now}
     lines = {file: tuple(changed_lines(file, digest)) for file, digest in code.items()}
-    return Reason(what=made.what, changes=tuple(found), lines=lines, notes=tuple(notes))
+    return Reason(what=execution.what, changes=tuple(found), lines=lines, notes=tuple(notes))
 
 
-def _notes(made: Made) -> list[str]:
+def _notes(execution: ExecutionRecord) -> list[str]:
     notes = []
-    if (UNFINISHED / urlsafe_b64encode(str(made.provenance).encode()).decode()).exists():
+    if is_unfinished(execution.provenance):
         notes.append("a run has begun it and has not ended it")
-    if is_noted(made.experiment, made.provenance):
+    if is_marked_damaged(execution.experiment, execution.provenance):
         notes.append("a later stage has found one of its outputs damaged")
     return notes
 

@@ -12,7 +12,7 @@ from dagrpo.cli.verify.raw_data import raw_data
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.data.pictures_beside import name_in_card
-from dagrpo.pipeline.changes.made import Made, all_made, experiments
+from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE, TOPS
@@ -39,18 +39,18 @@ class Verified:
 
 def verify(experiment: str) -> list[Verified]:
     """Return the state of every file. Raises UserError for a missing or damaged record."""
-    made = all_made(experiment)
-    if not made:
+    executions = all_records(experiment)
+    if not executions:
         raise UserError(
             f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
         )
-    outputs = [verified for each in made for verified in _outputs(each)]
-    known = {verified.path for verified in outputs} | {str(each.provenance) for each in made}
-    return [*_raw(made), *outputs, *_inputs(made), *_unknown(experiment, known)]
+    outputs = [verified for each in executions for verified in _outputs(each)]
+    known = {verified.path for verified in outputs} | {str(each.provenance) for each in executions}
+    return [*_raw(executions), *outputs, *_inputs(executions), *_unknown(experiment, known)]
 
 
-def _raw(made: Sequence[Made]) -> Iterator[Verified]:
-    for raw in (raw for each in made if each.stage == "prepare" for raw in raw_data(each)):
+def _raw(executions: Sequence[ExecutionRecord]) -> Iterator[Verified]:
+    for raw in (raw for each in executions if each.stage == "prepare" for raw in raw_data(each)):
         if raw.place is None:
             yield Verified(path=raw.name, state=State.UNKNOWN, said="raw data that is not on this machine", bytes=0)
             continue
@@ -62,12 +62,12 @@ def _raw(made: Sequence[Made]) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, said=f"{said}raw data, {raw.name}", bytes=read)
 
 
-def _outputs(made: Made) -> Iterator[Verified]:
-    for path, digest in made.outputs.items():
-        verified = _file(Path(path), digest, f"output of {made.what}")
+def _outputs(execution: ExecutionRecord) -> Iterator[Verified]:
+    for path, digest in execution.outputs.items():
+        verified = _file(Path(path), digest, f"output of {execution.what}")
         yield verified
         if Path(path).name == MANIFEST and verified.state == State.WHOLE:
-            yield from _folder(Path(path), f"in a folder of {made.what}")
+            yield from _folder(Path(path), f"in a folder of {execution.what}")
 
 
 def _folder(manifest: Path, said: str) -> Iterator[Verified]:
@@ -82,10 +82,10 @@ def _folder(manifest: Path, said: str) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, said=said, bytes=entry.bytes)
 
 
-def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
+def _inputs(executions: Sequence[ExecutionRecord]) -> Iterator[Verified]:
     """Yield the state of each input against its maker's record; one that no stage here wrote is read."""
-    makers = {path: (each, digest) for each in made for path, digest in each.outputs.items()}
-    for each in made:
+    makers = {path: (each, digest) for each in executions for path, digest in each.outputs.items()}
+    for each in executions:
         for path, digest in each.inputs.items():
             if path in makers:
                 maker, recorded = makers[path]

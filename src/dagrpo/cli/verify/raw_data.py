@@ -7,7 +7,7 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.data.pictures_beside import file_and_column, read_pictures_beside
-from dagrpo.pipeline.changes.made import Made
+from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.provenance import are_digests
 
@@ -35,9 +35,9 @@ class RawData:
         return pictures.sha256, pictures.bytes
 
 
-def raw_data(made: Made) -> Iterator[RawData]:
+def raw_data(execution: ExecutionRecord) -> Iterator[RawData]:
     """Yield the raw files that an execution of the stage prepare read."""
-    for path in made.outputs:
+    for path in execution.outputs:
         if Path(path).name != CARD or not Path(path).is_file():
             continue
         try:
@@ -47,7 +47,7 @@ def raw_data(made: Made) -> Iterator[RawData]:
         if not are_digests(card.get("raw")):
             continue
         for name, digest in card["raw"].items():
-            place, column = _found(card, name, made.params)
+            place, column = _found(card, name, execution.params)
             yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
 
 

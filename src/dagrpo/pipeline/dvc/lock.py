@@ -14,7 +14,7 @@ import yaml
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.private import LOCK
 from dagrpo.pipeline.record import STATES
-from dagrpo.pipeline.runner import dvc_drives, note_what_ran
+from dagrpo.pipeline.runner import dvc_drives, note_outputs
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, read_json
@@ -28,7 +28,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def require_readable_lock() -> None:
     """Raise UserError for a damaged dvc.lock, after noting what it recorded, so that a later run records it again.
 
-    One that is cut short is replaced by the copy that a stage of a `dvc repro` kept, if that copy is intact.
+    One that is cut short is replaced by the copy that a stage of a `dvc repro` backups, if that copy is intact.
     """
     trouble = _trouble(LOCK)
     if trouble is None:
@@ -80,7 +80,7 @@ def _in_short(error: Exception) -> str:
 
 def _note_all_that_was_made() -> None:
     for provenance, record in _all_records():
-        note_what_ran([*record["outputs"], str(provenance)], provenance, record)
+        note_outputs([*record["outputs"], str(provenance)], provenance, record)
 
 
 def _all_records() -> Iterator[tuple[Path, dict[str, Any]]]:

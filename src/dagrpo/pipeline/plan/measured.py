@@ -13,7 +13,7 @@ from statistics import mean
 from dagrpo.config.overlay import flat
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.made import Made, read_made
+from dagrpo.pipeline.changes.executions import ExecutionRecord, read_record
 from dagrpo.pipeline.jobs import own_params
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
@@ -41,10 +41,10 @@ class Measured:
 def measured(params: Params) -> Measured:
     """Return what is on record of the experiment that these parameters name."""
     name = params.experiment.name
-    made = {path: each for path in provenances_of(name) if (each := _made(path)) is not None}
-    current = {path: each for path, each in made.items() if _is_the_same(params, each)}
+    execution = {path: each for path in provenances_of(name) if (each := _made(path)) is not None}
+    current = {path: each for path, each in execution.items() if _is_the_same(params, each)}
     report = RESULTS / name / "report" / PROVENANCE  # the last stage: without it, a run has not come to its end
-    accounts = read_accounts(LOGS / name, list(made))
+    accounts = read_accounts(LOGS / name, list(execution))
     last, taken = defaultdict[str, float](float), defaultdict[str, list[float]](list)
     beside = list[float]()
     for path, account in accounts.items():
@@ -66,23 +66,23 @@ def measured(params: Params) -> Measured:
         steps=_means(steps),
         number=len(steps),
         beside_steps=mean(whole) if whole else None,
-        last=last if report in made else {},
+        last=last if report in execution else {},
     )
 
 
-def _made(provenance: Path) -> Made | None:
+def _made(provenance: Path) -> ExecutionRecord | None:
     try:
-        return read_made(provenance)
+        return read_record(provenance)
     except UserError:  # damaged: `dagrpo status` says so
         return None
 
 
-def _is_the_same(params: Params, made: Made) -> bool:
-    stage = all_stages().get(made.stage)
+def _is_the_same(params: Params, execution: ExecutionRecord) -> bool:
+    stage = all_stages().get(execution.stage)
     if stage is None:
         return False
     left_out = tuple(stage.extends) if stage.name == "train" else ()
-    then, today = (flat(values) for values in (dict(made.params), own_params(params, stage)))
+    then, today = (flat(values) for values in (dict(execution.params), own_params(params, stage)))
     return all(
         then.get(key) == today.get(key) for key in then.keys() | today.keys() if not key.startswith(left_out or ("\0",))
     )
