@@ -46,7 +46,7 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 	touch $@
 
 verifiers: setup ## the tests that run the package verifiers, alone: a package index is needed
-	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.own_environment import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
+	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.virtualenv import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
 
 nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes minutes a test, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside

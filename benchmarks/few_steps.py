@@ -23,7 +23,7 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 Figures = Mapping[str, float]
 

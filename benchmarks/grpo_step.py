@@ -41,7 +41,7 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 PEER_PYTHON = Path(os.environ.get("DAGRPO_OBJECTIVES_PYTHON", ".venv-objectives/bin/python"))
 PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "tokens")

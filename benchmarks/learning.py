@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dagrpo.utils.files import read_json, read_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
 
 LAST = 10  # steps that the last reward is the mean of
 

@@ -18,7 +18,8 @@ from matplotlib.axes import Axes
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report import style
 from dagrpo.report.curves import moving_average
-from dagrpo.utils.files import read_json, read_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
 
 LAST = 10  # steps that a reward at the end is the mean of
 WINDOW = 10  # steps of the moving average

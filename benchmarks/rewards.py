@@ -24,7 +24,7 @@ from pathlib import Path
 from math_verify import parse, verify
 
 from dagrpo.rewards.grading import Grader
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 REPEATS = 5
 PUBLISHED_CHARACTERS = 300

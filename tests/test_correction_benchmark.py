@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from benchmarks.correction import Recorded, correction_row, engine_row, main
 
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 # The trainer finds the tokens of the two steps 1, 8 and 1/4 times as likely as the engine; one trajectory was left out.
 STEPS = [

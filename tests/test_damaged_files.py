@@ -43,8 +43,9 @@ from dagrpo.trainer.history import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
 from dagrpo.utils.checksummed_json import read_sealed, write_sealed
 from dagrpo.utils.failures import sentence_of
-from dagrpo.utils.files import sha256_of, write_json, write_parquet, write_text
+from dagrpo.utils.files import sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of, listed_files
+from dagrpo.utils.tables import write_parquet
 from snakemake_logger_plugin_dagrpo.failures import failure_of
 from snakemake_logger_plugin_dagrpo.run import Job
 

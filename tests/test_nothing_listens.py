@@ -18,7 +18,7 @@ from tests.trainer import runs
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.loop import train
 from dagrpo.utils.distributed import process_group
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """

@@ -19,9 +19,17 @@ html_title = "dagrpo"
 extensions = ["myst_parser", "public_api", "flowchart"]
 root_doc = "README"
 source_suffix = {".md": "markdown", ".ipynb": "markdown"}
-include_patterns = ["README.md", "SECURITY.md", "CHANGES.md", "docs/*.md", "docs/*.ipynb", "docs/site/api.md"]
+include_patterns = [
+    "README.md",
+    "SECURITY.md",
+    "CHANGES.md",
+    "docs/*.md",
+    "docs/*.ipynb",
+    "docs/site/api.md",
+    "examples/**/*.md",
+]
 exclude_patterns = [
-    path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "docs"
+    path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "examples"}
 ]  # never walked through
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
@@ -35,10 +43,12 @@ smartquotes = False  # what is quoted may be a value
 highlight_language = "text"
 python_maximum_signature_line_length = 90
 
+EXAMPLES = ("own_task", "tool_agent", "pictures", "gsm8k", "several_gpus")
 NAVIGATION = {
-    "Use": ["docs/command_line", "docs/gpu", "docs/notebook", "docs/metrics", "docs/replay", "docs/exactness", "docs/checkpoints"],
-    "Extend": ["docs/tasks", "docs/rewards", "docs/algorithms", "docs/agents", "docs/tools", "docs/chat_formats", "docs/vision"],
-    "Look up": ["docs/parameters", "docs/site/api", "docs/sandbox", "docs/benchmarks", "SECURITY", "CHANGES"],
+    "Examples": ["examples/README", *(f"examples/{name}/README" for name in EXAMPLES)],
+    "Use": [f"docs/{name}" for name in ("command_line", "gpu", "notebook", "metrics", "replay", "exactness", "checkpoints")],
+    "Extend": [f"docs/{name}" for name in ("extending", "tasks", "rewards", "algorithms", "agents", "tools", "chat_formats", "vision")],
+    "Look up": [*(f"docs/{name}" for name in ("parameters", "site/api", "sandbox", "benchmarks", "glossary")), "SECURITY", "CHANGES"],
 }  # fmt: skip
 
 

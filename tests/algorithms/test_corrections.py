@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.algorithms.batches import ratios
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.algorithms.corrections import CORRECTIONS, TokenWeights, weights_of
-from dagrpo.algorithms.off_policy_mask import kept_by_policy
+from dagrpo.algorithms.corrections import CORRECTIONS, TokenWeights, off_policy_mask, weights_of
 from dagrpo.algorithms.tokens import TokenBatch
 
 WEIGHING = [name for name in CORRECTIONS.own_names() if CORRECTIONS.get(name).weighs]
@@ -109,18 +108,18 @@ def test_mistakes_that_the_policy_has_moved_away_from_are_masked(
     advantage: float, threshold: float, kept: list[bool]
 ) -> None:
     batch = engine([[0.25, 1.0], [1.0], [0.5]], advantage)
-    assert kept_by_policy(batch, threshold).tolist() == kept
+    assert off_policy_mask(batch, threshold).tolist() == kept
 
 
 def test_the_mask_sees_what_earlier_mini_batches_have_changed() -> None:
     """Engine and trainer agree; the policy now finds the first sequence half as likely as when it was sampled."""
     batch = ratios([[0.5, 0.5], [2.0]], [-1.0, -1.0])
-    assert kept_by_policy(batch, 0.5).tolist() == [False, False, True]
+    assert off_policy_mask(batch, 0.5).tolist() == [False, False, True]
 
 
 def test_the_mask_takes_the_advantages_of_a_sequence_token_by_token() -> None:
     batch = replace(engine([[0.25, 0.25]]), advantages=torch.tensor([-1.0, 1.0]))
-    assert kept_by_policy(batch, 0.5).tolist() == [False, True]
+    assert off_policy_mask(batch, 0.5).tolist() == [False, True]
 
 
 def test_the_mask_is_off_by_default() -> None:

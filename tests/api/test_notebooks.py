@@ -13,7 +13,7 @@ from tests.api.conftest import NAME
 import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.identity import ROOT, code_of
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
 

@@ -11,7 +11,7 @@ from dagrpo.core.types import Example
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.dapo import CLOSING, OPENING
 from dagrpo.data.schema import from_table
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 FILES = ("card.json", "dropped.parquet", "passages.parquet", "test.parquet", "train.parquet", "validation.parquet")
 

@@ -15,7 +15,7 @@ from dagrpo.data.schema import SCHEMA, from_table
 from dagrpo.data.source import Source
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/tasks.md").read_text()
 MODULE = "dagrpo.data.datasets.capitals"

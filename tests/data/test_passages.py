@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 from tests.data.filters.problems import character_model
 
-from dagrpo.data.config import Arithmetic, Data
+from dagrpo.data.config import Data
 from dagrpo.data.datasets import arithmetic
 from dagrpo.data.passages import SCHEMA, passages_table
 from dagrpo.data.prepare import prepare
 from dagrpo.data.task import Problems
 from dagrpo.tools.retrieval import Passage
-from dagrpo.utils.files import read_json, read_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
 
-FEW = Data(arithmetic=Arithmetic(train=8, test=2))
+FEW = Data(arithmetic={"train": 8, "test": 2})
 PASSAGES = (Passage(title="Lima", text="Capital of Peru."), Passage(title="Łódź", text="A city of Poland."))
 
 

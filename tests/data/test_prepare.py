@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from tests.data.filters.problems import character_model, example, examples, problems, qwen3_model
 from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
-from dagrpo.data.config import Arithmetic, Data, Shapes
+from dagrpo.data.config import Data
 from dagrpo.data.filters import sieve as gates
 from dagrpo.data.prepare import prepare, sift
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
-from dagrpo.utils.files import read_parquet, sha256_of, write_parquet
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
-SMALL = Data(arithmetic=Arithmetic(train=40, test=10))
+SMALL = Data(arithmetic={"train": 40, "test": 10})
 LONG = "a run of words so long and so odd that no two problems share it"  # 14 words
 
 
@@ -353,7 +354,7 @@ def test_pictures_that_make_every_prompt_too_long_can_be_made_smaller(tmp_path: 
         vision=Vision(family="qwen3_vl"),
     )
     make_model(tmp_path / "model", Model(fresh=shape))
-    params = Data(shapes=Shapes(train=2, test=2), max_prompt_tokens=1)
+    params = Data(shapes={"train": 2, "test": 2}, max_prompt_tokens=1)
     with pytest.raises(
         ValueError, match=r"2 prompt too long\): lower model\.max_pixels .* or change the parameters of `data`"
     ):

@@ -12,7 +12,8 @@ from dagrpo.data.card import Card
 from dagrpo.data.config import Data
 from dagrpo.data.prepare import prepare
 from dagrpo.data.schema import SCHEMA
-from dagrpo.utils.files import read_parquet, sha256_of
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import read_parquet
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dagrpo.core.types import Example
 from dagrpo.data.schema import SCHEMA, from_table, to_table
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 FILE = Path("data/gsm8k/test.parquet")
 EXAMPLE = Example(

@@ -7,6 +7,7 @@ commands of earlier versions.
 import importlib.util
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +41,9 @@ class Command:
         """As a shell takes them. Of a synopsis, such as `[--to hf|dcp]`, what may be left out is there, the first of several."""
         plain = self.text.replace("[", "").replace("]", "") if re.search(r" \[--", self.text) else self.text
         return [word.split("|")[0] for word in shlex.split(plain)]
+
+
+sys.path.insert(0, str(ROOT / "examples/own_task"))  # its page has it on PYTHONPATH
 
 
 def commands() -> Iterator[Command]:

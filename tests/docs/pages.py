@@ -1,4 +1,4 @@
-"""The pages that are shown to people: Markdown in the repository's root, docs/ and packages/, and the notebook."""
+"""The pages that are shown to people: Markdown in the root, docs/, examples/ and packages/, and the notebook."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "docs/*.ipynb", "docs/site/*.md", "packages/*/README.md")
+    for pattern in ("*.md", "docs/*.md", "docs/*.ipynb", "docs/site/*.md", "examples/**/*.md", "packages/*/README.md")
     for path in ROOT.glob(pattern)
 )
 PARSER = MarkdownIt("commonmark").enable("table")

@@ -33,42 +33,39 @@ RUN = (
     "dagrpo compare arithmetic_tiny arithmetic_tiny-gspo",
     "dagrpo use arithmetic_tiny",
     "dagrpo use params.yaml gspo",
-    "dagrpo use smollm2_135m_gsm8k_cpu",
     "dagrpo use qwen3_4b dapo_math gspo h200",
     "dagrpo use qwen2_5_7b gsm8k grpo h100_x4",
     "dagrpo use shapes_tiny",
     "dagrpo use tiny_vl_qwen3 shapes",
+    "dagrpo use examples/own_task/params.yaml",
+    "dagrpo use examples/tool_agent/params.yaml",
+    "dagrpo use examples/pictures/params.yaml",
+    "dagrpo use examples/gsm8k/params.yaml",
+    "dagrpo use examples/several_gpus/params.yaml",
+    "dagrpo clean --tries",
 )
 
-_LONG = "minutes of training: the figures beside it are of such a run"
+_OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
 _PLACE = "its words stand for yours"
 _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
 NOT_RUN = {
     "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
+    "make gpu-check": "needs a GPU",
+    "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",
     "make run": "sets up .venv and trains for six minutes: `snakemake --cores all target` is its last line",
     "make test": "is what runs this",
-    "snakemake --cores all target --config training__steps=3": _BY_DAG,
+    "snakemake --cores all target --config training__steps=20": _BY_DAG,
+    "dagrpo show own_task --step 10 --best 3 --worst 3": _OF_AN_EXAMPLE,
+    "dagrpo show own_task --task roman.numerals": _OF_AN_EXAMPLE,
+    "dagrpo show tool_agent --step 40 --best 1 --worst 1": _OF_AN_EXAMPLE,
     "dvc exp run -S training.learning_rate=0.00003": _BY_DAG,
-    "snakemake --cores all target --config algorithm__loss__name=gspo": _LONG,
-    "snakemake --cores all target --config rollout__dtype=bfloat16 training__steps=40 algorithm__correction__name=none": _LONG,
-    "python benchmarks/learning.py results/arithmetic_tiny_3_seeds results/arithmetic_tiny_control": _LONG,
     "dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz": "as `dagrpo profile`, which is run",
-    "python benchmarks/calculator.py": _LONG,
-    "python -m benchmarks.precision MODEL": _LONG,
-    "python benchmarks/objectives.py default=results/arithmetic_tiny_3_seeds gspo=results/arithmetic_tiny_3_seeds~HASH ... "
-    "--to docs/objectives.png": _LONG,
-    "python benchmarks/correction.py results/arithmetic_tiny~* [--join 64]": "tests/test_correction_benchmark.py has its parts",
-    "dagrpo use arithmetic_tiny_3_seeds": _USED,
-    "dagrpo use arithmetic_tiny_control": _USED,
-    "dagrpo use arithmetic_tiny_lora": _USED,
-    "dagrpo use python_math_tiny": _USED,
     "dagrpo use shapes_tiny_control": _USED,
     "dagrpo use shapes_tiny_swapped": _USED,
     "dagrpo use qwen2_5_vl_3b_geo3k": _USED,
     "dagrpo replay results/arithmetic_tiny/runs/seed_0 --steps 1-10": "tests/cli/replay has ranges; two steps of an experiment are run",
-    "dagrpo train --rollouts-only --to half_a_step": "is run with another folder",
     "dagrpo train --rollouts-only --state second_half/state/step_00001 --to third": "tests/cli/half_steps goes on from a state",
     "dagrpo convert SRC DST --to hf|dcp|megatron [--option NAME=VALUE]": _PLACE,
     "dagrpo inspect FOLDER": _PLACE,

@@ -8,7 +8,7 @@ from tests.rollout import conversations as made
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.conversations import about_conversations
 from dagrpo.evaluation.scoring import metrics_to_log, rows_to_show, score
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 SCORING = Scoring(bootstrap_draws=100)
 

@@ -15,7 +15,8 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.trajectory import TokenSample, Trajectory
-from dagrpo.utils.files import read_parquet, sha256_of, write_parquet
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 REWARD = Reward()
 TEXTS = (("#### 8", "#### 8.0", "#### 7", "8"), ("no", "#### 1", "#### 2", ""), ("#### 8",) * 4)

@@ -12,7 +12,7 @@ from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import to_table
 from dagrpo.evaluation.held_out import HELD_OUT, figures, points, with_figures
 from dagrpo.evaluation.held_out_problems import chosen_rows, identities, split_of
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 def row(step: int, task: str, problem: int, *, right: bool, oracle: bool = False) -> dict[str, object]:

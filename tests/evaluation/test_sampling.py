@@ -32,7 +32,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import BLIND, GREEDY
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
 

@@ -14,7 +14,7 @@ from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.rollout.trajectory import BLIND
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 SCORING = Scoring(bootstrap_draws=100)
 

@@ -22,7 +22,8 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.runtime import Runtime
 from dagrpo.trainer.throughput import Arithmetic
-from dagrpo.utils.files import read_json, write_json, write_parquet
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.tables import write_parquet
 from dagrpo.utils.timings import write_times
 
 ROOT = Path(__file__).parents[2]

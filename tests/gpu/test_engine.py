@@ -30,7 +30,8 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_json, write_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import write_parquet
 
 pytestmark = [pytest.mark.gpu, ONE]
 LARGEST_OUTSIDE = 0.15  # of tokens beyond 0.1 nats; 8% was seen of a healthy model (see agreement.py)

@@ -24,10 +24,10 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.net import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,11 +12,11 @@ from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
 from dagrpo.models.teacher import make_teacher
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
@@ -88,7 +88,7 @@ def test_a_template_that_tells_of_tools_becomes_the_only_one(hub: Hub, tmp_path:
     assert verify(tmp_path / "model") == manifest
     assert "chat_template.json" not in manifest.files
     assert "chat_template" not in read_object(tmp_path / "model" / "tokenizer_config.json")
-    assert load_tokenizer(tmp_path / "model").chat_template == TEMPLATE
+    assert load_tokenizer(tmp_path / "model").chat_template == QWEN2_5_VL_TOOLS
     assert read_object(tmp_path / "model" / "origin.json")["chat_template"] == "qwen2_5_vl_tools"
     assert PictureProcessor.of(tmp_path / "model")
 

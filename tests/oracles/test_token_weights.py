@@ -14,8 +14,7 @@ from tests.oracles.asking import answers, require
 from tests.oracles.batches import LONGEST, Kind, batch_of, token_batch
 
 from dagrpo.algorithms.aggregation import Aggregation, Lengths, weights
-from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
-from dagrpo.algorithms.off_policy_mask import kept_by_policy
+from dagrpo.algorithms.corrections import CORRECTIONS, off_policy_mask, weights_of
 from dagrpo.algorithms.tokens import TokenBatch
 
 SEEDS = 3
@@ -137,7 +136,7 @@ CASES = [
     ),
     Case(
         name="off_policy_mask",
-        ours=lambda batch: kept_by_policy(batch, THRESHOLD).double(),
+        ours=lambda batch: off_policy_mask(batch, THRESHOLD).double(),
         library="trl_off_policy_mask",
         function="get_off_policy_mask",
         options={"threshold": THRESHOLD},

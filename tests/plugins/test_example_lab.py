@@ -21,9 +21,8 @@ from dagrpo.data.schema import from_table
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.pipeline.validation import require_fitting_tasks
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.score import grade_all
-from dagrpo.utils.files import read_parquet
+from dagrpo.rewards.grading import Grader, grade_all
+from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.usefixtures("_lab")
 

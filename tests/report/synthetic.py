@@ -16,8 +16,9 @@ from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.rollout.table import ROLLOUTS
 from dagrpo.trainer.sync.digest_table import FILE, digest_table
-from dagrpo.utils.files import sha256_of, write_json, write_parquet
+from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import write_parquet
 
 HOSTILE = (
     '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'

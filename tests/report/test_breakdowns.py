@@ -19,7 +19,7 @@ from dagrpo.report.config import Report
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.kinds import Kinds
 from dagrpo.report.page import render
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 TASK = "arithmetic"
 BASE = ([0, 0, 0, 1, 1, 1], [[0, 0], [0, 0], [1, 0], [1, 0], [1, 1], [1, 1]])

@@ -14,8 +14,9 @@ from dagrpo.report.first_step import AS_THEY_COME, SAME, doubts
 from dagrpo.report.page import render
 from dagrpo.report.parameters import Parameter
 from dagrpo.report.results import summary_markdown
-from dagrpo.utils.files import read_object, read_parquet, write_json, write_parquet
+from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 VALUES = {key: "1.0" for pair in SAME for key in pair} | dict(AS_THEY_COME)
 

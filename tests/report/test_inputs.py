@@ -15,7 +15,8 @@ from dagrpo.evaluation.scoring import score
 from dagrpo.report.curves import curves
 from dagrpo.report.inputs import read_inputs
 from dagrpo.report.rollouts import first_and_last
-from dagrpo.utils.files import read_json, read_parquet, write_json, write_parquet
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 
 def read_with(files: Files, **changed: list[Path]) -> None:

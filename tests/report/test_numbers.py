@@ -18,8 +18,9 @@ from dagrpo.report.curves import Curves, curves, moving_average, to_csv
 from dagrpo.report.examples import examples, problem_changes
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
-from dagrpo.utils.files import read_json, read_parquet, write_json, write_parquet
+from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 
 def estimate(value: float, low: float, high: float) -> Estimate:

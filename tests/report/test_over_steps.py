@@ -27,8 +27,9 @@ from dagrpo.report.kinds import Kinds
 from dagrpo.report.occurrences import chosen_series, spread
 from dagrpo.report.over_steps import LONGEST_TEXT, MOST_ATTEMPTS, MOST_TOKENS, over_steps
 from dagrpo.report.page import Page, render
-from dagrpo.utils.files import read_json, write_json, write_parquet
+from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import write_parquet
 
 CHROMIUM = shutil.which("chromium")
 HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu")

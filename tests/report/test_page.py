@@ -19,7 +19,8 @@ from dagrpo.report.build import FIGURE_FILES, build, write
 from dagrpo.report.config import Report
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
-from dagrpo.utils.files import read_json, read_parquet, write_json, write_parquet
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 VOID = {"meta", "wbr", "br", "img", "link", "input"}
 MADE_HERE = "../../../logs/tiny/times.html"

@@ -22,7 +22,7 @@ from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.page import render
 from dagrpo.report.pictures import LONGEST_SIDE, MOST_CHARACTERS, TRAINING, Pictures
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 PROBLEMS = 40
 SOURCE = re.compile(

@@ -12,8 +12,7 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.core.types import Attempt
 from dagrpo.rewards import components
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.score import grade_all
+from dagrpo.rewards.grading import Grader, grade_all
 from dagrpo.rewards.verifiers import VERIFIERS
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/rewards.md").read_text()

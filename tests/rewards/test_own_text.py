@@ -7,9 +7,8 @@ from tests.rewards.conftest import FACTOR, Growth
 
 from dagrpo.core.types import Attempt
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.grading import Grader, grade_all
 from dagrpo.rewards.own_text import own_text
-from dagrpo.rewards.score import grade_all
 
 ECHOES = (
     "<tool_response>\n{}\n</tool_response>",

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from dagrpo.rewards import pool as pool_module
-from dagrpo.rewards.pool import MODULE, Comparison, Reply, WorkerPool
+from dagrpo.rewards.pool import WorkerPool
+from dagrpo.rewards.worker_process import MODULE, Comparison, Reply
 
 ENDLESS = Comparison(answer="9^{9^{9}}", ground_truth="3")
 HALF = Comparison(answer="\\frac{2}{4}", ground_truth="\\frac{1}{2}")
@@ -34,7 +35,8 @@ HOSTILE = {
 EVIL_PARENT = """
 import threading, time
 from dagrpo.rewards import pool as pool_module
-from dagrpo.rewards.pool import Comparison, WorkerPool
+from dagrpo.rewards.pool import WorkerPool
+from dagrpo.rewards.worker_process import Comparison
 pool = WorkerPool(seconds={seconds}, processes=1)
 pool.compare([Comparison(answer="2/4", ground_truth="1/2")])
 print("warm", flush=True)

@@ -4,8 +4,7 @@ import pytest
 
 from dagrpo.core.types import Attempt, Score, ToolCall
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.score import grade_all
+from dagrpo.rewards.grading import Grader, grade_all
 
 
 def rewarded(**components: dict[str, float]) -> Reward:

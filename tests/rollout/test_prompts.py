@@ -21,7 +21,7 @@ from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, written
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 TOKENIZER = character_tokenizer(256)
 

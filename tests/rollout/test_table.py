@@ -13,7 +13,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Score, ToolCall
 from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, discarded_table, read_table, rollout_table, training_table
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 SAMPLE = TokenSample(
     token_ids=(5, 13, 8, 9),

@@ -14,7 +14,8 @@ from dagrpo.data.task import chat
 from dagrpo.tracking.contents import Contents, DataSet
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.store import open_client, tracking_uri
-from dagrpo.utils.files import sha256_of, write_parquet
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import write_parquet
 
 SYSTEM = "You are an expert."
 

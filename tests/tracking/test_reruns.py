@@ -20,7 +20,7 @@ from dagrpo.tracking.execution import Execution, of_note
 from dagrpo.tracking.stage_runs import find_experiment, open_run
 from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
 from dagrpo.utils.files import read_object, write_json
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 LOG = Path("logs/demo/seed_0/teacher.log")
 RECORD = stage_record("teacher")  # without figures, so that its runs are complete

@@ -26,7 +26,8 @@ from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.tracking import record, sync
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.store import open_client, tracking_uri
-from dagrpo.utils.files import sha256_of, write_json, write_parquet
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.tables import write_parquet
 
 SEED = Path("results/demo/runs/seed_0")
 

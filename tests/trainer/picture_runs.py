@@ -27,7 +27,7 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 SHAPE = {
     "hidden_size": 32,

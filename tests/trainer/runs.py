@@ -52,7 +52,7 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard
 from dagrpo.utils.distributed import World, process_group, single_process
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Fresh(

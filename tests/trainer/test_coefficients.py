@@ -9,7 +9,7 @@ from tests.trainer import runs
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 START, DELTA = 0.01, 0.02
 NAME = "policy/adaptive_entropy_coefficient"

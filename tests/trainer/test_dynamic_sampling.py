@@ -19,7 +19,7 @@ from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 STEPS = 4
 PROMPTS = 3

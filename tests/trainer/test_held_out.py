@@ -17,7 +17,7 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.held_out import is_evaluated
 from dagrpo.trainer.run import HeldOutSplits, TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 

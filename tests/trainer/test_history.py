@@ -23,7 +23,8 @@ from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_json, read_parquet
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:

@@ -19,7 +19,7 @@ from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 

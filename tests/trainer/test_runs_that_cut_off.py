@@ -21,7 +21,7 @@ from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 STEPS, PROMPTS, SAMPLES = 5, 3, 2

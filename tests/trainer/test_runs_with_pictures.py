@@ -19,7 +19,7 @@ from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sync.digest_table import FILE, read_digests
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 KINDS: dict[str, Vision] = {"qwen2_5_vl": "trained", "qwen3_vl": "frozen"}
 # AdamW takes full steps, here of 0.3 in the tower, also where a gradient is rounding alone, as that of a key's bias.

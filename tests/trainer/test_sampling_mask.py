@@ -10,7 +10,7 @@ from tests.trainer import runs
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling_mask import TokenSupport
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from tests.trainer.served_adapter_runs import Serving, served_run
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 

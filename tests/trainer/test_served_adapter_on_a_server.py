@@ -21,7 +21,7 @@ from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.server
 

@@ -28,7 +28,7 @@ from dagrpo.trainer.batches import prefetch_state as kept_batches
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 STEPS = 5

@@ -37,7 +37,7 @@ from dagrpo.trainer.teacher import (
     teacher_metrics,
 )
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 Inputs = tuple[Path, Path]
 

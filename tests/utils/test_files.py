@@ -10,16 +10,8 @@ import pyarrow as pa
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
-from dagrpo.utils.files import (
-    atomic_file,
-    atomic_folder,
-    link_or_copy,
-    read_json,
-    read_parquet,
-    write_json,
-    write_parquet,
-    write_text,
-)
+from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, write_json, write_text
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 
 def test_a_file_that_fails_half_way_leaves_the_old_content_and_no_rest(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy, pyarrow, safetensors.numpy, torch
 from dagrpo.pipeline import runner as frame
 from dagrpo.utils.failures import sentence_of
-from dagrpo.utils.files import atomic_file, atomic_folder, write_parquet, write_text
+from dagrpo.utils.files import atomic_file, atomic_folder, write_text
+from dagrpo.utils.tables import write_parquet
 from dagrpo.engine.errors import full_disk_among
 
 disk = Path(sys.argv[1])

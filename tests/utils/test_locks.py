@@ -18,7 +18,7 @@ import pytest
 from dagrpo.core.errors import UserError
 from dagrpo.utils import locks
 from dagrpo.utils.locks import alone_with, noted_holder
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 HOLDER = """
 import subprocess, sys, time

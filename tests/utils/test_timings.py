@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagrpo.utils.files import sha256_of, write_json, write_parquet
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.tables import write_parquet
 from dagrpo.utils.timings import FILE, read_times, step_seconds, times_of, write_times
 
 CURVE = [

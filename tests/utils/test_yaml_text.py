@@ -1,6 +1,5 @@
-"""What is no plain YAML within limits is refused in a sentence, and what is accepted every reader takes for the same."""
+"""YAML that is not plain is refused in a sentence; accepted YAML means the same to every reader."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.yaml_text import LARGEST_FILE, read_yaml
+from dagrpo.utils.yaml_text import read_yaml
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 
@@ -38,35 +37,19 @@ def _refused(path: Path) -> str:
         ("training: {steps: =}", "'='"),
         (LAUGHS, "line 2: it refers to another place: write the value out"),
         ("a: &a [*a]", "it refers to another place"),
-        ("a: " + "[" * 90_000, "it has more than 16 levels"),
-        ("a: " + "{a: " * 20_000, "it has more than 16 levels"),
         ("training: {steps: 1, steps: 2}", "line 1: the key steps stands twice"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor for the tag"),
         ("a: !!python/name:os.system", "could not determine a constructor for the tag"),
-        ("a: !!binary aGFsbG8=", "`a` is b'hallo': write a number, a text"),
-        ("a: !!set {b}", "`a` is {'b'}: write a number, a text"),
         ("a: !!int 'x'", "invalid literal"),
         ("a: " + "9" * 5000, "Exceeds the limit"),
-        ("a: 0x" + "f" * 5000, "`a` is an integer of 20,000 bits: give a number of at most 64 bits"),
-        ("a: .nan", "`a` is nan: input should be a finite number"),
-        ("a: -.inf", "`a` is -inf"),
-        ("a: 1.0e+999", "`a` is inf"),
-        ("a: " + "x" * 5000, "`a` has 5,000 characters: give at most 4,096"),
-        ('a: "\\0"', "`a` is '\\u0000', with characters that nobody sees"),
-        ("a: \u202etxt", "`a` is '\\u202etxt', with characters that nobody sees"),
-        ('a: "\\ud800"', "`a` is '\\ud800', with characters that nobody sees"),
-        ("1: 2", "a section is called 1"),
-        ("training: {null: 2}", "a key of `training` is called None"),
         ("training: {? [a] : 2}", "unhashable key"),
         ("a" * 5000 + ": 1", "line 1: "),
-        ('"' + "a" * 500 + '": 1', "a section is called 'aaa"),
         ("a: b\0c", "special characters are not allowed"),
         ("a:\n\tb: 1", "line 2: found character '\\t'"),
         ("a: 1\n---\nb: 2", "line 2: but found another document"),
         ("", "does not hold sections"),
         ("just text", "does not hold sections"),
         ("__use_yte__: true\na: 1", "would have Snakemake run the file as a program"),
-        ("{" + ", ".join(f"k{i}: 1" for i in range(9000)) + "}", "it has more than 5,000 keys and values"),
     ],
 )
 def test_what_is_not_plain_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
@@ -86,18 +69,6 @@ def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_yaml(path) == {"a": 1}
-
-
-def test_a_file_of_100_megabytes_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "params.yaml"
-    with path.open("wb") as file:
-        file.truncate(100 << 20)
-    assert f"more than {LARGEST_FILE:,} bytes" in _refused(path)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "params.yaml")
-    assert "a folder or a device" in _refused(tmp_path / "params.yaml")
 
 
 _PLAIN = st.text(st.sampled_from("0123456789abcdefoxyestrunlfn._-+:~=<TFNYO"), min_size=1, max_size=7)

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
+from dagrpo.algorithms.divergence import Estimator
 from dagrpo.algorithms.losses import LOSSES, aggregation_of
 from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.algorithms.terms import TERMS, Weighed, computed
@@ -25,7 +26,7 @@ class Kl(Section):
     coefficient: Annotated[float, Field(ge=0, le=1000)] = Field(
         0.0, description="Weight of the KL divergence to the initial policy; at 0 no reference model is loaded."
     )
-    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k3+"] = Field(
+    estimator: Estimator = Field(
         "k3", description="How it is estimated from the sampled token; with +: its value, and the gradient of k2."
     )
     place: Literal["loss", "reward"] = Field(

@@ -97,3 +97,13 @@ class TokenLoss:
 
     per_token: torch.Tensor  # [tokens]
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name -> scalar sum over the tokens, detached
+
+
+def teacher_advantages(batch: TokenBatch, largest: float | None) -> torch.Tensor:
+    """Return teacher logprob - old logprob, clamped to [-largest, largest] unless that is None; no gradient. [tokens]
+
+    The mean over tokens that the policy sampled estimates -KL(policy || teacher), the reverse divergence.
+    """
+    assert batch.teacher_logprobs is not None, "a loss or term that reads a teacher requires algorithm.teacher"
+    advantages = (batch.teacher_logprobs - batch.old_logprobs).detach()
+    return advantages if largest is None else advantages.clamp(-largest, largest)

@@ -14,7 +14,7 @@ from dagrpo.core.suggest import nearest
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.rollout.table import read_table
 from dagrpo.trainer.run import step_file
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:

@@ -8,7 +8,6 @@ from dagrpo.config.documents import yaml_value as written
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line, shown
-from dagrpo.core.plain_values import require_plain
 from dagrpo.core.plugged import Chosen
 from dagrpo.core.section import Section
 from dagrpo.utils.yaml_text import yaml_value
@@ -51,7 +50,6 @@ def with_overrides(config: Mapping[str, Any], source: str = "params.yaml with --
 
     Two underscores stand for the dot, which Snakemake refuses in a key.
     """
-    require_plain(config, source)
     overrides: dict[str, Any] = {}
     for key, value in config.items():
         if OVERRIDE in key:

@@ -18,10 +18,10 @@ from dagrpo.config.mistakes import mistakes
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentences
 from dagrpo.core.experiment import Experiment
-from dagrpo.core.plain_values import require_plain
 from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
-from dagrpo.data.config import Data, GeneratedTask
+from dagrpo.data.config import Data
+from dagrpo.data.section import GeneratedTask
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.evaluation.difficulty_config import Difficulty
 from dagrpo.models.config import NOT_WITH_PICTURES, Model, require_divided
@@ -308,7 +308,6 @@ def all_keys() -> list[str]:
 
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Check values against the schema. Raises UserError with one message per mistake, or the first ones and their number."""
-    require_plain(values, source)
     try:
         return Params.model_validate(values)
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """Redaction of secrets before anything is printed or stored.
 
 Passwords in addresses, and keys and tokens in the environment. A safety net below the code that leaves out secrets itself; it
-recognises them by their form or their variable's name. `dagrpo.utils.program_variables` makes the environment of other people's
+recognises them by their form or their variable's name. `dagrpo.utils.child_variables` makes the environment of other people's
 programs. Imported by SGLang's processes too, by name, for their log: it needs nothing but the standard library.
 """
 

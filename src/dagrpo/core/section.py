@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.plain_values import LONGEST_TEXT
 
 Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
 EXTRACTION = (
     "strict: in the form the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
     "that looks like an answer; exact: as strict, but nothing else may stand beside it."
 )
+LONGEST_TEXT = 4096  # characters, as of a path
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads
 MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
 MOST_ELONGATED = 200  # times a picture is as long as wide, at most: the image processor refuses more
@@ -30,7 +30,7 @@ TopP = Annotated[float, Field(ge=0.001, le=1)]
 TopK = Annotated[int, Field(ge=-1, le=1 << 24)]
 HeadDtype = Literal["float32"] | None  # type of the language-model head; None: that of the model
 Texts = Annotated[list[str], Field(max_length=1000)]
-# Checked by its reader alone. Its values are plain ones within limits, as all of params.yaml: see plain_values.py.
+# A mapping that its reader alone checks.
 Unchecked = Annotated[dict[str, Any], Field(max_length=1000)]
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 

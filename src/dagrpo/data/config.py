@@ -1,128 +1,35 @@
 """Section `data`: sources of raw data, and the amount used.
 
-Read by the prepare stage.
+Read by the prepare stage. A generated task has a section in it, named after its module: the class Config of that module.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import MOST_TOKENS, Section, Seed, Share, Unchecked
+from dagrpo.core.section import MOST_TOKENS, Section, Share
+from dagrpo.data.section import Count, GeneratedTask
 
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
-
-Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
-ShapesLevel = Literal["count", "colour", "length"]
-Problems = Annotated[int, Field(ge=1, le=100_000_000)]
+DATASETS = "dagrpo.data.datasets"
+ConfigType = TypeVar("ConfigType", bound=GeneratedTask)
 
 
-class GeneratedTask(Section):
-    """Keys of a task whose problems are generated."""
+class Sources(Section):
+    """Keys that do not depend on a task."""
 
-    def check(self, params: "Params") -> None:
-        """Raise UserError if the other parameters do not fit. Called when params.yaml is read."""
-
-
-class Arithmetic(Section):
-    seed: Seed = Field(0, description="Seed of the problem generator.")
-    train: Problems = Field(4000, description="Number of training problems, over all levels.")
-    test: Problems = Field(500, description="Number of held-out problems; none of them is in train.")
-    levels: Annotated[list[Level], Field(min_length=1, max_length=4)] = Field(
-        ["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"],
-        description="Kinds of problem, in equal parts as far as a kind has that many distinct problems.",
-    )
-
-
-class ArithmeticTool(Section):
-    seed: Seed = Field(0, description="Seed of the problem generator.")
-    train: Annotated[int, Field(ge=1, le=400_000)] = Field(10_000, description="Number of training problems.")
-    test: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        500, description="Number of held-out problems; none of them is in train."
-    )
-    demonstrated_calls: Share = Field(
-        0.33, description="Share of the training problems whose demonstration calls the tool; the rest answer at once."
-    )
-
-
-class Worlds(Section):
-    seed: Seed = Field(0, description="Seed of both worlds.")
-    train_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
-        4000, description="People of the world that is trained on; there are as many firms and as many places."
-    )
-    test_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
-        100, description="People of the held-out world, no name of which is in the other."
-    )
-    hops: Annotated[list[Literal[1, 2, 3]], Field(min_length=1, max_length=3)] = Field(
-        [1, 2, 3],
-        description="How many passages a question leads through; per person there are 3, 2 and 1 such questions.",
-    )
-    demonstrated_calls: Share = Field(
-        0.5, description="Share of the training problems whose demonstration searches; the rest answer at once."
-    )
-
-
-class PythonMath(Section):
-    seed: Seed = Field(0, description="Seed of the problem generator.")
-    train: Annotated[int, Field(ge=1, le=8000)] = Field(6000, description="Number of training problems.")
-    test: Annotated[int, Field(ge=1, le=2000)] = Field(
-        300, description="Number of held-out problems; none of them is in train."
-    )
-    demonstrated_calls: Share = Field(
-        0.5, description="Share of the training problems whose demonstration runs a program; the rest answer at once."
-    )
-
-
-class Shapes(GeneratedTask):
-    seed: Seed = Field(0, description="Seed of the generator that draws the pictures.")
-    train: Annotated[int, Field(ge=2, le=100_000)] = Field(4000, description="Number of training problems.")
-    test: Annotated[int, Field(ge=2, le=20_000)] = Field(
-        300, description="Number of held-out problems; none of their pictures is in train."
-    )
-    levels: Annotated[list[ShapesLevel], Field(min_length=1, max_length=3)] = Field(
-        ["count", "colour", "length"],
-        description="What is asked, in turn: how many shapes there are, which colour one has, how long a labelled line is.",
-    )
-    swapped: bool = Field(
-        False,
-        description="Control experiment: permute the pictures among the problems of a split, so that the text alone is left.",
-    )
-
-    @model_validator(mode="after")
-    def _levels_are_distinct(self) -> Self:
-        for level in self.levels:
-            if self.levels.count(level) > 1:
-                raise UserError(f"data.shapes.levels lists {level} twice: list each level once")
-        return self
-
-    def check(self, params: "Params") -> None:
-        """Raise an error for two controls at a time: a lower score would not show which of them is the reason."""
-        if self.swapped and params.reward.permuted:
-            raise UserError(
-                "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "
-                "set one of them to false"
-            )
-
-
-class VerifiersTaskset(Section):
-    taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")
-    parameters: Unchecked = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
-    train: Problems = Field(64, description="Tasks to train on, after those that are held out.")
-    test: Problems = Field(16, description="Tasks that are held out: the taskset's first.")
-
-
-class Data(Section):
     mirror: str | None = Field(
         None,
         description="Folder with local copies of the hub's data sets (<mirror>/gsm8k/train.jsonl, ...); null: the hub.",
     )
-    max_train: Problems | None = Field(
+    max_train: Count | None = Field(
         None,
         description="Keep only the first rows of each train split; null: all. The card says how many were left out.",
     )
-    max_test: Problems | None = Field(None, description="Keep only the first rows of each test split; null: all.")
-    held_out: Problems = Field(
+    max_test: Count | None = Field(None, description="Keep only the first rows of each test split; null: all.")
+    held_out: Count = Field(
         512,
         description="Test problems to set apart where a data set has a train split only (dapo, ...), picked by a hash of the question.",
     )
@@ -150,15 +57,6 @@ class Data(Section):
     max_pass_rate: Share = Field(
         1.0, description="Drop train problems with a known pass rate above this: nothing left to learn."
     )
-    arithmetic: Arithmetic = Field(Arithmetic(), description="The generated arithmetic problems.")
-    arithmetic_tool: ArithmeticTool = Field(
-        ArithmeticTool(), description="Generated products and sums, with a calculator or without."
-    )
-    worlds: Worlds = Field(Worlds(), description="Questions about made-up people, firms and places, with a search.")
-    python_math: PythonMath = Field(PythonMath(), description="Numbers that a short program gives.")
-
-    shapes: Shapes = Field(Shapes(), description="Questions about small pictures that are drawn.")
-    verifiers: VerifiersTaskset = Field(VerifiersTaskset(), description="The tasks of a taskset of `verifiers`.")
 
     @model_validator(mode="after")
     def _mirror_is_not_empty(self) -> Self:
@@ -173,3 +71,30 @@ class Data(Section):
                 f"data.min_pass_rate ({self.min_pass_rate}) is above data.max_pass_rate ({self.max_pass_rate}): swap them"
             )
         return self
+
+    def section(self, config: type[ConfigType]) -> ConfigType:
+        """Return the section of a generated task, by its class."""
+        return next(value for _, value in self if type(value) is config)
+
+
+def _generated_tasks() -> dict[str, Any]:
+    """Return a field for each module of a generated task."""
+    names = sorted(module.name for module in pkgutil.iter_modules(import_module(DATASETS).__path__))
+    # Imported by name: an import statement would put every task into the code of every stage, and so into its identity.
+    configs = {name: getattr(import_module(f"{DATASETS}.{name}"), "Config", None) for name in names}
+    return {
+        name: (config, Field(config(), description=(config.__doc__ or "").partition("\n")[0]))
+        for name, config in configs.items()
+        if config is not None
+    }
+
+
+if TYPE_CHECKING:
+
+    class Data(Sources):
+        """Sources, and the section of each generated task."""
+
+        def __init__(self, **values: Any) -> None: ...
+
+else:
+    Data = create_model("Data", __base__=Sources, **_generated_tasks())

@@ -27,7 +27,8 @@ from dagrpo.data.schema import to_table
 from dagrpo.data.source import SPLITS, VALIDATION
 from dagrpo.data.task import Problems, Task
 from dagrpo.models.pictures import processor_of, takes_pictures
-from dagrpo.utils.files import atomic_folder, write_json, write_parquet
+from dagrpo.utils.files import atomic_folder, write_json
+from dagrpo.utils.tables import write_parquet
 
 CARD = "card.json"
 DROPPED = "dropped.parquet"

@@ -4,10 +4,13 @@ A task's name is the name of its folder in data/, so that an import path is writ
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dagrpo.core.plugins import Plugins
-from dagrpo.data.config import Data
 from dagrpo.data.task import Problems, Task
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
 
 TASKS: Plugins[Task] = Plugins(
     what="task",
@@ -30,7 +33,7 @@ def get_task(name: str) -> Task:
 def _called(name: str, task: Task) -> Task:
     """Return the task with another name, which its problems have, too."""
 
-    def load(params: Data) -> Problems:
+    def load(params: "Data") -> Problems:
         problems = task.load(params)
         splits = {
             split: [replace(example, task=name) for example in examples] for split, examples in problems.splits.items()

@@ -1,5 +1,7 @@
 """One raw row; its errors name file, row and field."""
 
+import errno
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +9,6 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line, sentence, shown
-from dagrpo.utils.files import read_regular
 
 LONGEST_TEXT = 1_000_000  # characters: more than the longest prompt of any model
 MOST_INTEGERS = 1000
@@ -113,13 +114,23 @@ class Row:
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise self.error(field, f"{named}, which is not below the file's own folder")
         try:
-            content = read_regular(self.folder / path, LARGEST_PICTURE)
+            content = _read_regular(self.folder / path, LARGEST_PICTURE)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "no file has such a name"
             raise self.error(field, f"{named}, which cannot be read beside the file ({reason})") from None
         if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
             raise self.error(field, f"{named}, which a symbolic link leads out of the file's own folder")
         return content
+
+
+def _read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a regular file. Raises OSError for a larger one, and for a pipe or device, which may have no end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.ENODEV, "it is not a regular file", str(path))
+    if status.st_size > most_bytes:
+        raise OSError(errno.EOVERFLOW, f"it is larger than {most_bytes:,} bytes", str(path))
+    return path.read_bytes()
 
 
 def _path_in(picture: Any) -> str | None:

@@ -7,11 +7,13 @@ by the same code (reading.py).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.config import Data
 from dagrpo.data.row import Row, fault_in, value_at
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
 
 SPLITS = ("train", "test")  # every prepared task has these
 VALIDATION = "validation"  # comes beside them; it has no rows where the source has no such split
@@ -85,12 +87,12 @@ def _find(
     raise fault_in(label, number, names[0], f"is missing (the columns are: {', '.join(values) or 'none'})")
 
 
-def limit_of(split: str, params: Data) -> int | None:
+def limit_of(split: str, params: "Data") -> int | None:
     """Return the wanted number of problems of a split; None: all."""
     return params.max_train if split == "train" else params.max_test
 
 
-def require_rows(source: Source, split: str, label: str, count: int, params: Data) -> None:
+def require_rows(source: Source, split: str, label: str, count: int, params: "Data") -> None:
     """Refuse a copy that is not complete. With a limit on the split, a part of the data set is enough."""
     if count == 0:
         raise UserError(f"{label} holds no rows: replace it with a complete copy of {source.repository}.")

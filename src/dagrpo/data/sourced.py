@@ -3,22 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data
 from dagrpo.data.hub import hub_place
 from dagrpo.data.mirror import mirror_place
-from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
-from dagrpo.data.reading import Reader
 from dagrpo.data.row import Row
 from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
 from dagrpo.data.task import Problem, Problems, Task
-from dagrpo.utils.console import progress
 from dagrpo.utils.files import sha256_of
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+    from dagrpo.data.reading import Reader
 
 ToProblem = Callable[[Row], Problem]
 
@@ -35,7 +34,7 @@ def sourced_task(
 ) -> Task:
     """Return a task whose problems are the rows of a source, one each."""
 
-    def load(params: Data) -> Problems:
+    def load(params: "Data") -> Problems:
         return _load(task, source, to_problem, params)
 
     task = Task(name=name, load=load, verifier=verifier, tools=tools, interaction=interaction, images=images)
@@ -51,7 +50,7 @@ class _Split:
     files: dict[str, str] = field(default_factory=dict)  # as in Problems
 
 
-def _load(task: Task, source: Source, to_problem: ToProblem, params: Data) -> Problems:
+def _load(task: Task, source: Source, to_problem: ToProblem, params: "Data") -> Problems:
     place = hub_place(source) if params.mirror is None else mirror_place(source, Path(params.mirror))
     splits = {split: _Split() for split in SPLITS}
     for split, files in place.files.items():
@@ -69,9 +68,14 @@ def _load(task: Task, source: Source, to_problem: ToProblem, params: Data) -> Pr
 
 
 def _read_split(
-    task: Task, source: Source, to_problem: ToProblem, split: str, files: Sequence[RawFile], params: Data
+    task: Task, source: Source, to_problem: ToProblem, split: str, files: Sequence[RawFile], params: "Data"
 ) -> _Split:
     """Return all rows of a split, or as many as a source too large for that has to give."""
+    import pyarrow as pa  # here: params.yaml is checked by tasks' modules, and should not wait for it
+
+    from dagrpo.data.reading import Reader
+    from dagrpo.utils.console import progress
+
     enough = _enough(source, params)
     reader, part = Reader(source), _Split()
     with progress(f"prepare {task.name}: {split} problems", enough or source.rows.get(split, 0), brief=True) as bar:
@@ -92,7 +96,7 @@ def _label(files: Sequence[RawFile]) -> str:
     return files[0].label if len(files) == 1 else f"{files[0].label} with {len(files) - 1} more"
 
 
-def _enough(source: Source, params: Data) -> int | None:
+def _enough(source: Source, params: "Data") -> int | None:
     if not source.sampled:
         return None
     if params.max_train is None:
@@ -102,7 +106,7 @@ def _enough(source: Source, params: Data) -> int | None:
     return params.max_train + params.held_out
 
 
-def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[Row]:
+def _rows(reader: "Reader", files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[Row]:
     """Yield the rows of the files in turn; a file is fetched, and its sha256 taken, when its turn comes."""
     for file in files:
         path = file.fetch()
@@ -112,6 +116,8 @@ def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> 
 
 def _pictures_beside(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
     """Return the digests over the pictures that those of the files name which were read."""
+    from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
+
     return {
         name_in_card(file.name, column): read_pictures_beside(file.fetch(), column).sha256
         for file in files

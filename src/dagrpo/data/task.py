@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data
 from dagrpo.tools import TOOLS
 from dagrpo.tools.retrieval import Passage
 from dagrpo.tools.simulated_users import INTERACTIONS
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Task:
     """A data set in one prompt form. `load` raises UserError on bad raw data."""
 
     name: str
-    load: Callable[[Data], Problems]
+    load: Callable[["Data"], Problems]
     verifier: str
     tools: tuple[str, ...] = ()  # names of plug-ins (tools/)
     interaction: str = ""  # name of the plug-in that is the simulated user (tools/simulated_users/); "": none

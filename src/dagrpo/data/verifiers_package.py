@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.utils.own_environment import python_of
-from dagrpo.utils.program_variables import without_secrets
+from dagrpo.utils.child_variables import without_secrets
+from dagrpo.utils.virtualenv import python_of
 
 LOCK = "requirements/verifiers.lock"
 ENVIRONMENT = ".venv-verifiers"

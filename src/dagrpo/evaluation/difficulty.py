@@ -20,7 +20,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.collect import grade
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from dagrpo.rollout.table import rollout_table
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import TOOLS
 from dagrpo.tools.simulated_users import INTERACTIONS
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Identity = tuple[str, ...]
 

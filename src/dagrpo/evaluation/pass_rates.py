@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.utils.files import atomic_file, write_parquet
+from dagrpo.utils.files import atomic_file
+from dagrpo.utils.tables import write_parquet
 
 PASS_RATES = pa.schema(
     [

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from dagrpo.checkpoints.folder import CONFIG
 from dagrpo.core.errors import UserError
-from dagrpo.models import qwen2_5_vl_tools
 from dagrpo.models.config import TEMPLATE_FAMILIES
 from dagrpo.utils.files import read_object, write_json, write_text
 
-_TEMPLATES = {"qwen2_5_vl_tools": qwen2_5_vl_tools.TEMPLATE}
 _CONFIG = "tokenizer_config.json"
 
 
 def replace_chat_template(folder: Path, name: str) -> None:
-    """Write the template `name` into a model's folder, as its only one. UserError: the model is of another family."""
+    """Write the template `name` into a model's folder, as its only one. Raises UserError for a model of another family."""
     family = read_object(folder / CONFIG).get("model_type")
     wanted = TEMPLATE_FAMILIES[name]
     if family != wanted:
@@ -25,9 +23,71 @@ def replace_chat_template(folder: Path, name: str) -> None:
             f"model.chat_template is {name}, which is for a {wanted}, and the model is a {family}: set model.chat_template to own, or "
             "choose another model."
         )
-    write_text(folder / "chat_template.jinja", _TEMPLATES[name])
+    write_text(folder / "chat_template.jinja", TEMPLATES[name])
     (folder / "chat_template.json").unlink(missing_ok=True)
     if (folder / _CONFIG).is_file():
         config = read_object(folder / _CONFIG)
         if config.pop("chat_template", None) is not None:
             write_json(folder / _CONFIG, config)
+
+
+# For Qwen2.5-VL, whose own template omits tools. It writes conversations as that one does, to the character, and tools as Qwen2.5
+# does: the functions at the end of the system turn, calls after an answer's text, results in a user's turn. In Python, not in a file
+# of Jinja, because it changes what a policy learns, and a stage's code is its modules.
+QWEN2_5_VL_TOOLS = r"""
+{%- set pictures = namespace(count=0) -%}
+{%- set videos = namespace(count=0) -%}
+{%- macro said(content) -%}
+    {%- if content is string -%}
+        {{- content -}}
+    {%- else -%}
+        {%- for part in content or [] -%}
+            {%- if part['type'] == 'image' or 'image' in part or 'image_url' in part -%}
+                {%- set pictures.count = pictures.count + 1 -%}
+                {{- 'Picture ' ~ pictures.count ~ ': ' if add_vision_id else '' -}}
+                {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+            {%- elif part['type'] == 'video' or 'video' in part -%}
+                {%- set videos.count = videos.count + 1 -%}
+                {{- 'Video ' ~ videos.count ~ ': ' if add_vision_id else '' -}}
+                {{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
+            {%- elif 'text' in part -%}
+                {{- part['text'] -}}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro offered() -%}
+    {{- '\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' -}}
+    {{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>' -}}
+    {%- for tool in tools -%}
+        {{- '\n' ~ (tool | tojson) -}}
+    {%- endfor -%}
+    {{- '\n</tools>\n\nFor each function call, return a json object with function name and arguments within ' -}}
+    {{- '<tool_call></tool_call> XML tags:\n<tool_call>\n' -}}
+    {{- '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>' -}}
+{%- endmacro -%}
+{%- if messages[0]['role'] != 'system' -%}
+    {{- '<|im_start|>system\nYou are a helpful assistant.' ~ (offered() if tools else '') ~ '<|im_end|>\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message['role'] == 'tool' -%}
+        {{- '<|im_start|>user' if loop.first or loop.previtem['role'] != 'tool' else '' -}}
+        {{- '\n<tool_response>\n' ~ said(message['content']) ~ '\n</tool_response>' -}}
+        {{- '<|im_end|>\n' if loop.last or loop.nextitem['role'] != 'tool' else '' -}}
+    {%- else -%}
+        {{- '<|im_start|>' ~ message['role'] ~ '\n' ~ said(message['content']) -}}
+        {{- offered() if tools and loop.first and message['role'] == 'system' else '' -}}
+        {%- for call in message['tool_calls'] or [] -%}
+            {%- set function = call['function'] or call -%}
+            {{- '\n' if message['content'] or not loop.first else '' -}}
+            {{- '<tool_call>\n{"name": "' ~ function['name'] ~ '", "arguments": ' -}}
+            {{- function['arguments'] if function['arguments'] is string else function['arguments'] | tojson -}}
+            {{- '}\n</tool_call>' -}}
+        {%- endfor -%}
+        {{- '<|im_end|>\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{{- '<|im_start|>assistant\n' if add_generation_prompt else '' -}}
+"""
+
+TEMPLATES = {"qwen2_5_vl_tools": QWEN2_5_VL_TOOLS}

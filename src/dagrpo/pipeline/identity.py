@@ -29,7 +29,7 @@ WITHOUT_EFFECT = (
     "dagrpo.utils.devices",
     "dagrpo.utils.environment",
     "dagrpo.utils.failures",
-    "dagrpo.utils.run_environment",
+    "dagrpo.utils.process",
     "dagrpo.utils.run_info",
     "dagrpo.utils.threads",
 )

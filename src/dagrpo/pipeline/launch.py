@@ -17,8 +17,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_pr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.utils.ancestors import grace_seconds
+from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.distributed import RENDEZVOUS
-from dagrpo.utils.net import LOOPBACK
 from dagrpo.utils.tempdirs import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1

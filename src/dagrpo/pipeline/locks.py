@@ -23,7 +23,7 @@ from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder, noted_holder
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 RUNNING = STATES / "running"
 DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was

@@ -7,7 +7,6 @@ from dagrpo.chat.renderers import CHATS
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import MOST_TOLD, sentence, sentences
-from dagrpo.core.plain_values import require_plain
 from dagrpo.core.plugged import LONGEST_NAME
 from dagrpo.data.registry import TASKS, get_task
 from dagrpo.evaluation.config import Evaluation
@@ -19,7 +18,6 @@ from dagrpo.tools import TOOLS, config_for
 
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Parse parameters whose tasks are known and fit. Raises UserError with every mistake that can be found at once."""
-    require_plain(values, source)
     unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
     told = [f"{source}: {mistake}" for mistake in unknown.values()]
     try:
@@ -41,7 +39,6 @@ def require_fitting_tasks(params: Params) -> None:
             *_oracles(params.experiment.evaluate, params.evaluation),
             *_rewards_without_tools(params),
             *_rewards_without_report(params),
-            *_tasksets(params),
             *_agents(params),
             *_tools(params),
             *_pictures(params),
@@ -162,17 +159,6 @@ def _raised_by(check: Callable[[Any], object], what: Any) -> UserError | None:
     except UserError as error:
         return error
     return None
-
-
-def _tasksets(params: Params) -> Iterator[str]:
-    """Yield an error for a taskset of `verifiers` without that taskset's agent, the only one that can attempt its rows."""
-    agent, wanted = params.rollout.agent.model_dump(), params.data.verifiers
-    theirs = (agent["name"], agent.get("taskset"), agent.get("parameters"))
-    if "verifiers" in params.experiment.tasks and theirs != ("verifiers", wanted.taskset, wanted.parameters):
-        yield (
-            "experiment.tasks names verifiers, whose attempts the package makes itself: set rollout.agent to {name: verifiers, "
-            f"taskset: {wanted.taskset or '...'}}}, with the parameters of data.verifiers."
-        )
 
 
 def _mistake(task: str) -> UserError | None:

@@ -21,7 +21,8 @@ from dagrpo.evaluation.tables import SCORES
 from dagrpo.report.kinds import Kinds
 from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.table import read_table
-from dagrpo.utils.files import read_object, read_parquet
+from dagrpo.utils.files import read_object
+from dagrpo.utils.tables import read_parquet
 
 Variant = Literal["base", "trained"]
 VARIANTS: tuple[Variant, Variant] = ("base", "trained")

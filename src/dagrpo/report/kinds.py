@@ -9,7 +9,7 @@ from pathlib import Path
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
 from dagrpo.report.pictures import AGAIN, split_name
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 FIELDS = ("ability", "data_source")  # of the row contract; the first that distinguishes problems is used
 LONGEST_NAME = 60  # characters of a kind's name on the page

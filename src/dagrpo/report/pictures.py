@@ -16,7 +16,7 @@ from PIL import Image
 from dagrpo.core.errors import UserError
 from dagrpo.data.images import rgb_file
 from dagrpo.data.schema import SCHEMA
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 LONGEST_SIDE = 256  # pixels
 COLOURS = 64

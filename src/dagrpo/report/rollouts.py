@@ -12,8 +12,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers
 from dagrpo.report.inputs import Inputs
 from dagrpo.rollout.table import without_discarded
-from dagrpo.utils.files import read_parquet
 from dagrpo.utils.manifest import fault_of, listed_files
+from dagrpo.utils.tables import read_parquet
 
 COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward", "discarded")
 OF_PROBLEMS = ("task", "problem_index", "discarded")

@@ -1,27 +1,25 @@
 r"""An answer's form: a number, words, several values, or a formula.
 
 The ground truth has no part in it, so that one answer has one meaning, and no answer is right for two ground truths. Numbers
-are parsed in numerals.py and rational.py, units in words.py. A formula is what math-verify can be trusted to read: names,
+are parsed in numbers.py and rational.py, units in words.py. A formula is what math-verify can be trusted to read: names,
 functions, roots, intervals, matrices, relations. All else is words, which are equal to the same words alone: so are an answer
 with `or` in it, a denial, a question, a command that is not listed here.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from dagrpo.rewards.beside import TEXT, without_currency, without_unit
 from dagrpo.rewards.dressing import balanced, undressed
-from dagrpo.rewards.formulas import COMMAND, SHORT_WORDS, commands_are_known, is_formula, without_separators
-from dagrpo.rewards.numerals import spaced
+from dagrpo.rewards.formulas import SHORT_WORDS, commands_are_known, is_formula, without_separators
+from dagrpo.rewards.numbers import NUMERAL, spaced
 from dagrpo.rewards.rational import rational
-from dagrpo.rewards.several import bracketed, parts
-from dagrpo.rewards.shorthand import written_out
-from dagrpo.rewards.spellings import usual
+from dagrpo.rewards.shorthand import usual, written_out
 from dagrpo.rewards.symbols import to_latex
-from dagrpo.rewards.words import changes_a_number
+from dagrpo.rewards.words import COMMAND, TEXT, changes_a_number, without_currency, without_unit
 
 Kind = Literal["number", "words", "values", "formula", "too large"]
 LONGEST = 2000  # characters of an answer that is read for more than its text
@@ -157,3 +155,44 @@ def _values(text: str) -> Form | None:
         brackets=opening + closing,
         values=forms,
     )
+
+
+# ---- lists of values: brackets around them, commas and semicolons between ----
+
+
+def bracketed(text: str) -> tuple[str, str, str]:
+    """Return a text as its opening bracket, what is inside, and its closing one; "" for brackets that are not around all of it."""
+    for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
+        for closing in closings:
+            if text.startswith(opening) and text.endswith(closing):
+                inside = text[len(opening) : -len(closing)]
+                return (opening, inside, closing) if _depths(inside) else ("", text, "")
+    return "", text, ""
+
+
+def _depths(text: str) -> bool:
+    """Return whether brackets close only what was opened inside the text."""
+    depth = 0
+    for character in text:
+        depth += (character in "({[") - (character in ")}]")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def parts(text: str, *, grouped: bool) -> list[str] | None:
+    """Split a text at its outermost commas and semicolons, except, if `grouped`, commas of thousands. None: a part is empty."""
+    parts, depth, start = [], 0, 0
+    thousands = {at for numeral in NUMERAL.finditer(text) if grouped for at in _commas(numeral)}
+    for at, character in enumerate(text):
+        depth += (character in "({[") - (character in ")}]")
+        if character in ",;" and depth == 0 and at not in thousands:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    parts.append(text[start:].strip())
+    return None if "" in parts or "\\begin" in text else parts
+
+
+def _commas(numeral: re.Match[str]) -> Sequence[int]:
+    text = numeral.group() if numeral.group("grouped") else ""
+    return [numeral.start() + at for at, character in enumerate(text) if character == ","]

@@ -6,8 +6,8 @@ before it, a command that is not listed, arithmetic that rational.py could not r
 
 import re
 
-from dagrpo.rewards.numerals import NUMERAL
-from dagrpo.rewards.words import CHANGING
+from dagrpo.rewards.numbers import NUMERAL
+from dagrpo.rewards.words import CHANGING, COMMAND
 
 _COMMAND_NAMES = (
     "frac sqrt pi cdot times div pm mp log ln lg exp sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh binom infty cup "
@@ -19,7 +19,6 @@ _COMMAND_NAMES = (
 _FUNCTION_NAMES = "sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh max min gcd lcm mod det lim"
 _SHORT = "or and not no is if to the are so an of in on at by as it be we he was yes nor but you can all any who for has had nan inf tba"
 _COMMANDS, _FUNCTIONS, SHORT_WORDS = (frozenset(names.split()) for names in (_COMMAND_NAMES, _FUNCTION_NAMES, _SHORT))
-COMMAND = re.compile(r"\\([A-Za-z]++)")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[A-Za-z]{1,12}\*?\}|\\mathbb\{[A-Z]\}|\\mathcal\{[A-Z]\}")
 _BASE = re.compile(r"\\log *+_\{[^{}]*+\}")
 _BASE_OF_DIGITS = re.compile(r"[0-9] ?_")

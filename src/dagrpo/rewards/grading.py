@@ -1,6 +1,7 @@
-"""Grading: extract and compare answers, in this process or in workers.
+"""Grading: verdicts on answers, and the rewards of trajectories.
 
-Workers run math-verify. score.py prices the verdicts.
+A verifier extracts and compares answers in this process; worker processes run math-verify. A trajectory's reward is the weighted sum
+of the components of section `reward`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,16 @@ from typing import Self
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
-from dagrpo.core.types import Verdict
+from dagrpo.core.types import Attempt, Score, Verdict
+from dagrpo.rewards.components import COMPONENTS, Judged, value_of
+from dagrpo.rewards.config import Reward
 from dagrpo.rewards.latex import no_latex, shown
 from dagrpo.rewards.own_text import own_text
-from dagrpo.rewards.pool import Comparison, WorkerPool
+from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.rewards.worker_process import Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +136,48 @@ def _judge_fast(
     except UserError as error:
         raise UserError(f"row {row}: {error}") from None
     return answer, None if equal is None else "right" if equal else "wrong"
+
+
+# ---- rewards ----
+
+
+def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, grader: Grader) -> list[Score]:
+    """Return one score for each attempt, in order.
+
+    `reward.verifier` overrides the one of the attempt unless it is "task". `max_new_tokens` is where the overlong
+    penalty ends. UserError names the row whose ground truth its verifier cannot read.
+    """
+    verifiers = [attempt.verifier if reward.verifier == "task" else reward.verifier for attempt in attempts]
+    judgements = grader.judge(
+        [attempt.text for attempt in attempts],
+        [attempt.ground_truth for attempt in attempts],
+        verifiers,
+        reward.extractor,
+        [attempt.reported for attempt in attempts],
+    )
+    return [
+        _score(
+            Judged(
+                attempt=attempt,
+                verdict=judgement.verdict,
+                extracted=judgement.answer,
+                verifier=verifier,
+                max_new_tokens=max_new_tokens,
+            ),
+            reward,
+        )
+        for attempt, judgement, verifier in zip(attempts, judgements, verifiers, strict=True)
+    ]
+
+
+def _score(judged: Judged, reward: Reward) -> Score:
+    """Compute the components that have a weight, and add them up in the order of their names."""
+    weighted = {name: config for name, config in reward.components.items() if config.weight}
+    values = {name: value_of(name, judged, config) for name, config in weighted.items()}
+    return Score(
+        extracted=judged.extracted,
+        correct=None if judged.verdict == "unverifiable" else judged.verdict == "right",
+        reward=sum(config.weight * values[name] for name, config in weighted.items()),
+        verdict=judged.verdict,
+        components={COMPONENTS.label(name): value for name, value in values.items()},
+    )

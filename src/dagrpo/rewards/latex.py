@@ -7,7 +7,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.rewards.dressing import balanced
 from dagrpo.rewards.forms import RELATION, Form, read
 from dagrpo.rewards.numbers import plain_number, truth_number
-from dagrpo.rewards.pool import Comparison, WorkerPool
+from dagrpo.rewards.pool import WorkerPool
+from dagrpo.rewards.worker_process import Comparison
 
 CHECK_SECONDS = 10.0  # for one ground truth: they come from data sets, and are few
 

@@ -1,10 +1,24 @@
-"""Plain numbers: reading one exactly, and its one normalised text (`$1,000.50` is `1000.5`).
+r"""Numbers in decimal notation, read exactly.
 
-Two plain numbers are equal exactly when their normalised texts are: no float, so any size and any precision decides.
-Not here: fractions, powers, percentages and numbers with an exponent (math-verify compares those).
+A plain number has digits, thousands commas and a point alone, and one normalised text: `$1,000.50` is `1000.5`. Two plain numbers
+are equal exactly if these texts are; without a float, every digit counts.
+
+A numeral is a number in LaTeX:
+
+| form | reading |
+|---|---|
+| `1234`, `12.5`, `.5` | the number |
+| `1,234,567.5`, `1 234 567` | one to three digits, the first not 0, then groups of three, all after a comma or all after a space |
+| `1,23`, `1, 234`, `0,125`, `1,234 567` | not a number |
+| `0.1\overline{6}`, `0.1\bar{6}`, `0.1(6)`, `0.\dot{3}`, `0.\dot{1}4\dot{2}` | the digits repeat without end |
+| `1.5e-3`, `1E6` | scientific |
+
+`spaced` leaves two separators: `{,}` and `,\!` become a comma; `\,`, `\;`, `\ ` and `~` become a space. rational.py reads signs and
+fractions, words.py units.
 """
 
 import re
+from fractions import Fraction
 from functools import lru_cache
 
 DIGITS = "0123456789" + "".join(chr(0xFF10 + digit) for digit in range(10))  # ascii and full-width
@@ -20,7 +34,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})++(?:\.[0-9]*+)?|[0-9]++(?:\.
 
 
 def to_ascii(text: str) -> str:
-    """Full-width characters and unicode minus signs as their ascii counterparts; all others stay.
+    """Replace full-width characters and unicode minus signs by their ascii counterparts; all others stay.
 
     Not unicodedata.normalize, which takes quadratic time on combining characters.
     """
@@ -28,7 +42,7 @@ def to_ascii(text: str) -> str:
 
 
 def normalise(run: str, *, negative: bool) -> str | None:
-    """Digits with thousands commas and a fraction -> the shortest text of the same number; None for anything else."""
+    """Return the shortest text of the number that digits, thousands commas and decimals spell; None for anything else."""
     text = to_ascii(run)
     if text.isascii() and text.isdecimal():
         number = text.lstrip("0") or "0"
@@ -52,5 +66,57 @@ def plain_number(text: str) -> str | None:
 
 @lru_cache(maxsize=1 << 14)
 def truth_number(ground_truth: str) -> str | None:
-    """`plain_number` of a ground truth; one is compared with every completion of its group."""
+    """Return `plain_number` of a ground truth, cached: every completion of its group is compared with it."""
     return plain_number(ground_truth)
+
+
+# ---- numerals ----
+
+LONGEST = 1000  # digits of a number whose value is taken, zeros of its exponent among them
+
+_SPACES = re.compile(  # but the second half of a matrix's \\
+    r"(?<!\\)\\(?:[,;: \n]|(?:q?quad|thinspace|enspace)(?![A-Za-z])|hspace\*?\{[^{}]*+\})|~|\s++"
+)
+_NARROWED = re.compile(r"(?<=[0-9])\s*+(?:\\!\s*+)++(?=[0-9])")  # 3\!4 looks like 34, and is two numbers
+_COMMAS = re.compile(r"\{,\}|,\\!")
+GROUPED = r"[1-9][0-9]{0,2}(?:(?:,[0-9]{3})++|(?: [0-9]{3})++)(?![0-9])"
+NUMERAL = re.compile(
+    rf"(?P<grouped>{GROUPED})"
+    r"(?:\.(?P<grouped_decimals>[0-9]++))?+"
+    r"|(?P<whole>[0-9]*+)\.(?P<fixed>[0-9]*+)(?:\\(?:overline|bar)\s?\{(?P<bar>[0-9]++)\}|\((?P<brackets>[0-9]++)\)"
+    r"|\\dot\s?\{(?P<dot>[0-9])\}(?:(?P<dots>[0-9]*+)\\dot\s?\{(?P<last_dot>[0-9])\})?)"
+    r"|(?P<decimal>[0-9]++(?:\.[0-9]++)?+|\.[0-9]++)(?:[eE](?P<exponent>[-+]?[0-9]{1,30})(?![0-9A-Za-z.]))?"
+)
+
+
+def spaced(latex: str) -> str:
+    r"""Return LaTeX with every kind of space as one space, every kind of thousands comma as a comma, and no `\!`."""
+    if "\\" in latex or "{,}" in latex:
+        latex = _NARROWED.sub(" ", _COMMAS.sub(",", latex)).replace("\\!", "")
+    return _SPACES.sub(" ", latex)
+
+
+def value_of(numeral: re.Match[str]) -> Fraction:
+    """Return the value of a match of NUMERAL. Raises OverflowError if it has more than LONGEST digits."""
+    parts = numeral.groupdict()
+    exponent = int(parts["exponent"] or 0)
+    if len(numeral.group()) + abs(exponent) > LONGEST:
+        raise OverflowError
+    if parts["grouped"]:
+        whole = parts["grouped"].replace(",", "").replace(" ", "")
+        return _decimal(whole, parts["grouped_decimals"] or "")
+    if parts["fixed"] is not None:
+        dotted = f"{parts['dot']}{parts['dots'] or ''}{parts['last_dot'] or ''}"
+        return _repeating(parts["whole"], parts["fixed"], parts["bar"] or parts["brackets"] or dotted)
+    whole, _, decimals = parts["decimal"].partition(".")
+    return _decimal(whole, decimals) * Fraction(10) ** exponent
+
+
+def _decimal(whole: str, decimals: str) -> Fraction:
+    return Fraction(int((whole or "0") + decimals), 10 ** len(decimals))
+
+
+def _repeating(whole: str, fixed: str, period: str) -> Fraction:
+    """Return the value of a repeating decimal: 0.1(6) is (16 - 1) / 90, with a nine per repeated digit and a zero per fixed one."""
+    without, all_of_them = int((whole or "0") + fixed), int((whole or "0") + fixed + period)
+    return Fraction(all_of_them - without, (10 ** len(period) - 1) * 10 ** len(fixed))

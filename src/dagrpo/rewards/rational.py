@@ -1,6 +1,6 @@
 r"""Exact values of rational arithmetic in LaTeX or plain text.
 
-Numbers as in numerals.py, mixed numbers (`7 1/2`, `7\frac{1}{2}`: a whole number and a proper fraction), + - * / and ^ with whole
+Numbers as in numbers.py, mixed numbers (`7 1/2`, `7\frac{1}{2}`: a whole number and a proper fraction), + - * / and ^ with whole
 exponents, `\frac`, `\binom`, `\cdot`, `\times`, `\div`, brackets. Side by side stand a mixed number, a number and a bracket
 (`2(3)`), and powers (`2^3 3^2`); any others are several answers, and no number. math-verify reads roots, names and
 functions.
@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import comb
 
 from dagrpo.rewards.arithmetic import bounded
-from dagrpo.rewards.numerals import NUMERAL, value_of
+from dagrpo.rewards.numbers import NUMERAL, value_of
 
 MOST_BITS = 4096  # of a numerator or denominator
 DEEPEST = 40  # brackets and braces inside each other

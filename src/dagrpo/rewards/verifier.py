@@ -1,6 +1,6 @@
 """The record of a verifier: how answers are extracted and compared.
 
-score.py prices an answer; pool.py compares what no fast comparison can decide.
+grading.py prices an answer; pool.py compares what no fast comparison can decide.
 """
 
 from collections.abc import Callable

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dagrpo.core.types import Attempt
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.score import grade_all
+from dagrpo.rewards.grading import Grader, grade_all
 from dagrpo.rollout.early_stop import CutOff, Judge, until_full
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling

@@ -16,7 +16,7 @@ from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import function_schemas
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import BROKEN, ToolCall
 from dagrpo.rollout.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
-from dagrpo.utils.files import canonical_json, read_parquet
+from dagrpo.utils.files import canonical_json
+from dagrpo.utils.tables import read_parquet
 
 AGAIN = "run the stage that makes it again"
 

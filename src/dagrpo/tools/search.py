@@ -3,19 +3,68 @@
 They come from the task's own passages, from a corpus, or from a server in Search-R1's protocol.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Seconds
-from dagrpo.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
-from dagrpo.tools.retrieval import MOST_RESULTS
+from dagrpo.tools import (
+    CallContext,
+    OpenTool,
+    StatelessTool,
+    Tool,
+    ToolFailure,
+    ToolPlace,
+    ToolSection,
+    function_of_text,
+)
+from dagrpo.tools.retrieval import LONGEST_QUERY, MOST_RESULTS
 from dagrpo.tools.retrieval.client import Limits, SearchClient
-from dagrpo.tools.retrieval.opened import Search, local_search
+
+NOTHING = "Nothing found."
+Style = Literal["documents", "plain"]
+
+
+class Search(StatelessTool):
+    """Searches by a function from a query to the contents of passages, and writes them for the policy."""
+
+    def __init__(self, find: Callable[[str], Awaitable[Sequence[str]]], style: Style) -> None:
+        self._find = find
+        self._style = style
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Return the passages as text. Raises ToolFailure for a query that is too long, InfrastructureFailure if a server failed."""
+        query = arguments["query"]
+        if len(query) > LONGEST_QUERY:
+            raise ToolFailure(f"The query has more than {LONGEST_QUERY} characters.")
+        return written(await self._find(query), self._style)
+
+
+def written(found: Sequence[str], style: Style) -> str:
+    """Return the contents of passages for the policy: as verl writes them, or their texts alone."""
+    parts = [contents.partition("\n")[::2] for contents in found]
+    if style == "plain":
+        return "\n".join(text for _, text in parts) or NOTHING
+    return "\n\n".join(f"Doc {n} (Title: {title})\n{text}" for n, (title, text) in enumerate(parts, 1)) or NOTHING
+
+
+async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Sequence[str]]]:
+    """Return a function from a query to the contents of at most `most` passages, best first. Raises UserError for other files."""
+    from dagrpo.tools.retrieval.index import Index
+
+    index = await asyncio.to_thread(Index.read, corpus)
+
+    async def find(query: str) -> list[str]:
+        found = await asyncio.to_thread(index.search, query, most)
+        return [index.passages[row].contents for row, _ in found]
+
+    return find
+
 
 FUNCTION = function_of_text("search", "Search for passages about something.", "query", "What to search for.")
 

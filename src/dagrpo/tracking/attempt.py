@@ -21,8 +21,8 @@ from dagrpo.tracking.curve import now_ms
 from dagrpo.tracking.store import require_recording, tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
-from dagrpo.utils.files import open_to_append, remove, write_json
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.files import remove, write_json
+from dagrpo.utils.process import Process
 
 MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")
@@ -93,7 +93,7 @@ def _follow(note: Path) -> None:
     try:
         if LOG.exists() and LOG.stat().st_size > MAX_LOG_BYTES:
             LOG.unlink()
-        with open_to_append(LOG) as output:
+        with LOG.open("ab") as output:
             command = (sys.executable, "-m", "dagrpo.tracking.follow", str(note))
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     except OSError as error:

@@ -14,9 +14,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.variations import TRY, experiment_name, variation_name
 from dagrpo.utils.console import say
+from dagrpo.utils.environment import user
 from dagrpo.utils.files import digest_of, read_object, sha256_of
+from dagrpo.utils.process import Process
 from dagrpo.utils.provenance import PROVENANCE, TOPS, in_order, provenances_of, read_execution
-from dagrpo.utils.run_environment import Process, user
 from dagrpo.utils.run_info import SUFFIX
 
 SHARED = "shared"  # the seed of stages that all seeds share

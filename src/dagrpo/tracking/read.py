@@ -29,9 +29,10 @@ from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.report_page import findings, pages, recorded_curves
 from dagrpo.trainer.run import step_file
-from dagrpo.utils.files import read_object, read_parquet, sha256_of
+from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE
+from dagrpo.utils.tables import read_parquet
 from dagrpo.utils.timings import read_times
 
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output

@@ -14,7 +14,7 @@ from dagrpo.tracking.contents import WITH_CURVES
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import digest_list, file_tag, flatten, tag_value
 from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, describe, find_parent, variation_tags
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 ABOUT_CURVES = (
     "Its curves are those of the run above it, which stands for the seed. Here: completions, traces, the machine."

@@ -32,7 +32,6 @@ from dagrpo.tracking.store import (
 )
 from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
-from dagrpo.utils.files import open_to_append
 from dagrpo.utils.yaml_text import read_yaml
 
 HOST = "127.0.0.1"
@@ -68,8 +67,7 @@ def serve(port: int) -> None:
     signal.signal(signal.SIGTERM, _leave)
     log = root / LOG
     log.parent.mkdir(exist_ok=True)
-    with open_to_append(log) as output:
-        output.truncate(0)
+    with log.open("wb") as output:
         server = subprocess.Popen(_command(uri, root, port), env=_environment(uri), stdout=output, stderr=output)
     try:
         _wait(server, port)

@@ -23,7 +23,7 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun
 from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
 from dagrpo.utils.console import say
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,9 @@ from dagrpo.trainer.teacher import teacher_metrics
 from dagrpo.trainer.turn_metrics import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
-from dagrpo.utils.files import atomic_folder, link_or_copy, write_json, write_parquet
+from dagrpo.utils.files import atomic_folder, link_or_copy, write_json
 from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import write_parquet
 
 
 class Record:

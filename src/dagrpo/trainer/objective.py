@@ -8,10 +8,9 @@ from torch import Tensor
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.aggregation import Lengths, weights
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.algorithms.corrections import weights_of
+from dagrpo.algorithms.corrections import off_policy_mask, weights_of
 from dagrpo.algorithms.divergence import divergence
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
-from dagrpo.algorithms.off_policy_mask import kept_by_policy
 from dagrpo.algorithms.terms import TERMS, Coefficient, computed
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.trainer.model.logit_stats import Extras
@@ -63,7 +62,7 @@ class Objective:
         correction = weights_of(tokens, self._algorithm.correction)
         per_token, measured = policy.per_token * correction.per_token, {**policy.metrics, **correction.metrics}
         if self._algorithm.off_policy_mask > 0:
-            kept = kept_by_policy(tokens, self._algorithm.off_policy_mask)
+            kept = off_policy_mask(tokens, self._algorithm.off_policy_mask)
             per_token = per_token * kept
             measured["off_policy_masked_fraction"] = (~kept).sum()
         return per_token, measured

@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.ownership import is_own_folder
+from dagrpo.utils.tempdirs import is_own_folder
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.5

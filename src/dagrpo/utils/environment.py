@@ -1,15 +1,28 @@
-"""Runtime environment that can change results; part of provenance and cache key."""
+"""Runtime environment of a stage: versions, lock, git commit, hardware."""
 
+import getpass
+import os
 import platform
+import re
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from dagrpo.utils.devices import visible_devices
+from dagrpo.utils.files import sha256_of
 
 PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
+LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
+GIT_TIMEOUT_SECONDS = 10
+GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def environment(*, on_gpu: bool) -> dict[str, str]:
-    """Return the versions of libraries and hardware that compute. `on_gpu`: the stage uses a GPU if there is one."""
+    """Return what can change results: versions of libraries, architecture, device. Part of provenance and of a stage's identity.
+
+    on_gpu: the stage uses a GPU if there is one.
+    """
     installed = {name: installed for name in PACKAGES if (installed := version_of(name))}
     device = "gpu" if on_gpu and visible_devices() else "cpu"
     return {"python": platform.python_version(), "machine": platform.machine(), "device": device, **installed}
@@ -21,3 +34,68 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def environment_tags(root: Path) -> dict[str, str]:
+    """Return tags on a stage's runtime environment; unknown values are left out."""
+    tags = {"version.python": sys.version.split()[0], "mlflow.user": user()}
+    tags |= {f"version.{name}": installed for name in PACKAGES if (installed := version_of(name))}
+    return tags | _hardware_tags() | _lock_tags(root) | _git_tags(root)
+
+
+def user() -> str:
+    """Return the name of this user, or the number of a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return str(os.getuid())
+
+
+def _hardware_tags() -> dict[str, str]:
+    """Return tags on processor, cores, memory, and GPUs; read from /proc, for a driver may take seconds to answer."""
+    tags = {"hardware.cores": str(os.cpu_count() or 0)}
+    tags |= _first_match("hardware.processor", Path("/proc/cpuinfo"), r"^model name\s*: (.+)$")
+    gpus = [_first_match("model", path, r"^Model:\s+(.+)$") for path in sorted(GPUS.glob("*/information"))]
+    models = [gpu["model"] for gpu in gpus if gpu]
+    return tags | _memory() | ({"hardware.gpu": f"{len(models)} x {models[0]}"} if models else {})
+
+
+def _memory() -> dict[str, str]:
+    kibibytes = _first_match("kibibytes", Path("/proc/meminfo"), r"^MemTotal:\s+(\d+) kB$")
+    return {"hardware.memory": f"{int(kibibytes['kibibytes']) / (1 << 20):.0f} GiB"} if kibibytes else {}
+
+
+def _first_match(name: str, path: Path, pattern: str) -> dict[str, str]:
+    try:
+        found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
+    except OSError:  # some containers do not show it
+        return {}
+    return {name: found[1].strip()} if found else {}
+
+
+def _lock_tags(root: Path) -> dict[str, str]:
+    """Return tags on the lock whose torch is the installed one: cpu.lock and gpu.lock never pin the same build."""
+    installed = (version_of("torch") or "").partition("+")[0]
+    for name in LOCKS:
+        path = root / name
+        if path.is_file() and re.search(rf"^torch=={re.escape(installed)}(?![\w.])", path.read_text(), re.MULTILINE):
+            return {"environment.lock": name, "environment.sha256": sha256_of(path)}
+    return {}
+
+
+def _git_tags(root: Path) -> dict[str, str]:
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    dirty = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"mlflow.source.git.commit": commit, "git.commit": commit, "git.dirty": str(dirty != "").lower()}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ("git", *arguments), cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that does not answer
+        return None
+    return done.stdout.strip()

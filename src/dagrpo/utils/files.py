@@ -10,21 +10,16 @@ import json
 import os
 import re
 import shutil
-import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from dagrpo.core.errors import UserError
 from dagrpo.utils.full_disk import NotEnoughRoom, full_disk_naming
 
-MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 
 
@@ -165,19 +160,6 @@ def _leftovers(path: Path) -> list[Path]:
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
 
 
-def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:
-    """Open a regular file to read and to append to, created with this mode if missing. Never waits.
-
-    Raises OSError if the name is not a regular file's, or is a link: its target may belong to another user.
-    """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, mode)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.ENODEV, "it is not a regular file", str(path))
-    return os.fdopen(descriptor, "a+b")
-
-
 @contextmanager
 def _failures_naming(path: Path) -> Iterator[None]:
     """Raise an OSError that names no file, such as that of a disk which fails while it is read, again with its name."""
@@ -203,24 +185,10 @@ def open_private_log(path: Path) -> IO[bytes]:
     return open(path, "ab", opener=partial(os.open, mode=0o600))
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the bytes of a file that may be another user's.
-
-    Raises OSError if it is larger than `most_bytes`, or not a regular file: a pipe or a device may have no end.
-    """
-    with _failures_naming(path):
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.ENODEV, "it is not a regular file", str(path))
-        if status.st_size > most_bytes:
-            raise OSError(errno.EOVERFLOW, f"it is larger than {most_bytes:,} bytes", str(path))
-        return path.read_bytes()
-
-
 def read_text(path: Path, remedy: str) -> str:
-    """Read a regular file's text. Raises UserError naming it, and the remedy, if it is missing, unreadable or not UTF-8."""
+    """Read a text file. Raises UserError naming it, and the remedy, if it is missing, unreadable or not UTF-8."""
     try:
-        return read_regular(path, MOST_JSON_BYTES).decode()
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {remedy}.") from None
     except OSError as error:
@@ -246,9 +214,9 @@ def json_text(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON. Raises UserError naming the file if it is missing, not a regular file, or not JSON."""
+    """Read JSON. Raises UserError naming the file if it is missing, unreadable, or not JSON."""
     try:
-        return json.loads(read_regular(path, MOST_JSON_BYTES).decode())
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: run the stage that makes it again.") from None
     except OSError as error:
@@ -269,38 +237,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise _no_json(path, f"it holds a {type(content).__name__}, not an object")
     return content
-
-
-def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a table so that equal rows give equal bytes (zstd, one fixed format version, no pandas metadata)."""
-    with atomic_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
-
-
-def read_parquet(
-    path: Path, remedy: str = "run the stage that makes it again", columns: Sequence[str] | None = None
-) -> pa.Table:
-    """Read a parquet file. Raises UserError naming it, and the remedy, if it is missing, empty or damaged.
-
-    `columns`: those to read, of which missing ones are left out; None: all.
-    """
-    with naming_parquet(path, remedy):
-        if columns is None:
-            return pq.read_table(path)
-        with pq.ParquetFile(path) as file:
-            return file.read([name for name in file.schema_arrow.names if name in columns])
-
-
-@contextmanager
-def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
-    """Turn errors while a parquet file is read into a UserError naming it, and the remedy: missing, empty or damaged."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing, or no file: {remedy}.")
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is not a readable parquet file ({first_line}): {remedy}.") from None
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

@@ -20,7 +20,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.utils.console import say
 from dagrpo.utils.files import write_json
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 SECONDS_TO_WAIT = 60.0  # for a process that ends after a signal to stop
 SECONDS_BETWEEN_LOOKS = 0.2

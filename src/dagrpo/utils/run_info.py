@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.environment import version_of
+from dagrpo.utils.environment import environment_tags, version_of
 from dagrpo.utils.files import read_object, sha256_of, write_json
-from dagrpo.utils.run_environment import environment_tags
 
 SUFFIX = ".execution.json"
 FACTS = ("git.", "version.", "hardware.", "environment.", "mlflow.source.")  # tags of the environment that are recorded

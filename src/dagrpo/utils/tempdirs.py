@@ -6,14 +6,14 @@ The lock lies beside each; stale folders are removed on the next use.
 import os
 import shutil
 import socket
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dagrpo.utils.ownership import is_own_file, is_own_folder
 from dagrpo.utils.shared_memory import remove_noted
 
 LOCK = ".lock"
@@ -64,3 +64,21 @@ def _prefix(kind: str) -> str:
 def _remove(folder: Path) -> None:
     remove_noted(folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_own_file(path: Path) -> bool:
+    """Return True for a regular file of this user's, not a link."""
+    return _is_own(path, stat.S_ISREG)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Return True for a folder of this user's, not a link, that no other user may write to."""
+    return _is_own(path, stat.S_ISDIR) and not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:  # it is gone, or out of reach
+        return False
+    return status.st_uid == os.getuid() and is_kind(status.st_mode)

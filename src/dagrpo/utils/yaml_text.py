@@ -1,7 +1,7 @@
-"""YAML that versions 1.1 and 1.2 read alike, within limits.
+"""YAML that versions 1.1 and 1.2 read alike.
 
-Snakemake reads YAML 1.1, DVC 1.2. Also refused: text that the two versions read differently, aliases, and a repeated key. The
-sections check keys and their values.
+Snakemake reads YAML 1.1, DVC 1.2. Refused are text that the two versions read differently, aliases, and a repeated key. The sections
+check keys and values.
 """
 
 import re
@@ -15,9 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line, shown
-from dagrpo.core.plain_values import DEEPEST, MOST_VALUES, require_plain
 
-LARGEST_FILE = 100_000  # bytes: a params.yaml with all its comments has 15,000
 TEMPLATE = "__use_yte__"  # Snakemake takes a file with this key for a program, and runs it
 _SAME_IN_BOTH = {  # accepted as this type by YAML 1.1 and 1.2 alike
     "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
@@ -30,7 +28,7 @@ _SAME_IN_BOTH = {  # accepted as this type by YAML 1.1 and 1.2 alike
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping. Raises UserError naming the file if it is missing, not YAML, not a mapping, or beyond the limits."""
+    """Read a YAML mapping. Raises UserError naming the file if it is missing, not YAML, or not a mapping."""
     values = yaml_value(
         _text(path), str(path), f"{path} is not valid YAML", "correct it, or write it anew with `dagrpo use`"
     )
@@ -42,13 +40,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
-    """Parse a YAML text. Raises UserError with the complaint and the remedy if it is invalid or beyond the limits."""
+    """Parse a YAML text. Raises UserError with the complaint and the remedy if it is invalid."""
     try:
-        value = yaml.load(text, Loader=_Careful)
+        return yaml.load(text, Loader=_Careful)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a value contradicts its tag
         raise UserError(f"{complaint} ({_reason(error)}): {remedy}.") from None
-    require_plain(value, source)
-    return value
 
 
 def _reason(error: Exception) -> str:
@@ -60,45 +56,25 @@ def _reason(error: Exception) -> str:
 
 def _text(path: Path) -> str:
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path} cannot be read (it is a folder or a device): move it away.")
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
-    except (OSError, ValueError) as error:  # ValueError: a name with NUL
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path} cannot be read ({reason}): correct its permissions, or move it away.") from None
-    if len(content) > LARGEST_FILE:
-        raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes: write it anew with `dagrpo use`.")
-    try:
-        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): correct its permissions, or move it away."
+        ) from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not valid YAML (it is not UTF-8): save it as UTF-8.") from None
 
 
 class _Careful(yaml.SafeLoader):
-    """A loader of plain YAML: no aliases, nothing that YAML 1.1 and 1.2 read differently, few levels, each key once."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._level = 0
-        self._nodes = 0
+    """A loader of plain YAML: no aliases, nothing that YAML 1.1 and 1.2 read differently, each key once."""
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise self._refusal("it refers to another place: write the value out")
-        if self._level > DEEPEST:
-            raise self._refusal(f"it has more than {DEEPEST} levels")
-        if self._nodes > MOST_VALUES:
-            raise self._refusal(f"it has more than {MOST_VALUES:,} keys and values")
-        self._level, self._nodes = self._level + 1, self._nodes + 1
-        node = super().compose_node(parent, index)
-        self._level -= 1
-        return node
-
-    def _refusal(self, problem: str) -> ConstructorError:
-        return ConstructorError(None, None, problem, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise ConstructorError(None, None, "it refers to another place: write the value out", mark)
+        return super().compose_node(parent, index)
 
     def compose_scalar_node(self, anchor: dict[Any, Node]) -> ScalarNode:
         is_plain = self.peek_event().implicit[0]  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from tests.rollout.problems import example
 from dagrpo.chat.renderers import CHATS, Message
 from dagrpo.chat.templates import render_template
 from dagrpo.core.image_tokens import picture_lengths
-from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
+from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
@@ -48,7 +48,7 @@ def test_a_conversation_without_tools_is_as_the_model_s_own_template_writes_it(
 ) -> None:
     own = (published / "qwen2_5_vl.jinja").read_text(encoding="utf-8")
     messages = [*before, QUESTION, ANSWER, {"role": "user", "content": "Sure?\n"}, QUESTION]
-    assert text(TEMPLATE, messages, **variables) == text(own, messages, **variables)
+    assert text(QWEN2_5_VL_TOOLS, messages, **variables) == text(own, messages, **variables)
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3_vl"])
@@ -57,11 +57,11 @@ def test_tools_calls_and_results_are_as_in_text_models_of_the_family(published: 
     question = {"role": "user", "content": "Find x."}
     messages: list[Message] = [SYSTEM, question, TWO_CALLS, SIX, SIX, ANSWER, question, ONE_CALL, SIX]
     variables = {"tools": list(TOOLS), "add_generation_prompt": True}
-    assert text(TEMPLATE, messages, **variables) == text(other, messages, **variables)
+    assert text(QWEN2_5_VL_TOOLS, messages, **variables) == text(other, messages, **variables)
 
 
 def test_tools_are_told_without_a_system_turn_too() -> None:
-    told = text(TEMPLATE, [QUESTION], tools=list(TOOLS))
+    told = text(QWEN2_5_VL_TOOLS, [QUESTION], tools=list(TOOLS))
     assert told.startswith("<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n")
     assert told.count('"name": "search"') == told.count("<|im_start|>system") == 1
 
@@ -69,7 +69,7 @@ def test_tools_are_told_without_a_system_turn_too() -> None:
 def test_a_policy_is_told_of_its_tool_beside_its_picture_and_its_result_follows() -> None:
     tokenizer = character_tokenizer(4096, pictures=True)
     tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = QWEN2_5_VL_TOOLS
     prompts = Prompts(tokenizer, Conversation(), pictures.PROCESSOR)
     problem = prompts.problem(0, example("<image> Find x.", images=(picture(),), tools=("answer_check",)))
     assert '"name": "answer_check"' in problem.text

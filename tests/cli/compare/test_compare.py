@@ -26,7 +26,8 @@ from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.jobs import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.rollout.trajectory import GREEDY
-from dagrpo.utils.files import read_json, read_parquet, sha256_of, write_json, write_parquet
+from dagrpo.utils.files import read_json, sha256_of, write_json
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 
 def run(*arguments: str) -> Result:

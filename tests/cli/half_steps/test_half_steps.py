@@ -27,7 +27,7 @@ from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import SavedState, named
 from dagrpo.trainer.sync.digest_table import FILE, read_digests
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 Inputs = tuple[Path, Path]
 __all__ = ["inputs"]

@@ -28,8 +28,9 @@ from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sync.digest_table import read_digests
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_json, read_parquet, sha256_of, write_json, write_parquet
+from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 Inputs = tuple[Path, Path]
 WITH_TERMS = Algorithm.model_validate(

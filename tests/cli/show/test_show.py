@@ -23,7 +23,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.scoring import score
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4))
 REWARDS = (1.0, 0.9, -0.5, 0.1, 0.0)

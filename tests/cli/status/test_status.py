@@ -19,7 +19,7 @@ from dagrpo.pipeline.record import STATES
 from dagrpo.utils.checksummed_json import write_sealed
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder
-from dagrpo.utils.run_environment import Process
+from dagrpo.utils.process import Process
 
 
 def text() -> str:

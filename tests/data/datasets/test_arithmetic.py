@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 
 from dagrpo.core.types import Example
-from dagrpo.data.config import Arithmetic, Data, Level
-from dagrpo.data.datasets.arithmetic import KINDS, load
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.arithmetic import KINDS, Config, Level, load
 from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.gsm8k import extract
 
 
 def _load(train: int, test: int, *levels: Level, seed: int = 0) -> Problems:
-    return load(Data(arithmetic=Arithmetic(train=train, test=test, levels=list(levels), seed=seed)))
+    return load(Data(arithmetic=Config(train=train, test=test, levels=list(levels), seed=seed)))
 
 
 def _identity(example: Example) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example
-from dagrpo.data.config import ArithmeticTool, Data
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.arithmetic_tool import Config
 from dagrpo.data.registry import get_task
 from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.gsm8k import extract
@@ -18,9 +19,7 @@ FORMS = {"product_3_digit": r"\d{3}\*\d{3}=", "sum_5_digit": r"\d{5}\+\d{5}="}
 
 
 def _load(task: str = "arithmetic_tool", **wanted: float) -> Problems:
-    return get_task(task).load(
-        Data(arithmetic_tool=ArithmeticTool.model_validate({"train": 600, "test": 100, **wanted}))
-    )
+    return get_task(task).load(Data(arithmetic_tool=Config.model_validate({"train": 600, "test": 100, **wanted})))
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from collections import Counter
 import pytest
 
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, PythonMath
-from dagrpo.data.datasets.python_math import KINDS, load
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.python_math import KINDS, Config, load
 from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.gsm8k import extract
 
 
 def _load(**wanted: float) -> Problems:
-    return load(Data(python_math=PythonMath.model_validate({"train": 240, "test": 30, **wanted})))
+    return load(Data(python_math=Config.model_validate({"train": 240, "test": 30, **wanted})))
 
 
 @pytest.fixture(scope="module")

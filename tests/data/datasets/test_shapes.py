@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, Shapes
-from dagrpo.data.datasets.shapes import COLOURS, DIGITS, DOT, SIDE, load
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.shapes import COLOURS, DIGITS, DOT, SIDE, Config, load
 from dagrpo.data.images import rgb_file
 from dagrpo.data.task import Problems
 from dagrpo.rewards.verifiers.math import VERIFIER
@@ -18,7 +18,7 @@ WHITE = (255, 255, 255)
 
 
 def _load(**wanted: object) -> Problems:
-    return load(Data(shapes=Shapes.model_validate({"train": 120, "test": 60, **wanted})))
+    return load(Data(shapes=Config.model_validate({"train": 120, "test": 60, **wanted})))
 
 
 @pytest.fixture(scope="module")
@@ -125,4 +125,4 @@ def test_levels_can_be_chosen() -> None:
 
 def test_a_level_that_is_listed_twice_is_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.shapes\.levels lists count twice: list each level once"):
-        Shapes(levels=["count", "colour", "count"])
+        Config(levels=["count", "colour", "count"])

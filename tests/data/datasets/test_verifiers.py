@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dagrpo.config.schema import Params
+from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.data import verifiers_package
 from dagrpo.data.config import Data
@@ -70,6 +70,6 @@ def test_the_tasks_of_a_taskset_want_its_agent() -> None:
     with pytest.raises(
         UserError, match=r"set rollout.agent to \{name: verifiers, taskset: sums\}, with the parameters"
     ):
-        require_fitting_tasks(Params.model_validate(given))
+        parse(given)
     agent = {"name": "verifiers", "taskset": "sums", "parameters": {"number": 9}}
-    require_fitting_tasks(Params.model_validate({**given, "rollout": {"agent": agent}}))
+    require_fitting_tasks(parse({**given, "rollout": {"agent": agent}}))

@@ -7,19 +7,19 @@ from collections import Counter
 import pytest
 
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, Worlds
-from dagrpo.data.datasets.worlds import load
+from dagrpo.data.config import Data
+from dagrpo.data.datasets.worlds import Config, load
 from dagrpo.data.task import Problems
 from dagrpo.data.world import names
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tools.retrieval.opened import written
+from dagrpo.tools.search import written
 
 NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
 
 
 def _load(**wanted: object) -> Problems:
-    return load(Data(worlds=Worlds.model_validate({"train_people": 60, "test_people": 20, **wanted})))
+    return load(Data(worlds=Config.model_validate({"train_people": 60, "test_people": 20, **wanted})))
 
 
 @pytest.fixture(scope="module")

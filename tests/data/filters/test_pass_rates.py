@@ -10,7 +10,8 @@ from tests.data.filters.problems import example, gone, left, sieve
 
 from dagrpo.data.filters.pass_rates import add_pass_rates, drop_by_pass_rate
 from dagrpo.data.filters.sieve import Sieve
-from dagrpo.utils.files import sha256_of, write_parquet
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import write_parquet
 
 
 def _file(path: Path, rates: Sequence[tuple[str, float | None]]) -> Path:

@@ -12,7 +12,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.card import Card
 from dagrpo.data.filters.tools_told import require_tools_told
 from dagrpo.data.prepare import prepare
-from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
+from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
 from dagrpo.utils.files import write_json
 
 UNTOLD = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -54,7 +54,7 @@ def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) 
 
 
 def test_a_template_that_tells_of_tools_is_taken(model: Path, tmp_path: Path) -> None:
-    with_template(model, TEMPLATE)
+    with_template(model, QWEN2_5_VL_TOOLS)
     assert prepared(model, tmp_path).prompt_tokens.tools_shown
 
 

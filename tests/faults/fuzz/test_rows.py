@@ -16,7 +16,7 @@ from tests.faults.fuzz.inputs import fuzzed, json_values, refusal
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.dapo import CLOSING, OPENING
 from dagrpo.data.prepare import prepare
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 Row = dict[str, Any]
 

@@ -15,7 +15,8 @@ from dagrpo.pipeline.declaration import DATA, Job, Needs, Stage
 
 def work(job: Job) -> None:
     """Count the rows."""
-    from dagrpo.utils.files import read_parquet, write_json
+    from dagrpo.utils.files import write_json
+    from dagrpo.utils.tables import read_parquet
 
     write_json(job.output("census"), {"problems": read_parquet(job.input("train")).num_rows, "threads": job.threads})
 

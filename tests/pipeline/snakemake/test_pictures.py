@@ -19,7 +19,8 @@ from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.trajectory import BLIND
-from dagrpo.utils.files import read_json, read_parquet, write_json
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.tables import read_parquet
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 TASK = "geo3k"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dagrpo.core.types import Attempt
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.score import grade_all
+from dagrpo.rewards.grading import Grader, grade_all
 from dagrpo.rewards.verifiers.geo3k import formatted
 
 FORM = re.compile(r"<think>.*</think>.*\\boxed\{.*\}.*", re.DOTALL)

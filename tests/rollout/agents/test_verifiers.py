@@ -14,7 +14,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.verifiers_package import worker_command
 from dagrpo.rollout.agents.verifiers import Config, open_verifiers
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.utils.own_environment import python_of
+from dagrpo.utils.virtualenv import python_of
 
 ROOT = Path(__file__).parents[3]
 TASKSETS = Path(__file__).with_name("tasksets")

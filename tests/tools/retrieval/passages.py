@@ -9,7 +9,7 @@ from aiohttp import web
 from tests import loopback
 
 from dagrpo.tools.retrieval import Passage
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 PASSAGES = (
     Passage(title="Anna Belt", text="Anna Belt was born in Torva. She works for Quill & Sons."),

@@ -18,7 +18,7 @@ from tests.tools.retrieval.passages import PASSAGES, corpus
 from dagrpo.core.errors import UserError
 from dagrpo.tools.retrieval import Passage
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 def _titles(index: Index, query: str, most: int = 10) -> list[str]:

@@ -30,7 +30,7 @@ from dagrpo.trainer.batches.prompt_sampler import Drawing
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 class _Notebook(runs.ScriptedEngine):

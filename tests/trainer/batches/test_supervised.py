@@ -24,7 +24,7 @@ from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import functions_of
 from dagrpo.trainer.batches.supervised import Supervision, supervised_sequences
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 PLAIN = character_tokenizer(256)
 TOKENIZER = character_tokenizer(1024, [("calculator", "expression")])

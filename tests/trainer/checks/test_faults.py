@@ -24,7 +24,7 @@ from dagrpo.trainer.history import Record
 from dagrpo.trainer.model.fsdp import trained_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 

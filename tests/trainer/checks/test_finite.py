@@ -12,7 +12,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_everywhere, finite_or_zero
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 def test_one_number_that_is_not_finite_is_enough() -> None:

@@ -20,7 +20,7 @@ from dagrpo.trainer.checks import (
 )
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.checks_config import Gates
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])

@@ -31,7 +31,7 @@ from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 pytestmark = pytest.mark.server
 State = dict[str, torch.Tensor]

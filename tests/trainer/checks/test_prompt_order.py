@@ -10,7 +10,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.prompt_sampler import Drawing
 from dagrpo.trainer.checks.prompt_order import require_prompts
 from dagrpo.trainer.config import Training
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 PLAN = ([4, 4, 9, 9], [2, 2, 7, 7], [1, 1, 3, 3])
 PROBLEMS = [problem(row, pass_rate=1 - place / 10) for place, row in enumerate((4, 9, 2, 7, 1, 3))]

@@ -35,7 +35,7 @@ from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sync import weight_sync
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])

@@ -24,7 +24,7 @@ from dagrpo.trainer.sync.digests import (
     weight_digests,
 )
 from dagrpo.utils.distributed import World, single_process
-from dagrpo.utils.files import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 COMPUTED = replace(computed.COMPUTED, micro_batch_size=8)
 STEP = StepDigests(

@@ -19,7 +19,7 @@ from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
 

@@ -106,3 +106,15 @@ def masked(weights: torch.Tensor, judged: torch.Tensor, minimum: float, maximum:
             "correction_above_fraction": above.sum(),
         },
     )
+
+
+def off_policy_mask(batch: TokenBatch, threshold: float) -> torch.Tensor:
+    """Return False for tokens with a negative advantage in sequences that the policy has moved away from. [tokens] bool
+
+    DeepSeek-V3.2 (arXiv 2512.02556, equation 9). A sequence counts as such if the mean of the engine's logprob minus the
+    policy's exceeds the threshold, in nats. That includes the difference between engine and trainer, and the changes by
+    the step's earlier mini-batches. So a mistake that the policy would hardly make any more is not learned from, while
+    right answers always are.
+    """
+    distance = batch.mean_of_sequence((batch.rollout_logprobs - batch.logprobs).detach())
+    return ~((batch.advantages < 0) & (distance > threshold))

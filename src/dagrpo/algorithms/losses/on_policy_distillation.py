@@ -9,9 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.algorithms.distillation import teacher_advantages
 from dagrpo.algorithms.losses import Loss
-from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss, teacher_advantages
 from dagrpo.core.plugged import Choice
 
 

@@ -6,9 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.algorithms.distillation import teacher_advantages
 from dagrpo.algorithms.terms import Term, Weighed
-from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss, teacher_advantages
 
 
 class Config(Weighed):

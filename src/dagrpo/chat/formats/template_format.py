@@ -1,23 +1,39 @@
-"""Chat format by a model's own template and a family's call syntax."""
+"""Chat format by a model's own template and a family's call syntax.
+
+Thinking stands at the beginning of a completion: after <think>, or at once where the prompt ends in it. It extends to the first
+</think>, or to the end if that is missing. A <think> anywhere else is ordinary text, so one within a call's arguments
+breaks no call. Text within thinking that looks like a call is ignored, as in SGLang's server.
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat.formats import thinking
 from dagrpo.chat.formats.suffix import Suffixes
 from dagrpo.chat.formats.text import RESULT, TemplateText
-from dagrpo.chat.formats.tokens import Tokens, any_of
+from dagrpo.chat.formats.tokens import Tokens, TokenSpans, any_of
 from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
 from dagrpo.chat.rendering import completion_text
 from dagrpo.chat.templates import TemplateRefusal
 from dagrpo.chat.tool_calls import Attempt, CallSyntax, attempts_in, call_id
-from dagrpo.chat.tool_calls.spans import TokenSpans
 from dagrpo.core.errors import UserError
 
+OPENING, CLOSING = "<think>", "</think>"
 PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
+_THOUGHT = re.compile(r"<think>(?!\s*</think>)\s*\S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """Thinking and answer of a completion."""
+
+    thinking: str
+    start: int  # of the answer, a position in the text
+    is_open: bool  # cut off within thinking
 
 
 class TemplateFormat:
@@ -31,7 +47,7 @@ class TemplateFormat:
         self._tokens = Tokens(tokenizer)
         self._end = self._tokens.id_of(self._template.end_of_turn)
         self._stops = {self._end, tokenizer.eos_token_id}
-        own = {*calls.openings, *calls.closings, thinking.OPENING, thinking.CLOSING}
+        own = {*calls.openings, *calls.closings, OPENING, CLOSING}
         foreign = [token for token in self._tokens.special if token not in own]
         self._foreign = any_of(foreign)
         self._foreign_ids = {self._tokens.id_of(token) for token in foreign} | self._stops
@@ -63,9 +79,9 @@ class TemplateFormat:
         thought = False
         if self._template.knows_thinking:
             text, opened = self._tokens.decoded(completion), self._opens_thinking(prompt)
-            if thinking.split(text, opened=opened).is_open:
+            if _split_thinking(text, opened=opened).is_open:
                 return None
-            thought = opened or thinking.is_marked(text)
+            thought = opened or _is_marked(text)
         suffix = self._suffixes.after(self._tokens.guarded(new), tools, thinking=thought)
         if suffix is None or (not thought and self._rewrites_thinking_before(prompt, new, tools)):
             return None
@@ -81,8 +97,8 @@ class TemplateFormat:
             written.pop()
         text, start, thought = self._tokens.decoded(written), 0, ""
         if self._template.knows_thinking:
-            split = thinking.split(text, opened=self._opens_thinking(prompt))
-            start, thought = split.start, split.thinking
+            parts = _split_thinking(text, opened=self._opens_thinking(prompt))
+            start, thought = parts.start, parts.thinking
         attempts = attempts_in(text[start:], self._calls, tools) if tools else []
         if not attempts and not start:
             return ParsedAnswer(content=completion_text(self._tokenizer, completion))
@@ -140,10 +156,10 @@ class TemplateFormat:
         """Return True if earlier turns in the prompt hold thinking which the template drops from here on."""
         if not self._template.knows_thinking or self._suffixes.after(new, tools, thinking=True) is not None:
             return False
-        return thinking.has_thought(self._tokens.decoded(prompt))
+        return _has_thinking(self._tokens.decoded(prompt))
 
     def _opens_thinking(self, prompt: Sequence[int]) -> bool:
-        return thinking.ends_open(self._tokens.decoded(prompt[-PROMPT_TAIL:]))
+        return _ends_in_thinking(self._tokens.decoded(prompt[-PROMPT_TAIL:]))
 
     def _parsed(
         self, text: str, offset: int, attempts: Sequence[Attempt], written: Sequence[int]
@@ -178,3 +194,32 @@ def _outside(text: str, attempts: Sequence[Attempt]) -> list[str]:
 def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     arguments = call["function"]["arguments"]
     return call["function"]["name"], json.loads(arguments) if isinstance(arguments, str) else arguments
+
+
+def _split_thinking(text: str, *, opened: bool) -> _Split:
+    """Return the thinking at a text's beginning and the rest; `opened`: the prompt ends in <think>."""
+    start = 0
+    if not opened:
+        start = len(text) - len(text.lstrip())
+        if not text.startswith(OPENING, start):
+            return _Split(thinking="", start=0, is_open=False)
+        start += len(OPENING)
+    end = text.find(CLOSING, start)
+    if end < 0:
+        return _Split(thinking=text[start:].strip(), start=len(text), is_open=True)
+    return _Split(thinking=text[start:end].strip(), start=end + len(CLOSING), is_open=False)
+
+
+def _ends_in_thinking(text: str) -> bool:
+    """Return True if a prompt ends in <think>."""
+    return text.rstrip().endswith(OPENING)
+
+
+def _has_thinking(text: str) -> bool:
+    """Return True if a prompt holds thinking that is not empty."""
+    return _THOUGHT.search(text) is not None
+
+
+def _is_marked(text: str) -> bool:
+    """Return True if a completion holds a marker of thinking anywhere: templates look for it everywhere."""
+    return OPENING in text or CLOSING in text

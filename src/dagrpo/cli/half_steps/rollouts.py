@@ -20,7 +20,7 @@ from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.sync.weight_sync import EngineWeights
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import World
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 class RolloutHalf(Trainer):

@@ -18,7 +18,7 @@ from dagrpo.trainer.history import update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
 from dagrpo.utils.distributed import World
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 
 def update_from(

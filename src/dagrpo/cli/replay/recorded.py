@@ -17,9 +17,10 @@ from dagrpo.trainer.config import Training
 from dagrpo.trainer.history import Record
 from dagrpo.trainer.run import DESCRIPTION, step_file
 from dagrpo.trainer.sync.digest_table import FILE, Computed, StepDigests, read_digests
-from dagrpo.utils.files import read_object, read_parquet, sha256_of
+from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE
+from dagrpo.utils.tables import read_parquet
 
 RESTORE = "restore it (`dvc pull`), or run the stage train again"
 

@@ -12,7 +12,7 @@ from dagrpo.core.escape import shown
 from dagrpo.rollout.segments import Segment, segments
 from dagrpo.rollout.table import sighted, without_discarded
 from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
     *("task", "problem_index", "sample_index", "prompt", "completion", "prompt_ids", "completion_ids"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from dagrpo.cli.show.place import Place
-from dagrpo.utils.files import read_parquet
+from dagrpo.utils.tables import read_parquet
 
 IMAGES = "images"
 

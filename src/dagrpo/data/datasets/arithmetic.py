@@ -14,12 +14,33 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.section import Seed
 from dagrpo.core.types import Example
-from dagrpo.data.config import Arithmetic, Data, Level
+from dagrpo.data.section import Count, GeneratedTask
 from dagrpo.data.source import SPLITS
 from dagrpo.data.task import Problems, Task
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+
+Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
+
+
+class Config(GeneratedTask):
+    """The generated arithmetic problems."""
+
+    seed: Seed = Field(0, description="Seed of the problem generator.")
+    train: Count = Field(4000, description="Number of training problems, over all levels.")
+    test: Count = Field(500, description="Number of held-out problems; none of them is in train.")
+    levels: Annotated[list[Level], Field(min_length=1, max_length=4)] = Field(
+        ["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"],
+        description="Kinds of problem, in equal parts as far as a kind has that many distinct problems.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +74,9 @@ KINDS: Mapping[Level, Kind] = {
 }
 
 
-def load(params: Data) -> Problems:
+def load(params: "Data") -> Problems:
     """Return the problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
-    wanted = params.arithmetic
+    wanted = params.section(Config)
     counts = _problems_per_level(wanted)
     splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
     taken = 0
@@ -79,7 +100,7 @@ def load(params: Data) -> Problems:
     )
 
 
-def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
+def _problems_per_level(wanted: Config) -> dict[Level, int]:
     """Equal parts; what a small level cannot give, the larger ones share equally."""
     total = wanted.train + wanted.test
     levels = sorted(set(wanted.levels), key=lambda level: (KINDS[level].distinct(), level))
@@ -96,7 +117,7 @@ def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
     return counts
 
 
-def _test_problems(wanted: Arithmetic, taken: int) -> int:
+def _test_problems(wanted: Config, taken: int) -> int:
     """Return how many of the first `taken` problems go to the test split, so that each level gives its share."""
     return taken * wanted.test // (wanted.train + wanted.test)
 

@@ -8,12 +8,33 @@ fixed, which makes an expression easy to copy. 12*34 counts as the same problem 
 import random
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field
+
+from dagrpo.core.section import Seed, Share
 from dagrpo.core.types import Example
-from dagrpo.data.config import ArithmeticTool, Data
 from dagrpo.data.demonstration import called, result, said
 from dagrpo.data.generated import demonstrating, distinct, generated
+from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+
+
+class Config(GeneratedTask):
+    """Generated products and sums, with a calculator or without."""
+
+    seed: Seed = Field(0, description="Seed of the problem generator.")
+    train: Annotated[int, Field(ge=1, le=400_000)] = Field(10_000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        500, description="Number of held-out problems; none of them is in train."
+    )
+    demonstrated_calls: Share = Field(
+        0.33, description="Share of the training problems whose demonstration calls the tool; the rest answer at once."
+    )
+
 
 TOOL = "calculator"
 LEVELS = ("product_3_digit", "sum_5_digit")
@@ -38,9 +59,9 @@ class Calculation:
         return str(self.first * self.second if self.level == "product_3_digit" else self.first + self.second)
 
 
-def load(params: Data, task: str, tools: tuple[str, ...]) -> Problems:
+def load(params: "Data", task: str, tools: tuple[str, ...]) -> Problems:
     """Return the problems of `params.arithmetic_tool`, half of them of each level."""
-    wanted = params.arithmetic_tool
+    wanted = params.section(Config)
     drawn = _calculations(wanted)
     share = wanted.demonstrated_calls if tools else 0.0
     calling = demonstrating(wanted.train, share, f"arithmetic_tool/{wanted.seed}")
@@ -49,7 +70,7 @@ def load(params: Data, task: str, tools: tuple[str, ...]) -> Problems:
     return generated(task, {"train": train, "test": test}, levels=LEVELS)
 
 
-def _calculations(wanted: ArithmeticTool) -> list[Calculation]:
+def _calculations(wanted: Config) -> list[Calculation]:
     """Return the test problems, then those of train, the levels in turn."""
     streams = [
         distinct(

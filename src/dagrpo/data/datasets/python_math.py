@@ -9,12 +9,33 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field
+
+from dagrpo.core.section import Seed, Share
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, PythonMath
 from dagrpo.data.demonstration import called, result, said
 from dagrpo.data.generated import demonstrating, distinct, generated
+from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+
+
+class Config(GeneratedTask):
+    """Numbers that a short program gives."""
+
+    seed: Seed = Field(0, description="Seed of the problem generator.")
+    train: Annotated[int, Field(ge=1, le=8000)] = Field(6000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=1, le=2000)] = Field(
+        300, description="Number of held-out problems; none of them is in train."
+    )
+    demonstrated_calls: Share = Field(
+        0.5, description="Share of the training problems whose demonstration runs a program; the rest answer at once."
+    )
+
 
 TOOL = "code_interpreter"
 PRIMES = tuple(n for n in range(2, 1000) if all(n % d for d in range(2, math.isqrt(n) + 1)))
@@ -100,9 +121,9 @@ class Drawn:
         return str(KINDS[self.level].value(*self.numbers))
 
 
-def load(params: Data) -> Problems:
+def load(params: "Data") -> Problems:
     """Return the problems of `params.python_math`, the kinds in turn."""
-    wanted = params.python_math
+    wanted = params.section(Config)
     drawn = _problems(wanted)
     running = demonstrating(wanted.train, wanted.demonstrated_calls, f"python_math/{wanted.seed}")
     train = [_example("train", index, each, index in running) for index, each in enumerate(drawn[wanted.test :])]
@@ -110,7 +131,7 @@ def load(params: Data) -> Problems:
     return generated("python_math", {"train": train, "test": test}, levels=tuple(KINDS))
 
 
-def _problems(wanted: PythonMath) -> list[Drawn]:
+def _problems(wanted: Config) -> list[Drawn]:
     """Return the test problems, then those of train."""
     streams = [
         distinct(

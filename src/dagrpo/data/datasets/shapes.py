@@ -10,16 +10,59 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+from pydantic import Field, model_validator
+
+from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
+from dagrpo.core.section import Seed
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, Shapes, ShapesLevel
 from dagrpo.data.generated import distinct, generated
+from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
+
+    from dagrpo.config.schema import Params
+    from dagrpo.data.config import Data
+
+ShapesLevel = Literal["count", "colour", "length"]
+
+
+class Config(GeneratedTask):
+    """Questions about small pictures that are drawn."""
+
+    seed: Seed = Field(0, description="Seed of the generator that draws the pictures.")
+    train: Annotated[int, Field(ge=2, le=100_000)] = Field(4000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=2, le=20_000)] = Field(
+        300, description="Number of held-out problems; none of their pictures is in train."
+    )
+    levels: Annotated[list[ShapesLevel], Field(min_length=1, max_length=3)] = Field(
+        ["count", "colour", "length"],
+        description="What is asked, in turn: how many shapes there are, which colour one has, how long a labelled line is.",
+    )
+    swapped: bool = Field(
+        False,
+        description="Control experiment: permute the pictures among the problems of a split, so that the text alone is left.",
+    )
+
+    @model_validator(mode="after")
+    def _levels_are_distinct(self) -> Self:
+        for level in self.levels:
+            if self.levels.count(level) > 1:
+                raise UserError(f"data.shapes.levels lists {level} twice: list each level once")
+        return self
+
+    def check(self, params: "Params") -> None:
+        """Raise an error for two controls at a time: a lower score would not show which of them is the reason."""
+        if self.swapped and params.reward.permuted:
+            raise UserError(
+                "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "
+                "set one of them to false"
+            )
+
 
 SIDE = 84  # pixels of every picture, both ways: three tokens a side where patches have 14
 COLOURS = {
@@ -131,16 +174,16 @@ def _draw(canvas: "ImageDraw", shape: Shape) -> None:
                     canvas.rectangle((x, y, x + DOT - 1, y + DOT - 1), fill=colour)
 
 
-def load(params: Data) -> Problems:
+def load(params: "Data") -> Problems:
     """Return the problems of `params.shapes`, the levels in turn."""
-    wanted = params.shapes
+    wanted = params.section(Config)
     scenes = _scenes(wanted)
     splits = {"train": scenes[wanted.test :], "test": scenes[: wanted.test]}
     examples = {split: _examples(split, of_split, wanted) for split, of_split in splits.items()}
     return generated("shapes", examples, levels=tuple(wanted.levels))
 
 
-def _scenes(wanted: Shapes) -> list[Scene]:
+def _scenes(wanted: Config) -> list[Scene]:
     """Return the scenes of test, then those of train."""
     streams = [
         distinct(
@@ -153,7 +196,7 @@ def _scenes(wanted: Shapes) -> list[Scene]:
     return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
 
 
-def _examples(split: str, scenes: Sequence[Scene], wanted: Shapes) -> list[Example]:
+def _examples(split: str, scenes: Sequence[Scene], wanted: Config) -> list[Example]:
     files = [scene.file() for scene in scenes]
     if wanted.swapped:
         files = _swapped(files, random.Random(f"shapes/{wanted.seed}/{split}/swapped"))

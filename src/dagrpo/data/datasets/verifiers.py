@@ -7,19 +7,50 @@ is unchanged. The taskset reports an attempt's reward (verifier `reported`, rewa
 import hashlib
 import json
 import subprocess
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.section import Unchecked
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, VerifiersTaskset
+from dagrpo.data.section import Count, GeneratedTask
 from dagrpo.data.task import Problems, Task
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+    from dagrpo.data.config import Data
+
+
+class Config(GeneratedTask):
+    """The tasks of a taskset of `verifiers`."""
+
+    taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")
+    parameters: Unchecked = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
+    train: Count = Field(64, description="Tasks to train on, after those that are held out.")
+    test: Count = Field(16, description="Tasks that are held out: the taskset's first.")
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError unless the agent of this taskset makes the attempts: no other one can."""
+        agent = params.rollout.agent.model_dump()
+        is_its_own = (agent["name"], agent.get("taskset"), agent.get("parameters")) == (
+            "verifiers",
+            self.taskset,
+            self.parameters,
+        )
+        if "verifiers" in params.experiment.tasks and not is_its_own:
+            raise UserError(
+                "experiment.tasks names verifiers, whose attempts the package makes itself: set rollout.agent to {name: verifiers, "
+                f"taskset: {self.taskset or '...'}}}, with the parameters of data.verifiers."
+            )
+
 
 SECONDS = 600  # to make the environment and to list the tasks
 
 
-def load(params: Data) -> Problems:
+def load(params: "Data") -> Problems:
     """Return the first tasks of the taskset: data.verifiers.test of them held out. UserError: it cannot be listed, or has too few."""
-    wanted = params.verifiers
+    wanted = params.section(Config)
     listed = _listed(wanted)
     if len(listed) < wanted.test + wanted.train:
         raise UserError(
@@ -42,7 +73,7 @@ def load(params: Data) -> Problems:
     )
 
 
-def _listed(wanted: VerifiersTaskset) -> list[dict[str, Any]]:
+def _listed(wanted: Config) -> list[dict[str, Any]]:
     """Key, hash and prompt of each task, by the package itself in its own environment."""
     from dagrpo.data.verifiers_package import worker_command, worker_variables
 
@@ -63,7 +94,7 @@ def _listed(wanted: VerifiersTaskset) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _example(wanted: VerifiersTaskset, split: str, index: int, task: dict[str, Any]) -> Example:
+def _example(wanted: Config, split: str, index: int, task: dict[str, Any]) -> Example:
     prompt = tuple(task["prompt"])
     if not prompt or not all(isinstance(message["content"], str) and message["content"].strip() for message in prompt):
         raise UserError(f"task {task['key']} of {wanted.taskset} has no prompt of text: choose another taskset.")

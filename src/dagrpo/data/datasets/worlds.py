@@ -9,14 +9,41 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import Field
+
+from dagrpo.core.section import Seed, Share
 from dagrpo.core.types import Example
-from dagrpo.data.config import Data, Worlds
 from dagrpo.data.demonstration import called, result, said
 from dagrpo.data.generated import demonstrating, generated
+from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
 from dagrpo.data.world import Person, World, names, world
 from dagrpo.tools.retrieval import Passage
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+
+
+class Config(GeneratedTask):
+    """Questions about made-up people, firms and places, with a search."""
+
+    seed: Seed = Field(0, description="Seed of both worlds.")
+    train_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
+        4000, description="People of the world that is trained on; there are as many firms and as many places."
+    )
+    test_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
+        100, description="People of the held-out world, no name of which is in the other."
+    )
+    hops: Annotated[list[Literal[1, 2, 3]], Field(min_length=1, max_length=3)] = Field(
+        [1, 2, 3],
+        description="How many passages a question leads through; per person there are 3, 2 and 1 such questions.",
+    )
+    demonstrated_calls: Share = Field(
+        0.5, description="Share of the training problems whose demonstration searches; the rest answer at once."
+    )
+
 
 TOOL = "search"
 LEVELS = {1: "1_hop", 2: "2_hops", 3: "3_hops"}
@@ -31,9 +58,9 @@ class Question:
     passages: tuple[Passage, ...]
 
 
-def load(params: Data) -> Problems:
+def load(params: "Data") -> Problems:
     """Return the questions of `params.worlds`, over both worlds."""
-    wanted = params.worlds
+    wanted = params.section(Config)
     seed = f"worlds/{wanted.seed}"
     named = names(seed)
     worlds = {
@@ -52,7 +79,7 @@ def load(params: Data) -> Problems:
     )
 
 
-def _shuffled(one: World, wanted: Worlds, seed: str) -> list[Question]:
+def _shuffled(one: World, wanted: Config, seed: str) -> list[Question]:
     questions = [
         question
         for person in one.people

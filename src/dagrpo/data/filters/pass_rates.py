@@ -9,7 +9,8 @@ from pathlib import Path
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example
 from dagrpo.data.filters.sieve import Sieve
-from dagrpo.utils.files import read_parquet, sha256_of
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import read_parquet
 
 TOO_HARD = "pass rate below data.min_pass_rate"
 TOO_EASY = "pass rate above data.max_pass_rate"

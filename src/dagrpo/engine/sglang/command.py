@@ -14,7 +14,7 @@ from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.sglang.adapters import AdapterForm
 from dagrpo.engine.sglang.toolkit import compiler_environment
-from dagrpo.utils.net import LOOPBACK
+from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 HOST = "127.0.0.1"

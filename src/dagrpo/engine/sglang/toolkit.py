@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.ownership import is_own_folder
+from dagrpo.utils.tempdirs import is_own_folder
 
 CUDA = "13.0"  # of torch in requirements/gpu.lock
 WHEELS = Path("nvidia/cu13")  # below site-packages: where NVIDIA's wheels put their files

@@ -13,7 +13,7 @@ def work(job: Job) -> None:
     from dagrpo.rollout.config import conversation_of
     from dagrpo.rollout.table import sighted
     from dagrpo.utils.console import summary
-    from dagrpo.utils.files import write_parquet
+    from dagrpo.utils.tables import write_parquet
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(

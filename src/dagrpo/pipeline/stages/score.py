@@ -10,7 +10,8 @@ def work(job: Job) -> None:
     from dagrpo.evaluation.outcomes import label_of
     from dagrpo.evaluation.scoring import rows_to_show, score
     from dagrpo.utils.console import summary
-    from dagrpo.utils.files import write_json, write_parquet
+    from dagrpo.utils.files import write_json
+    from dagrpo.utils.tables import write_parquet
 
     scores, result = score(job.input("completions"), job.section(Scoring, "evaluation.scoring"))
     oracle = get_task(result["task"]).oracle

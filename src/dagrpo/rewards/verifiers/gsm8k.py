@@ -11,8 +11,7 @@ import unicodedata
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.rewards.dressing import without_end_tokens
-from dagrpo.rewards.numbers import CURRENCIES, MINUS_SIGNS, normalise, plain_number, truth_number
-from dagrpo.rewards.numerals import GROUPED
+from dagrpo.rewards.numbers import CURRENCIES, GROUPED, MINUS_SIGNS, normalise, plain_number, truth_number
 from dagrpo.rewards.prose import last_form
 from dagrpo.rewards.symbols import to_latex
 from dagrpo.rewards.verifier import Verifier

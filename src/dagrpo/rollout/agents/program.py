@@ -85,7 +85,7 @@ class ProgramAgent:
         """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
         from dagrpo.rollout.programs.process import read_output, running
         from dagrpo.rollout.programs.report import ProgramFailure, report_in
-        from dagrpo.utils.program_variables import access_variables, without_secrets
+        from dagrpo.utils.child_variables import access_variables, without_secrets
 
         with tempfile.TemporaryDirectory(prefix="dagrpo-") as folder:
             file = Path(folder) / "problem.json"
@@ -106,7 +106,7 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
     """Open the agent and the gateway for its program. Raises UserError if there is no such program or script."""
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.service import service
-    from dagrpo.utils.program_variables import without_secrets
+    from dagrpo.utils.child_variables import without_secrets
 
     _check(config)
     async with AsyncExitStack() as stack:

@@ -66,7 +66,7 @@ async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator
     from dagrpo.data.verifiers_package import worker_command, worker_variables
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.service import service
-    from dagrpo.utils.own_environment import digest
+    from dagrpo.utils.virtualenv import digest
 
     if not config.taskset:
         raise UserError("rollout.agent.taskset is empty: name the module of a taskset of the package verifiers.")

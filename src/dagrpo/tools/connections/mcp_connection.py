@@ -147,13 +147,11 @@ class Connection:
 
     def _said(self) -> str:
         """Return the end of what a program wrote to stderr."""
-        from dagrpo.utils.files import MOST_JSON_BYTES, read_regular
-
         try:
-            said = read_regular(self._log, MOST_JSON_BYTES).decode(errors="replace").strip()[-500:]
-        except OSError:  # nothing was started that could have written there
-            said = ""
-        return f" It said: {said.rstrip('.')}." if said else ""
+            output = self._log.read_text(errors="replace").strip()[-500:]
+        except OSError:  # no program was started that could have written there
+            output = ""
+        return f" It said: {output.rstrip('.')}." if output else ""
 
 
 def _text(result: "CallToolResult") -> str:

@@ -3,14 +3,16 @@
 It runs in this process with all its rights. described.py describes it to the policy.
 """
 
+import asyncio
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.tools import InfrastructureFailure, ToolFailure, as_text
-from dagrpo.tools.connections.threads import in_thread
 
 
 def imported(path: str, key: str) -> Any:
@@ -56,3 +58,35 @@ async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) 
         raise
     except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its answer
         raise ToolFailure(f"{type(error).__name__}: {error}") from error
+
+
+# ---- threads ----
+
+
+async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Run a function in a separate daemon thread; return its result, or raise its error.
+
+    A function that never ends delays neither other calls nor the end of the process: asyncio.to_thread has few threads, and the
+    interpreter waits for them. If the caller is cancelled, the function runs on, and its result is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def finish(result: Any, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((result, error))
+
+    def work() -> None:
+        result, raised = None, None
+        try:
+            result = function(**arguments)
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            raised = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, result, raised)
+
+    threading.Thread(target=work, daemon=True).start()
+    result, error = await ended
+    if error is not None:
+        raise error
+    return result

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
 from dagrpo.tools.retrieval import Passage
-from dagrpo.utils.files import naming_parquet
+from dagrpo.utils.tables import naming_parquet
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table

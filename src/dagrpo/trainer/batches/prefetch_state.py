@@ -23,8 +23,8 @@ from dagrpo.trainer.batches.dynamic_sampling import Drawn
 from dagrpo.trainer.batches.prefetch import Untrained
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.run import step_file
-from dagrpo.utils.files import read_parquet, write_parquet
 from dagrpo.utils.manifest import FileEntry, entry_of
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 FOLDER = "ahead"  # in the folder of a state
 _SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")

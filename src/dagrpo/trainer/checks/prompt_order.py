@@ -16,7 +16,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
 from dagrpo.trainer.batches.prompt_sampler import Drawing
 from dagrpo.trainer.config import Training
-from dagrpo.utils.files import naming_parquet
+from dagrpo.utils.tables import naming_parquet
 
 PROMPT = "problem_index"
 OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which may retire its prompt

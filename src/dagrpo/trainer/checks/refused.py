@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.utils.files import write_parquet
+from dagrpo.utils.tables import write_parquet
 
 FOLDER = "refused"  # in the folder of the run's state
 

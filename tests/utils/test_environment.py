@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dagrpo.utils.run_environment import Process, environment_tags
+from dagrpo.utils.environment import environment_tags
+from dagrpo.utils.process import Process
 
 
 def git(root: Path, *arguments: str) -> str:

@@ -1,9 +1,12 @@
-"""Environment variables of external programs: this process's, without secrets."""
+"""Environment variables of child processes."""
 
 import os
 from collections.abc import Sequence
 
 from dagrpo.core.redaction import is_secret
+
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host's name points to
+
 
 HERE = "127.0.0.1,localhost"
 

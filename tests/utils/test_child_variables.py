@@ -2,7 +2,7 @@
 
 import pytest
 
-from dagrpo.utils.program_variables import without_secrets
+from dagrpo.utils.child_variables import without_secrets
 
 
 def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

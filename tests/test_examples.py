@@ -1,0 +1,61 @@
+"""Every example has a page, and parameters that parse, fit their task and fit the machine that they are meant for."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dagrpo.cli.application import app
+from dagrpo.config.presets import composed
+from dagrpo.pipeline.validation import require_fitting_tasks
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
+ON_GPUS = {"gsm8k", "several_gpus"}
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT / "examples/own_task"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_parameters_of_an_example_parse_and_fit_its_task(name: str) -> None:
+    params = composed([f"examples/{name}/params.yaml"])
+    require_fitting_tasks(params)
+    assert params.experiment.name == name
+    assert params.runtime.training.require_room
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_of_an_example_begins_with_its_one_command(name: str) -> None:
+    page = (ROOT / f"examples/{name}/README.md").read_text()
+    assert f"    dagrpo use examples/{name}/params.yaml\n    snakemake --cores all target\n" in page
+    assert "## What to expect" in page
+    measured = [path.name for path in (ROOT / "examples" / name).glob("curve.*")]
+    assert sorted(measured) == ([] if name in ON_GPUS else ["curve.csv", "curve.svg"])
+    assert ("has not been run" in page) == (name in ON_GPUS)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "gsm8k" else pytest.mark.nightly) for name in EXAMPLES]
+)
+def test_an_example_fits_the_machine_that_it_is_meant_for(name: str) -> None:
+    machine = ["--gpu", "H100"] if name in ON_GPUS else ["--memory", "16"]
+    result = CliRunner().invoke(app, ["plan", f"examples/{name}/params.yaml", *machine])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_reward_of_own_task_counts_right_digits() -> None:
+    import roman  # type: ignore[import-not-found]
+
+    from dagrpo.core.types import Attempt
+    from dagrpo.rewards.components import Judged
+
+    def value(extracted: str | None) -> float:
+        attempt = Attempt(text="", ground_truth="942", verifier="gsm8k", tokens=1)
+        judged = Judged(attempt=attempt, verdict="wrong", extracted=extracted, verifier="gsm8k", max_new_tokens=20)
+        return float(roman.right_digits(judged, roman.Config()))
+
+    assert [value(text) for text in ("942", "952", "42", None)] == [1.0, 2 / 3, 0.0, 0.0]
