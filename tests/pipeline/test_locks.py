@@ -31,7 +31,7 @@ def _in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_STAGE", raising=False)
     yield
-    locks._held.close()
+    locks._taken.close()
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_dvc_is_kept_out_until_the_run_ends() -> None:
     hold("tiny")
     with pytest.raises(LockError):
         lock.lock()
-    locks._held.close()
+    locks._taken.close()
     with lock:
         assert lock.is_locked
 

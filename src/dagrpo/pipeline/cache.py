@@ -53,7 +53,7 @@ def link_outputs(job: Job, source: Path) -> None:
 
     Raises UserError if an original changed while it was linked.
     """
-    other, made = source.parts[1], read_json(source)["outputs"]
+    other, digests = source.parts[1], read_json(source)["outputs"]
     for name, path in job.outputs.items():
         if name == "provenance":
             continue
@@ -62,7 +62,7 @@ def link_outputs(job: Job, source: Path) -> None:
             _link_folder(original.parent, path.parent)
         else:
             _link(original, path)
-        if sha256_of(path) != made.get(str(original)):
+        if sha256_of(path) != digests.get(str(original)):
             raise UserError(f"{original} has changed while it was linked: run again.")
     say(f"{job.stage}: a cache hit, its outputs are links to those of {other}.")
 

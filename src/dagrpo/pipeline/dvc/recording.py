@@ -37,11 +37,11 @@ def commit(folder: str) -> bool:
     if params.experiment.name != folder:  # edited meanwhile: dvc.yaml has no stages for the finished jobs
         return False
     recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
-    outputs = [Path(output) for made in recordable.values() for output in made]
+    outputs = [Path(output) for paths in recordable.values() for output in paths]
     if not outputs or not _record(outputs):
         return False
-    for entry, made in recordable.items():
-        if made:
+    for entry, paths in recordable.items():
+        if paths:
             entry.unlink()
     return True
 

@@ -148,13 +148,13 @@ class Rule:
 
     def _output(self, name: str) -> Any:
         """Return an output that stays where it is until the stage replaces it; one of Snakemake's report has its caption."""
-        paths, shown = self._stage.outputs[name], self._stage.pages.get(name)
+        paths, content = self._stage.outputs[name], self._stage.pages.get(name)
         if not isinstance(paths, str):
             return [update(path) for path in paths]
-        if shown is None:
+        if content is None:
             return update(paths)
         caption = Path.cwd() / CAPTIONS / f"{Path(paths).stem}.rst"
-        labels = {"experiment": "{experiment}", "shows": shown}
+        labels = {"experiment": "{experiment}", "shows": content}
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
     def _label(self) -> str:
