@@ -50,6 +50,7 @@ class Experiment:
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
         """Check everything that a command needs before its jobs are planned. Raises Refusal with what to change."""
         self._workflow = workflow
+        self.root = Path(workflow.basedir)
         self.params = checked(config)
         self._run = refused(lambda: override_run(self.params, read_params(PARAMS)))
         self.folder = self._run.folder
@@ -153,7 +154,7 @@ class Rule:
             return [update(path) for path in paths]
         if content is None:
             return update(paths)
-        caption = Path.cwd() / CAPTIONS / f"{Path(paths).stem}.rst"
+        caption = self._experiment.root / CAPTIONS / f"{Path(paths).stem}.rst"
         labels = {"experiment": "{experiment}", "shows": content}
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
