@@ -63,8 +63,8 @@ def link_outputs(job: Job, source: Path) -> None:
         else:
             _link(original, path)
         if sha256_of(path) != digests.get(str(original)):
-            raise UserError(f"{original} has changed while it was linked: run again.")
-    say(f"{job.stage}: a cache hit, its outputs are links to those of {other}.")
+            raise UserError(f"{original} changed while it was linked: run again.")
+    say(f"{job.stage}: cache hit, linked from {other}.")
 
 
 def in_experiment(path: Path, experiment: str) -> Path:
