@@ -53,8 +53,8 @@ def contents_of(execution: Execution) -> Contents:
     contents = Contents()
     if execution.status != "FINISHED":
         contents.steps += curve_of(execution)
-    elif execution.stage in READERS:
-        READERS[execution.stage](execution, contents)
+    else:
+        READERS.get(execution.stage, _sft)(execution, contents)
     return contents
 
 
