@@ -148,6 +148,7 @@ def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
     assert _read(tmp_path / "train.parquet", "prompt", "truth", "id") == ([], 0)
 
 
+@pytest.mark.nightly
 def test_the_hubs_hundred_copies_of_dapo_are_read_within_a_gibibyte(data_folder: Path, tmp_path: Path) -> None:
     table = pq.read_table(data_folder / "dapo/dapo_math_17k.parquet")
     (tmp_path / "dapo").mkdir()

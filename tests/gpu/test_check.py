@@ -326,6 +326,7 @@ def test_one_gpu_leaves_out_what_several_do_together_and_two_run_it(
     assert "| all-reduce, GB/s of each link | 350.0 |" in (tmp_path / "table.md").read_text()
 
 
+@pytest.mark.nightly
 def test_processes_share_a_policy_and_have_the_logprobs_of_a_whole_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "benchmarks/gpu/several.py", "--toy"]
     assert check.bounded(command, tmp_path / "log", 200.0) == 0, (tmp_path / "log").read_text()

@@ -35,7 +35,7 @@ class Sources(Section):
     )
     unreadable_answers: Literal["refuse", "drop"] = Field(
         "refuse",
-        description="What to do if the task's verifier cannot read a ground truth: refuse the data, or drop the row and report it.",
+        description="Treatment of a ground truth that the task's verifier cannot parse: refuse the data, or drop the row and report it.",
     )
     contamination: Literal["report", "drop"] = Field(
         "report",

@@ -56,8 +56,8 @@ class Rollout(Conversation):
     dtype: Dtype = Field("float32", description="Data type of the engine, in training and in evaluation.")
     head_dtype: HeadDtype = Field(
         None,
-        description="float32: engine and trainer compute logits in float32, from hidden states and weights of their own types; "
-        "null: in their own types. Start external servers with --enable-fp32-lm-head for float32.",
+        description="float32: engine and trainer compute logits in float32, from hidden states and weights in their dtypes; "
+        "null: in their dtypes. Start external servers with --enable-fp32-lm-head for float32.",
     )
 
     @model_validator(mode="after")

@@ -364,6 +364,7 @@ def test_a_run_that_is_not_what_was_recorded_ends_the_command_with_a_sentence(
     assert "0 of 1 steps" in done.output
 
 
+@pytest.mark.nightly
 def test_what_two_processes_trained_is_computed_again_by_two(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

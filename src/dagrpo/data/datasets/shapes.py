@@ -41,7 +41,7 @@ class Config(GeneratedTask):
     )
     levels: Annotated[list[ShapesLevel], Field(min_length=1, max_length=3)] = Field(
         ["count", "colour", "length"],
-        description="What is asked, in turn: how many shapes there are, which colour one has, how long a labelled line is.",
+        description="Kinds of questions, in turn: the number of shapes, the colour of one, the length of a labelled line.",
     )
     swapped: bool = Field(
         False,

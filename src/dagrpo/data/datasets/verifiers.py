@@ -26,7 +26,7 @@ class Config(GeneratedTask):
     """The tasks of a taskset of `verifiers`."""
 
     taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")
-    parameters: Unchecked = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
+    parameters: Unchecked = Field({}, description="Parameters of the taskset, as in rollout.agent.parameters.")
     train: Count = Field(64, description="Tasks to train on, after those that are held out.")
     test: Count = Field(16, description="Tasks that are held out: the taskset's first.")
 

@@ -199,7 +199,7 @@ def reward_functions_of(paths: Sequence[str], key: str) -> dict[str, RewardFunct
         name = getattr(function, "__name__", type(function).__name__)
         if name in functions:
             raise UserError(
-                f"{key}: two functions are called {name}: rename one, since rewards are told apart by name."
+                f"{key}: two functions are called {name}: rename one, since their rewards need different names."
             )
         functions[name] = function
     return functions
