@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dagrpo.config.schema import Params
-from dagrpo.core.plugged import Choice, Chosen, Several, config_of
+from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
 from dagrpo.core.section import Section
 
 SCHEMA_PATH = "workflow/schemas/params.schema.json"
@@ -47,14 +47,14 @@ def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
     for name, field in type(section).model_fields.items():
         value, others = getattr(section, name), _names(_marker(field))
         if isinstance(section, Choice) and name == "name":
-            yield f"{indent}# {_meaning(type(section))} One of {names}; each has keys of its own."
+            yield f"{indent}# {_meaning(type(section))} One of {names}; each has its own keys."
         else:
             yield f"{indent}# {field.description}"
         if isinstance(value, Section):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ", others)
         elif isinstance(_marker(field), Several):
-            yield f"{indent}# Any of {others}; each has keys of its own."
+            yield f"{indent}# Any of {others}; each has its own keys."
             yield f"{indent}{name}:" if value else f"{indent}{name}: {{}}"
             yield from _part_lines(value, indent + "  ")
         else:
@@ -122,10 +122,10 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
         key, value, property_schema = prefix + name, getattr(section, name), schema["properties"][name]
         marker = _marker(field)
         if isinstance(marker, Chosen):
-            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {_said(field)} Its keys: below. |"
+            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {_description(field)} Its keys: below. |"
         elif isinstance(marker, Several):
             names = ", ".join(f"`{each}`" for each in value) or "none"
-            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {_said(field)} Their keys: below. |"
+            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {_description(field)} Their keys: below. |"
         elif isinstance(value, Section):
             yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
         else:
@@ -133,11 +133,11 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
 
 
 def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
-    shown = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
-    return f"| `{key}` | {_allowed(property_schema)} | {shown} | {_said(field)} |"
+    default = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
+    return f"| `{key}` | {_allowed(property_schema)} | {default} | {_description(field)} |"
 
 
-def _said(field: FieldInfo) -> str:
+def _description(field: FieldInfo) -> str:
     """Return a description with `<name>` outside backticks escaped: Markdown would take it for HTML, and show nothing."""
     parts = (field.description or "").split("`")
     parts[::2] = [re.sub(r"<(?=[a-z])", r"\\<", part) for part in parts[::2]]
@@ -188,8 +188,8 @@ def table() -> str:
     parts = [
         "# Parameters",
         "",
-        "Generated from `src/dagrpo/config/` and the plug-ins by `make params`. A key that is not here is refused.",
-        "An import path, `module:attribute`, names a plug-in of your own, with keys of its own:",
+        "Generated from the sections of the configuration and the plug-ins by `make params`. Unknown keys are refused.",
+        "An import path, `module:attribute`, names a plug-in of your own, with its own keys:",
         "[where plug-ins are found](algorithms.md#where-plug-ins-are-found).",
     ]
     defaults = Params()

@@ -127,7 +127,9 @@ class PictureProcessor:
         """
         expanded = image_tokens.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
         if expanded is None and self.tokens.video in token_ids:
-            raise UserError("its prompt has a place for a video, and there are none: correct the task's data")
+            raise UserError(
+                "its prompt has a placeholder for a video, but videos are not supported: correct the task's data"
+            )
         if expanded is None:
             places = sum(token == self.tokens.image for token in token_ids)
             raise UserError(
@@ -195,10 +197,10 @@ def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, A
         ("merge_size", "spatial_merge_size", None),
         ("temporal_patch_size", "temporal_patch_size", 2),
     ):
-        cut, seen = limits.get(ours, default), vision.get(theirs, default)
-        if cut is None or cut != seen:
+        limit, actual = limits.get(ours, default), vision.get(theirs, default)
+        if limit is None or limit != actual:
             raise UserError(
-                f"{folder / PREPROCESSOR} has {ours} {cut}, and vision_config.{theirs} of {CONFIG} is {seen}: copy both files "
+                f"{folder / PREPROCESSOR} has {ours} {limit}, and vision_config.{theirs} of {CONFIG} is {actual}: copy both files "
                 "from one model."
             )
 

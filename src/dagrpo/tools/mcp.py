@@ -23,7 +23,7 @@ class Config(ToolSection):
     environment: Texts = Field(
         [], description="Names of variables that the program is given beside PATH, HOME and the like."
     )
-    url: str | None = Field(None, description="Of a server that runs already, in the place of a command.")
+    url: str | None = Field(None, description="Address of a running server, instead of a command.")
     functions: Texts = Field([], description="Names of the tools to offer; []: all.")
     seconds: Seconds = Field(30.0, description="Seconds to start and to say what it offers.")
 
@@ -51,8 +51,8 @@ def _address(config: Config) -> Address:
 def _functions(config: Config) -> list[ToolFunction]:
     functions = {function.name: function for function in offered(_address(config))}
     if missing := set(config.functions) - set(functions):
-        named, known = ", ".join(sorted(missing)), ", ".join(functions)
-        raise UserError(f"rollout.tools.mcp.functions names {named}: the server has {known}.")
+        missing_names, known = ", ".join(sorted(missing)), ", ".join(functions)
+        raise UserError(f"rollout.tools.mcp.functions names {missing_names}: the server has {known}.")
     return [functions[name] for name in config.functions or functions]
 
 

@@ -45,9 +45,9 @@ class Search(StatelessTool):
         return written(await self._find(query), self._style)
 
 
-def written(found: Sequence[str], style: Style) -> str:
+def written(results: Sequence[str], style: Style) -> str:
     """Return the contents of passages for the policy: as verl writes them, or their texts alone."""
-    parts = [contents.partition("\n")[::2] for contents in found]
+    parts = [contents.partition("\n")[::2] for contents in results]
     if style == "plain":
         return "\n".join(text for _, text in parts) or NOTHING
     return "\n\n".join(f"Doc {n} (Title: {title})\n{text}" for n, (title, text) in enumerate(parts, 1)) or NOTHING
@@ -60,8 +60,8 @@ async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Seq
     index = await asyncio.to_thread(Index.read, corpus)
 
     async def find(query: str) -> list[str]:
-        found = await asyncio.to_thread(index.search, query, most)
-        return [index.passages[row].contents for row, _ in found]
+        results = await asyncio.to_thread(index.search, query, most)
+        return [index.passages[row].contents for row, _ in results]
 
     return find
 
@@ -74,7 +74,7 @@ class Config(ToolSection):
 
     url: str | None = Field(
         None,
-        description="Of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: none is asked.",
+        description="Address of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: no server.",
     )
     corpus: str | None = Field(
         None, description="A parquet file with the columns title and text; null: the task's own passages."
@@ -104,9 +104,7 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
     if config.url is None:
         corpus = Path(config.corpus) if config.corpus else place.passages
         if corpus is None:
-            raise UserError(
-                "The task has no passages of its own: set rollout.tools.search.corpus or rollout.tools.search.url."
-            )
+            raise UserError("The task has no passages: set rollout.tools.search.corpus or rollout.tools.search.url.")
         yield Search(await local_search(corpus, config.topk), config.style)
         return
     limits = Limits(topk=config.topk, seconds=config.seconds, retries=config.retries, cached=config.cached)

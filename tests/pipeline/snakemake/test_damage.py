@@ -55,7 +55,7 @@ def _refused(folder: Path, *command: str) -> str:
 
 def _command_in(said: str) -> list[str]:
     """The command of the panel."""
-    found = re.search(r"this goes on: (.+?) ─", said)
+    found = re.search(r"resume with: (.+?) ─", said)
     assert found is not None, said
     return shlex.split(found[1])
 

@@ -90,7 +90,7 @@ class Recomputation:
             self._policy.load(state.at(root, step))
         except FileNotFoundError:
             raise UserError(
-                f"The state of step {step} was removed while it was read, as a run does that goes on: replay again."
+                f"The state of step {step} was removed by a running training while it was read: replay again."
             ) from None
         self._from = self._finished = step
         self._require_the_recorded_weights(step)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempts_of
 from dagrpo.report.samples import best_and_worst
 from dagrpo.rollout.table import sighted, without_discarded
@@ -88,7 +88,7 @@ def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     ]
     if not matches:
         raise UserError(
-            f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
+            f"No prompt of {place.attempts} has the text {brief(text)}: take a shorter piece of it, or name another --step or --task."
         )
     return table.take(matches)
 
