@@ -200,7 +200,7 @@ def _record_runs() -> None:
     is_last = os.environ.get("DVC_STAGE", last).startswith(last)
     trouble = record_what_is_new(0 if is_last else SECONDS_BETWEEN_SYNCS)
     if trouble:
-        print(f"MLflow does not hold everything yet: {trouble}", file=sys.stderr)
+        print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
 
 
 def _show_results(experiment: str) -> None:
