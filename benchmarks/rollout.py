@@ -20,7 +20,7 @@ from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.engine.open import open_engine
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 
 PROMPT_TOKENS = 24
 

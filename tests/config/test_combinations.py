@@ -134,7 +134,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ({"rollout": {"top_k": 0}}, "give -1 to sample from all tokens"),
         ({"rollout": {"top_k": 1}}, "all samples of a prompt are the same"),
         ({"rollout": {"top_p": 0.9}}, "set rollout.top_k to 2 to 4096, or rollout.top_p to 1.0"),
-        ({"rollout": {"top_k": 5000}}, "only where rollout.top_k is at most 4096"),
+        ({"rollout": {"top_k": 5000}}, "only with a rollout.top_k of at most 4096"),
         ({"evaluation": {"sampling": {"top_k": 0}}}, "give -1 to sample from all tokens"),
         ({"runtime": {"engine": {"servers": ["http://127.0.0.1:1"]}}}, "set one of them otherwise"),
         ({"data": {"mirror": ""}}, "give a folder, or null"),

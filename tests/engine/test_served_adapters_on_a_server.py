@@ -24,7 +24,7 @@ from dagrpo.engine.sglang.digests import counterparts, not_held
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.weights import WeightsFolder
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from dagrpo.core.errors import Terminated
 from dagrpo.core.runtime import Engine, Runtime
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
-from dagrpo.data.passages import passages_table
+from dagrpo.data.prepare import passages_table
 from dagrpo.data.schema import to_table
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.sglang.adapters import Adapter

@@ -8,7 +8,7 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import MOST_MISTAKES, sentence, sentences
 from dagrpo.core.plugin_sections import LONGEST_NAME
-from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.models.config import SERVED_PATCH_SIZES
 from dagrpo.rewards.components import COMPONENTS

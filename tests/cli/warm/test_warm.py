@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.warm.command import model_of
+from dagrpo.cli.warm import model_of
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError

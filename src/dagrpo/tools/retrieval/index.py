@@ -41,7 +41,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the index of a parquet file with the columns title and text. Raises UserError for other columns, no rows, or too much text."""
+        """Return the index of a parquet file with the columns title and text. Raises UserError for any other file."""
         table = _read(path)
         for name in COLUMNS:
             _require_text(path, name, table[name])
