@@ -14,7 +14,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"experiment": {"seeds": [1, 1]}}, "names something twice"),
+        ({"experiment": {"seeds": [1, 1]}}, "contains duplicates"),
         ({"experiment": {"tasks": ["gsm8k"]}}, "set it to ['arithmetic']"),
         ({"model": {"source": "gguf"}}, "model.gguf is null: give the path"),
         ({"model": {"source": "hub", "repository": "a/b"}}, "give both"),

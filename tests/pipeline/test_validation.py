@@ -35,7 +35,7 @@ def test_an_unknown_task_is_told_together_with_the_other_mistakes() -> None:
         "params.yaml: `gsm9k` is not a task: the nearest known one is `gsm8k`; correct experiment.train"
     )
     assert tasks == (
-        "params.yaml: experiment.tasks must list train and evaluate, no more and no less: set it to ['arithmetic', 'gsm8k']."
+        "params.yaml: experiment.tasks must list exactly train and evaluate: set it to ['arithmetic', 'gsm8k']."
     )
     assert key == "params.yaml: unknown key `training.setps`: the nearest known key is `training.steps`."
 
