@@ -20,7 +20,7 @@ from dagrpo.engine.interface import HeldWeights
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.open_agent import Surroundings, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.trajectory import Trajectory
@@ -37,7 +37,7 @@ def main() -> None:
     conversation = Conversation.model_validate({"agent": {"name": "tool_agent", "max_turns": options.turns}})
     engine = ScriptedEngine(tuple(tokenizer(CALL + "<|end|>", add_special_tokens=False)["input_ids"]))
     problem = Prompts(tokenizer, conversation).problem(0, _example())
-    around = Surroundings(folder=Path(), passages=None, max_new_tokens=64, context_tokens=4096)
+    around = AgentEnv(folder=Path(), passages=None, max_new_tokens=64, context_tokens=4096)
     sampling = Sampling(
         samples=options.trajectories, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=64, lockstep=True
     )

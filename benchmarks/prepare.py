@@ -26,7 +26,7 @@ from dagrpo.core.types import Example
 from dagrpo.data.config import Data
 from dagrpo.data.filters.text import normalised
 from dagrpo.data.prepare import prepare
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.rewards.verifiers import get_verifier
 
 TASK = "dapo"

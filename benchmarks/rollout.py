@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 
 PROMPT_TOKENS = 24
 

@@ -27,7 +27,7 @@ from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import open_engine, sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.tracking.sync import sync
 from dagrpo.utils.files import sha256_of, write_json
 

@@ -22,16 +22,30 @@ def data_folder() -> Path:
     return folder
 
 
-# Folders whose tests compute with models, start processes or read data: `make check` leaves them out.
-SLOW = {
-    *("checkpoints", "evaluation", "gpu", "interpreter", "made_up_gpu", "models", "profiling", "replay", "report"),
-    *("rewards", "rollout", "tasks", "tracking", "trainer", "warm"),
-}
+# Places whose tests compute with models, start processes or read data: `make check` leaves them out.
+SLOW = (
+    *(
+        "checkpoints",
+        "data",
+        "engine",
+        "evaluation",
+        "gpu",
+        "made_up_gpu",
+        "models",
+        "report",
+        "rewards",
+        "tracking",
+        "trainer",
+    ),
+    *("cli/replay", "cli/test_use.py", "cli/profiling", "cli/warm", "pipeline/plan", "pipeline/snakemake"),
+    *("pipeline/test_supervisor.py", "test_command_line.py", "test_damaged_files.py"),
+)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of slow folders."""
-    if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW:
+    """Mark the tests of slow places."""
+    place = item.path.relative_to(Path(__file__).parent).as_posix()
+    if any(place == slow or place.startswith(f"{slow}/") for slow in SLOW):
         item.add_marker("slow")
 
 

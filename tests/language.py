@@ -1,4 +1,4 @@
-"""Check that docstrings and comments are worded as in docs/glossary.md."""
+"""Check that docstrings, comments, messages and pages are worded as in docs/glossary.md."""
 
 import ast
 import io
@@ -17,6 +17,14 @@ WORDS = re.compile(
     r"\b(is none|are none|(?i:so many|so much|whoever|somebody|nobody|anew|told|mends?|mended|of its own|of their own|hand-overs?|"
     r"handed over|goes on|go on from|taken over|takes over|is made of|no more than that))\b"
 )
+DESCRIPTION = re.compile(r"(What|Whether|Who|Whom|Whose|Of|That|Those|So|As|None|Nothing|Nobody|The same)(?![-\w])")
+PAGES = ("*.md", "packages/*/README.md", "docs/**/*.md", "examples/**/*.md")
+LEFT_OUT = (
+    "docs/parameters.md",
+    "docs/glossary.md",
+)  # generated from checked descriptions; names the words that it replaces
+CODE = re.compile(r"^(```|~~~).*?^\1|^(?: {4}|\t).*?$|`[^`\n]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
+PAGE_WORDS = re.compile(r"\b(a try|tries|gates)\b")  # an override run, a check or filter
 ARTICLE = re.compile(r"(The|A|An|One|Every|Each|All|Some)(?! [=~])\b(?![-_])")
 
 
@@ -35,6 +43,32 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
                 yield node.body[0].lineno, text, _is_function(node)
 
 
+def _text(node: ast.expr) -> str:
+    """Return the text of a string or f-string, its values left out; "" for any other expression."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+def texts_for_users(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield line, kind and text of the descriptions of parameters and of the messages of UserError."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        for keyword in node.keywords:
+            if keyword.arg == "description":
+                yield node.lineno, "description", _text(keyword.value)
+        if isinstance(node.func, ast.Name) and node.func.id == "UserError" and node.args:
+            yield node.lineno, "message", _text(node.args[0])
+
+
+def faults_of_page(markdown: str) -> Iterator[tuple[int, str]]:
+    """Yield line and fault of the prose of a page; code and addresses are left out."""
+    prose = CODE.sub(lambda match: re.sub(r"[^\n]", "", match.group()), markdown)
+    for line, text in enumerate(prose.splitlines(), 1):
+        for word in (*WORDS.finditer(text), *PAGE_WORDS.finditer(text)):
+            yield line, f"{word.group()!r} on a page"
+
+
 def faults(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and fault of every docstring or comment that docs/glossary.md would word otherwise."""
     tree = ast.parse(source)
@@ -50,6 +84,12 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
             )
         for word in WORDS.finditer(text):
             yield line, f"{word.group()!r} in a docstring"
+    for line, kind, text in texts_for_users(tree):
+        opening = DESCRIPTION.match(text) if kind == "description" else None
+        if opening:
+            yield line, f"a description opens with {opening.group()!r}: begin with the noun or the effect"
+        for word in WORDS.finditer(text):
+            yield line, f"{word.group()!r} in a {kind}"
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             for word in WORDS.finditer(token.string):
@@ -57,15 +97,14 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
 
 
 def main(roots: list[str]) -> int:
-    """Print every fault in the Python files below `roots`, tests apart, and return 1 if there is any."""
-    paths = [path for root in roots for path in sorted(Path(root).rglob("*.py"))]
-    found = [
-        f"{path}:{line}: {fault}"
-        for path in paths
-        if not {"tests", "build"} & set(path.parts)
-        for line, fault in faults(path.read_text())
+    """Print every fault in the Python files below `roots`, tests apart, and in the pages; return 1 if there is any."""
+    modules = [
+        path for root in roots for path in sorted(Path(root).rglob("*.py")) if not {"tests", "build"} & set(path.parts)
     ]
-    print("\n".join(found) or f"{len(paths)} files are worded as in docs/glossary.md.")
+    pages = [path for pattern in PAGES for path in sorted(Path().glob(pattern)) if str(path) not in LEFT_OUT]
+    found = [f"{path}:{line}: {fault}" for path in modules for line, fault in faults(path.read_text())]
+    found += [f"{path}:{line}: {fault}" for path in pages for line, fault in faults_of_page(path.read_text())]
+    print("\n".join(found) or f"{len(modules)} modules and {len(pages)} pages are worded as in docs/glossary.md.")
     return bool(found)
 
 

@@ -27,7 +27,7 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
         (("search", "nothing.parquet"), "nothing.parquet is missing"),
         (("why", "nothing.json"), "`dagrpo why FILE` is an option now: `dagrpo status --why FILE`."),
-        (("new", "loss", "gspo"), "There is a loss `gspo` already"),
+        (("new", "loss", "gspo"), "A loss `gspo` already exists"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:

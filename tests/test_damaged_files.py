@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from dagrpo.checkpoints.folder import require_chat_template, set_config_dtype
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.cli.application import app
-from dagrpo.cli.status import progress
+from dagrpo.cli.status import experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.escape import visible
 from dagrpo.engine import sglang
@@ -36,7 +36,7 @@ from dagrpo.pipeline.dvc import lock, recording
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
-from dagrpo.rollout.context import context_tokens
+from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import store, ui
 from dagrpo.trainer.history import Record
@@ -186,7 +186,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "verify an experiment": (_command("verify", "tiny"), (PROVENANCE, CARD)),
     "status": (_command("status"), (PROVENANCE, CARD, SNAKEMAKES_RECORD, TRAINS_FAILURE, ".state/running/tiny.json")),
     "progress of a training": (
-        lambda: progress._training(Path(".state/tiny")),
+        lambda: experiments._training(Path(".state/tiny")),
         (".state/tiny/run.json", ".state/tiny/metrics/step_00001.json"),
     ),
     "status --why": (_command("status", "--why", CARD), (PROVENANCE, CARD, SNAKEMAKES_RECORD)),

@@ -12,8 +12,6 @@ import pytest
 from rich.text import Text
 
 from dagrpo.cli import application
-from dagrpo.cli.show import terminal as show_terminal
-from dagrpo.cli.status import terminal as status_terminal
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import HIDDEN
 from dagrpo.core.redaction import RedactingFormatter
@@ -45,8 +43,7 @@ SAYS: dict[str, Callable[[], object]] = {
     "a sentence": lambda: console.say(HOSTILE),
     "a summary": lambda: console.summary(HOSTILE, [(HOSTILE, HOSTILE)]),
     "progress": _bar,
-    "status": lambda: status_terminal.console().print(Text(HOSTILE), HOSTILE),
-    "show": lambda: show_terminal.console().print(Text(HOSTILE), HOSTILE),
+    "a command": lambda: console.plain_console().print(Text(HOSTILE), HOSTILE),
 }
 
 

@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parsed(sys.argv[1:] if arguments is None else arguments)
     missing = [] if given.rehearse else [each for each in needs.of_check(ROOT, mirror=given.mirror) if each.is_trouble]
     if missing:
-        raise SystemExit("\n".join(f"missing: {each.name}: {each.found}; {each.remedy}" for each in missing))
+        raise SystemExit("\n".join(f"missing: {each.name}: {each.detail}; {each.remedy}" for each in missing))
     given.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it has started ends with it
     check = Check(given)

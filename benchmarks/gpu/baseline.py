@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 from benchmarks.gpu import table
 
-from dagrpo.cli.doctor import nvidia_smi
+from dagrpo.cli.doctor import gpus
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import read_json, write_json, write_text
 
@@ -30,8 +30,8 @@ def write(baseline: Mapping[str, Any], file: Path, tables: Path, docs: Path | No
 
 def described(*, rehearse: bool) -> dict[str, Any]:
     """Return the machine, the versions and the commit."""
-    gpus = nvidia_smi.visible(nvidia_smi.cards())
-    first = gpus[0] if gpus else nvidia_smi.Card("0", "no GPU (a rehearsal)", 0, "none", (0, 0))
+    cards = gpus.visible(gpus.cards())
+    first = cards[0] if cards else gpus.Card("0", "no GPU (a rehearsal)", 0, "none", (0, 0))
     versions = {key: version for key, version in environment(on_gpu=True).items() if key not in {"machine", "device"}}
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
@@ -40,7 +40,7 @@ def described(*, rehearse: bool) -> dict[str, Any]:
         "rehearsal": rehearse,
         "machine": {
             "device": first.name,
-            "devices": len(gpus),
+            "devices": len(cards),
             "mebibytes": first.mebibytes,
             "driver": first.driver,
             "processors": os.cpu_count(),
@@ -53,7 +53,7 @@ def described(*, rehearse: bool) -> dict[str, Any]:
 def smallest_memory() -> float:
     """Return the GiB of the smallest GPU in use, as nvidia-smi counts them; 0 without one. Unknown: it shares the machine's."""
     shared = psutil.virtual_memory().total >> 20
-    used = nvidia_smi.visible(nvidia_smi.cards())
+    used = gpus.visible(gpus.cards())
     return min((shared if card.mebibytes is None else card.mebibytes for card in used), default=0) / 1024
 
 

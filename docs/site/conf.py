@@ -26,7 +26,8 @@ include_patterns = [
     "docs/*.md",
     "docs/*.ipynb",
     "docs/site/api.md",
-    "examples/**/*.md",
+    "examples/*.md",
+    "examples/*/*.md",
 ]
 exclude_patterns = [
     path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "examples"}

@@ -77,7 +77,7 @@ def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     parts: list[RenderableType] = []
     for failure in failures:
         parts += [*_told(failure), ""]
-    parts.append(Text("When that is mended, this goes on:" if to_mend else "This goes on:"))
+    parts.append(Text("After fixing this, resume with:" if to_mend else "Resume with:"))
     parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
     colour = "red" if failed else "yellow"
     return Panel(Group(*parts), title=_title(failures), title_align="left", border_style=colour, box=box.HORIZONTALS)

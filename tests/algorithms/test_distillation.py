@@ -92,10 +92,10 @@ def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> Non
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"algorithm": {"loss": DISTILS["loss"]}}, "algorithm.loss on_policy_distillation learns from a teacher and"),
+        ({"algorithm": {"loss": DISTILS["loss"]}}, "algorithm.loss on_policy_distillation learns from a teacher"),
         (
             {"algorithm": {"terms": {"distillation": {"coefficient": 0.5}}}},
-            "algorithm.terms.distillation learns from a teacher and",
+            "algorithm.terms.distillation learns from a teacher",
         ),
         (
             {"algorithm": {**DISTILS, "teacher": {"source": "initial"}}},

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from dagrpo.cli.clean import remove_tries
+from dagrpo.cli.clean import remove_override_runs
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.locks import lock_of
 
@@ -31,14 +31,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tries_are_removed_with_their_states_and_named(project: Path) -> None:
-    (line,) = remove_tries(project)
+    (line,) = remove_override_runs(project)
     assert line.startswith(f"{TRY}: removed data/{TRY}, results/{TRY}, .state/{TRY}-0123456789abcdef (")
     assert not list(project.glob(f"*/{TRY}*/file"))
-    assert list(remove_tries(project)) == ["There are no tries."]
+    assert list(remove_override_runs(project)) == ["There are no override runs."]
 
 
 def test_experiments_and_folders_that_no_run_has_made_stay(project: Path) -> None:
-    list(remove_tries(project))
+    list(remove_override_runs(project))
     assert (project / "results/tiny/file").exists()
     assert (project / "results/old~20250101/file").exists()
 
@@ -49,11 +49,11 @@ def test_a_link_is_not_followed(project: Path) -> None:
     (outside / "file").write_text("content")
     (project / f"models/{TRY}").parent.mkdir()
     (project / f"models/{TRY}").symlink_to(outside)
-    list(remove_tries(project))
+    list(remove_override_runs(project))
     assert (outside / "file").exists()
 
 
 def test_a_try_that_is_being_run_is_refused(project: Path) -> None:
     with FileLock(lock_of(TRY)), pytest.raises(UserError, match=f"{TRY} is being run: stop it first"):
-        list(remove_tries(project))
+        list(remove_override_runs(project))
     assert (project / f"results/{TRY}/file").exists()

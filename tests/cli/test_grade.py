@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.grade import EXTRACTORS, grade_lines, read_lines, show
+from dagrpo.cli.grade import EXTRACTORS, grade_lines, print_grades, read_lines
 
 TEXTS = ("#### 34", "it is 34", "#### 34 (see step 2)", "no idea")
 
@@ -32,14 +32,14 @@ def test_every_extractor_reads_every_line(tmp_path: Path) -> None:
 
 
 def test_the_table_names_the_lines_of_disagreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show("gsm8k", _write(tmp_path))
+    print_grades("gsm8k", _write(tmp_path))
     output = capsys.readouterr().out
     assert "strict: 2 of 4 right (50.0%)" in output
     assert "The extractors disagree on line 2, 3." in output
 
 
 def test_a_hostile_answer_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show("dapo", _write(tmp_path, ("Answer: \x1b[2J[red]x", "Answer: " + "9" * 10_000)))
+    print_grades("dapo", _write(tmp_path, ("Answer: \x1b[2J[red]x", "Answer: " + "9" * 10_000)))
     output = capsys.readouterr().out
     assert "\x1b[2J" not in output
     assert "[red]x" in output

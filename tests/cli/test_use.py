@@ -4,11 +4,16 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
+
+from dagrpo.cli.application import app
+from dagrpo.utils.failures import sentence_of
 
 ROOT = Path(__file__).parents[2]
 DAGRPO = Path(sys.executable).with_name("dagrpo")
@@ -25,16 +30,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _use(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `dagrpo use` with nobody to ask; programs of the folder's `bin`, where there is one, come first on PATH."""
-    return subprocess.run(
-        [DAGRPO, "use", *arguments],
-        cwd=folder,
-        env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run `dagrpo use` in this process and without a terminal; programs in the folder's `bin` come first on PATH."""
+    with chdir(folder):
+        done = CliRunner().invoke(app, ["use", *arguments], env={"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"})
+    error = "" if done.exception is None or isinstance(done.exception, SystemExit) else sentence_of(done.exception)
+    assert error is not None, done.exc_info
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr + error)
 
 
 def _machine_with(count: int, name: str, mebibytes: int, folder: Path) -> None:

@@ -33,7 +33,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"training": {"lora": {"rank": 4, "vision": True, "serving": "adapter"}}, "model": SEEING},
-            "lora.vision adds an adapter to the vision tower, which SGLang cannot serve",
+            "lora.vision adds an adapter to the vision tower, which no engine serves",
         ),
         (
             {"training": {"vision": "frozen", "lora": {"rank": 4, "serving": "adapter"}}, "model": SEEING},
@@ -125,7 +125,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"algorithm": {"loss": {"name": "kl_cov"}}},
-            "with training.mini_batches 1 there is none: set training.mini_batches to 2",
+            "training.mini_batches 1 makes one update: set training.mini_batches to 2",
         ),
         ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
         ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),
@@ -134,7 +134,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ({"rollout": {"top_k": 0}}, "give -1 to sample from all tokens"),
         ({"rollout": {"top_k": 1}}, "all samples of a prompt are the same"),
         ({"rollout": {"top_p": 0.9}}, "set rollout.top_k to 2 to 4096, or rollout.top_p to 1.0"),
-        ({"rollout": {"top_k": 5000}}, "only where rollout.top_k is at most 4096"),
+        ({"rollout": {"top_k": 5000}}, "only with a rollout.top_k of at most 4096"),
         ({"evaluation": {"sampling": {"top_k": 0}}}, "give -1 to sample from all tokens"),
         ({"runtime": {"engine": {"servers": ["http://127.0.0.1:1"]}}}, "set one of them otherwise"),
         ({"data": {"mirror": ""}}, "give a folder, or null"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.demonstration import called, demonstration_of, demonstration_text, result, said
+from dagrpo.data.demonstration import answer_message, call_message, demonstration_of, demonstration_text, result_message
 
 TEXT = st.text(st.characters(codec="utf-8"))
 
@@ -16,7 +16,7 @@ TEXT = st.text(st.characters(codec="utf-8"))
 def test_any_demonstration_survives_its_column(
     name: str, answer: str, final: str, arguments: dict[str, str | int | bool]
 ) -> None:
-    messages = (called(name, arguments), result(answer), said(final))
+    messages = (call_message(name, arguments), result_message(answer), answer_message(final))
     assert demonstration_of(demonstration_text(messages), "here") == messages
 
 

@@ -10,9 +10,9 @@ import pytest
 from dagrpo.data import datasets as data_sets
 from dagrpo.data.config import Data
 from dagrpo.data.prepare import prepare
-from dagrpo.data.registry import TASKS, get_task
 from dagrpo.data.schema import SCHEMA, from_table
 from dagrpo.data.source import Source
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.utils.tables import read_parquet

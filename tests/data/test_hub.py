@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dagrpo.data import hub
+from dagrpo.data import places
 from dagrpo.data.datasets import aime, bigmath, countdown, dapo, geo3k, gsm8k, math, openmath
 from dagrpo.data.source import Source
 
@@ -48,7 +48,7 @@ configs:
 LOAD = """
 import json, sys
 from dagrpo.data.config import Data
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 try:
     problems = get_task(sys.argv[1]).load(Data(max_train=3, max_test=2, held_out=1))
 except ValueError as error:
@@ -213,6 +213,6 @@ def test_a_file_that_does_not_come_is_one_sentence(fault: str, told: str, tmp_pa
 
 
 def test_a_local_folder_that_shadows_the_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_urls", lambda source: {"train": ["/home/someone/openai/gsm8k/train.parquet"]})
+    monkeypatch.setattr(places, "_urls", lambda source: {"train": ["/home/someone/openai/gsm8k/train.parquet"]})
     with pytest.raises(ValueError, match=r"gsm8k/train\.parquet is not a file of openai/gsm8k at commit e53f0488"):
-        hub.hub_place(gsm8k.SOURCE)
+        places.hub_place(gsm8k.SOURCE)

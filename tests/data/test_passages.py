@@ -8,8 +8,7 @@ from tests.data.filters.problems import character_model
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets import arithmetic
-from dagrpo.data.passages import SCHEMA, passages_table
-from dagrpo.data.prepare import prepare
+from dagrpo.data.prepare import SCHEMA, passages_table, prepare
 from dagrpo.data.task import Problems
 from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import read_json

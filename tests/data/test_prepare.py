@@ -82,13 +82,13 @@ def test_a_further_split_is_written_beside_train_and_test(model: Path) -> None:
     loaded = problems({name: examples([name], name) for name in ("train", "test", "validation")})
     card, sieve = sift("sums", loaded, Data(), model=model, tests={})
     assert card.counts == {"train": 1, "test": 1, "validation": 1}
-    assert [e.question for e in sieve.kept["validation"]] == ["validation"]
+    assert [e.question for e in sieve.splits["validation"]] == ["validation"]
 
 
 def test_limits_keep_the_first_rows_and_count_the_others_without_listing_them(model: Path) -> None:
     loaded = problems({"train": examples(["a", "b", "c", "d"]), "test": examples(["t", "u", "v"], "test")})
     card, sieve = sift("sums", loaded, Data(max_train=3, max_test=1), model=model, tests={})
-    assert [e.question for e in (*sieve.kept["train"], *sieve.kept["test"])] == ["a", "b", "c", "t"]
+    assert [e.question for e in (*sieve.splits["train"], *sieve.splits["test"])] == ["a", "b", "c", "t"]
     assert (card.dropped["train: beyond data.max_train"], card.dropped["test: beyond data.max_test"]) == (1, 2)
     assert card.limits == {"max_train": 3, "max_test": 1}
     assert sieve.dropped == []
@@ -97,7 +97,7 @@ def test_limits_keep_the_first_rows_and_count_the_others_without_listing_them(mo
 def test_a_train_problem_of_the_whole_test_split_goes_even_when_test_is_cut(model: Path) -> None:
     loaded = problems({"train": examples(["u", "a"]), "test": examples(["t", "u"], "test")})
     card, sieve = sift("sums", loaded, Data(max_test=1), model=model, tests={})
-    assert [e.question for e in sieve.kept["train"]] == ["a"]
+    assert [e.question for e in sieve.splits["train"]] == ["a"]
     assert card.dropped["train: question also in test"] == 1
 
 
@@ -123,7 +123,7 @@ def test_each_gate_sees_what_the_one_before_it_left(model: Path) -> None:
         unreadable_answers="drop", contamination="drop", max_prompt_tokens=100, max_pass_rate=0.9, max_train=2
     )
     card, sieve = sift("sums", loaded, params, model=model, tests={})
-    assert [e.index for e in sieve.kept["train"]] == [3, 9]
+    assert [e.index for e in sieve.splits["train"]] == [3, 9]
     assert [(item.example.index, item.reason) for item in sieve.dropped] == [
         (0, "unreadable answer"),
         (1, "conflicting answers"),
@@ -188,7 +188,7 @@ def test_nothing_is_lost(
     card, sieve = sift("sums", loaded, params, model=model, tests={"exam": examples(["d"], "test")})
     accounted = sum(card.counts.values()) + sum(card.dropped.values()) + sum(card.exact_copies.values())
     assert sum(card.read.values()) == accounted
-    assert card.counts == {split: len(found) for split, found in sieve.kept.items()}
+    assert card.counts == {split: len(found) for split, found in sieve.splits.items()}
     beyond = sum(count for reason, count in card.dropped.items() if "beyond" in reason)
     listed = Counter(f"{item.example.split}: {item.reason}" for item in sieve.dropped)
     assert listed == Counter({reason: n for reason, n in card.dropped.items() if n and "beyond" not in reason})

@@ -23,7 +23,7 @@ LOAD = """
 import sys
 from pathlib import Path
 from dagrpo.data.config import Data
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 problems = get_task("dapo").load(Data(mirror=sys.argv[1]))
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(problems.read["train"], len(problems.splits["train"]), status["VmHWM"].split()[0])  # ru_maxrss has the parent's
@@ -148,6 +148,7 @@ def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
     assert _read(tmp_path / "train.parquet", "prompt", "truth", "id") == ([], 0)
 
 
+@pytest.mark.nightly
 def test_the_hubs_hundred_copies_of_dapo_are_read_within_a_gibibyte(data_folder: Path, tmp_path: Path) -> None:
     table = pq.read_table(data_folder / "dapo/dapo_math_17k.parquet")
     (tmp_path / "dapo").mkdir()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.tools import TOOLS
 from dagrpo.tools.simulated_users import INTERACTIONS
@@ -65,6 +65,6 @@ def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
 
 
 def test_importing_the_registry_imports_nothing_heavy() -> None:
-    program = f"import sys, dagrpo.data.registry; print([name for name in {HEAVY} if name in sys.modules])"
+    program = f"import sys, dagrpo.data.task; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -22,7 +22,7 @@ from dagrpo.cli.application import app
 from dagrpo.config.overlay import with_overrides
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.pipeline.validation import require_fitting_tasks
 
 PLACEHOLDER = re.compile(r"[A-Z_]+|NAME=VALUE|.*\.\.\.")

@@ -66,7 +66,7 @@ NOT_RUN = {
     "dagrpo use shapes_tiny_swapped": _USED,
     "dagrpo use qwen2_5_vl_3b_geo3k": _USED,
     "dagrpo replay results/arithmetic_tiny/runs/seed_0 --steps 1-10": "tests/cli/replay has ranges; two steps of an experiment are run",
-    "dagrpo train --rollouts-only --state second_half/state/step_00001 --to third": "tests/cli/half_steps goes on from a state",
+    "dagrpo train --rollouts-only --state second_half/state/step_00001 --to third": "tests/cli/train goes on from a state",
     "dagrpo convert SRC DST --to hf|dcp|megatron [--option NAME=VALUE]": _PLACE,
     "dagrpo inspect FOLDER": _PLACE,
     "dagrpo diff A B": _PLACE,

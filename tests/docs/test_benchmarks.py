@@ -2,11 +2,12 @@
 
 import pytest
 from benchmarks import figures
+from benchmarks.gpu.table import BEGIN, END
 
 
 def test_the_page_is_the_rendering_of_the_recorded_figures() -> None:
     text = figures.PAGE.read_text()
-    on_a_gpu = text.partition(figures.BEGIN)[2].partition(figures.END)[0]
+    on_a_gpu = text.partition(BEGIN)[2].partition(END)[0]
     assert figures.page(figures.read(), on_a_gpu) == text, "run `python -m benchmarks.figures`"
 
 

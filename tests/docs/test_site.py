@@ -14,7 +14,7 @@ from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS
 from dagrpo.core.plugins import Plugins
-from dagrpo.data.registry import TASKS
+from dagrpo.data.task import TASKS
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.tools import TOOLS

@@ -101,7 +101,7 @@ def move_weights(folder: Path, seed: int) -> None:
     save_file(moved, folder / "model.safetensors", {"format": "pt"})
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.nightly)])
 def seer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seer:
     return make_seer(request.param, tmp_path_factory.mktemp(request.param) / "model")
 

@@ -144,6 +144,7 @@ def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_s
         assert each.logprobs == pytest.approx(by_one.logprobs, abs=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_two_servers_give_the_tokens_of_one_and_a_deterministic_run_ends_with_the_first_that_dies(
     pool: ServerPool, tiny_model: Path, tmp_path: Path

@@ -233,6 +233,7 @@ def _is_healthy(address: str) -> bool:
         return False
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_a_real_server_that_sees_another_dev_shm_samples_from_what_it_is_told(
     server_elsewhere: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

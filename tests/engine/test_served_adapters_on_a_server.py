@@ -23,7 +23,7 @@ from dagrpo.engine.sglang.digests import counterparts, differing
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from dagrpo.evaluation.sampling import (
 from dagrpo.models.config import Fresh, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import BLIND, GREEDY
 from dagrpo.utils.tables import write_parquet
 
@@ -177,6 +177,7 @@ def test_nothing_is_attempted_without_pictures_where_nobody_asks_or_there_are_no
     assert not engine.batches
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_the_real_server_answers_with_pictures_and_without(seer: Path, tmp_path: Path) -> None:
     table = sample(shown(seer, tmp_path, without_pictures=True))

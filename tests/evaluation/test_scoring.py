@@ -9,9 +9,8 @@ import pytest
 from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.evaluation.config import Scoring
-from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
+from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
-from dagrpo.evaluation.tables import SCORES
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.rollout.trajectory import BLIND
 from dagrpo.utils.tables import read_parquet, write_parquet

@@ -6,7 +6,7 @@ import pytest
 
 from dagrpo.core.section import Extractor
 from dagrpo.evaluation.statistics import majority_correct
-from dagrpo.evaluation.votes import Ballot, votes
+from dagrpo.evaluation.verdicts import Ballot, votes
 from dagrpo.rewards.grading import Grader
 
 

@@ -15,7 +15,7 @@ from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes, table, targets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.cli.doctor import hub, nvidia_smi
+from dagrpo.cli.doctor import gpus, hub
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
@@ -78,8 +78,8 @@ def test_every_shape_is_computed_on_a_toy(name: str) -> None:
 
 
 def test_the_check_refuses_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi, "cards", list)
-    monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", found="there"))
+    monkeypatch.setattr(gpus, "cards", list)
+    monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", detail="there"))
     with pytest.raises(SystemExit, match="missing: GPU: nvidia-smi lists none"):
         check.main([])
 
@@ -252,7 +252,7 @@ def test_a_shape_is_written_when_it_is_measured_and_the_check_s_end_does_not_tak
 def test_a_shape_that_is_too_large_for_the_card_is_left_out_and_nothing_failed(
     mebibytes: int, left_out: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvidia_smi, "cards", lambda: [nvidia_smi.Card("0", "a card", mebibytes, "580.1", (9, 0))])
+    monkeypatch.setattr(gpus, "cards", lambda: [gpus.Card("0", "a card", mebibytes, "580.1", (9, 0))])
     monkeypatch.setattr(check.Check, "_case", lambda self, name, seconds: dict(CASE))
     started = _check(tmp_path, "--parts", "shapes")
     started.run()
@@ -326,6 +326,7 @@ def test_one_gpu_leaves_out_what_several_do_together_and_two_run_it(
     assert "| all-reduce, GB/s of each link | 350.0 |" in (tmp_path / "table.md").read_text()
 
 
+@pytest.mark.nightly
 def test_processes_share_a_policy_and_have_the_logprobs_of_a_whole_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "benchmarks/gpu/several.py", "--toy"]
     assert check.bounded(command, tmp_path / "log", 200.0) == 0, (tmp_path / "log").read_text()

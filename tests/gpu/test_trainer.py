@@ -61,6 +61,7 @@ def require_the_same(told: dict[str, Any]) -> None:
     assert told["weights"] < 1e-5
 
 
+@pytest.mark.nightly
 def test_a_world_of_one_over_gloo_is_one_process(small: Path, tmp_path: Path) -> None:
     """The same with NCCL is below; this much needs no GPU."""
     require_the_same(sharded_alone(small, tmp_path))

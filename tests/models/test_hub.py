@@ -138,7 +138,7 @@ def test_a_shard_that_the_hub_lacks_is_named(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("addition", "complaint"),
     [
-        ({"auto_map": {"AutoModel": "x.Y"}, "model_type": "new_kind"}, "needs Python code of its own"),
+        ({"auto_map": {"AutoModel": "x.Y"}, "model_type": "new_kind"}, "needs its own Python code"),
         ({"quantization_config": {}}, "is quantized"),
     ],
 )

@@ -264,5 +264,5 @@ def test_a_job_file_that_is_gone_is_a_sentence(command: list[str], tmp_path: Pat
     assert done.returncode == 1
     assert (
         done.stderr
-        == "job.json: job.json is gone or damaged: delete it and start Snakemake again, which writes it anew.\nLog: x.log\n"
+        == "job.json: job.json is missing or damaged: delete it and start Snakemake again, which writes a new one.\nLog: x.log\n"
     )

@@ -9,7 +9,7 @@ import pytest
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.data.registry import TASKS
+from dagrpo.data.task import TASKS
 from dagrpo.pipeline.validation import parse_with_tasks, require_fitting_tasks
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_a_tool_that_cannot_work_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: tuple[str, ...], function: str, told: str
 ) -> None:
     (tmp_path / "own_tasks.py").write_text(
-        "from dataclasses import replace\nfrom dagrpo.data.registry import get_task\n"
+        "from dataclasses import replace\nfrom dagrpo.data.task import get_task\n"
         f"capitals = replace(get_task('arithmetic'), name='capitals', tools={tools!r})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

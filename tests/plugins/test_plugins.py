@@ -10,7 +10,7 @@ from dagrpo.algorithms import advantages, losses
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.core.errors import Terminated, UserError
-from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.rewards.verifiers import VERIFIERS
 
 

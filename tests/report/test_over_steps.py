@@ -119,7 +119,7 @@ def test_tokens_stand_with_their_logprobs_and_long_texts_are_cut(tmp_path: Path)
     long[0] |= {"completion_ids": list(range(5000)), "rollout_logprobs": [-0.01, -0.5, -2.0, -9.0, 0.0] * 1000}
     (series,) = over_steps(trained_on(tmp_path, [long, long]).read(), 1)
     attempt = series.moments[0].attempts[0]
-    assert len(attempt.read.said[0].text) < LONGEST_TEXT + 50
+    assert len(attempt.read.utterances[0].text) < LONGEST_TEXT + 50
     assert (len(attempt.tokens), attempt.tokens_left_out) == (MOST_TOKENS, 5000 - MOST_TOKENS)
     assert [(token.text, token.logprob, token.doubt) for token in attempt.tokens[:4]] == [
         ("0", "-0.01", 0),

@@ -120,6 +120,7 @@ def test_the_same_hostile_answer_many_times_costs_one_worker(
     assert len(before - {worker.pid for worker in started_workers()}) == 1
 
 
+@pytest.mark.nightly
 def test_nobody_waits_for_a_hostile_answer() -> None:
     pool = WorkerPool(seconds=5.0, processes=2)
     pool.compare([HALF, Comparison(answer="4/8", ground_truth="1/2")])

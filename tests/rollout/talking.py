@@ -16,7 +16,7 @@ from dagrpo.rollout.collect import collect
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.session import SessionLimits
-from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.rollout.tool_runtime.recorded_tool import TimedTool
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.tools import CallContext, OpenTool, StatelessTool, ToolFunction

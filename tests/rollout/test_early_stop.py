@@ -209,7 +209,7 @@ def test_a_group_whose_server_died_is_made_again(capsys: pytest.CaptureFixture[s
     with agent_with({"echo": Echo()}) as agent:
         assert collected(_Dying(lambda request: 0), agent, judge) == CutOff()
     assert [len(group) for group in judge.judged.values()] == [2] * 4
-    assert "2 trajectories were made again, as their server had died." in capsys.readouterr().err
+    assert "2 trajectories were sampled again, as their server had died." in capsys.readouterr().err
 
 
 def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.rollout.problems import problem
 
-from dagrpo.rollout.failed_programs import FailedPrograms
+from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.rollout.trajectory import Trajectory
 
 

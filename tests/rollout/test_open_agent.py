@@ -15,7 +15,7 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout import open_agent as module
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
-from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.tools import CallContext
 
@@ -53,7 +53,7 @@ def test_ctrl_c_within_a_call_leaves_no_task_and_no_open_tool(monkeypatch: pytes
     monkeypatch.setattr(module, "AGENTS", {"tool_agent": AgentKind(config=Config, open=opened)})
     monkeypatch.setattr(module, "chat_format", lambda tokenizer, config: ScriptedChat())
     conversation: Any = Conversation(agent=Config(name="tool_agent"), tools={})
-    around = Surroundings(folder=Path(), passages=None, max_new_tokens=80, context_tokens=1000)
+    around = AgentEnv(folder=Path(), passages=None, max_new_tokens=80, context_tokens=1000)
     kept: list[OpenAgent] = []
     with pytest.raises(KeyboardInterrupt), open_agent(conversation, character_tokenizer(64), (), around) as agent:
         kept.append(agent)

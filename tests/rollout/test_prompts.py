@@ -116,7 +116,7 @@ def test_a_text_that_spells_a_placeholder_is_no_picture(with_pictures: Prompts) 
     ("token", "refused"),
     [
         (pictures.TOKENS.image, "has places for 1 pictures, and it has 0"),
-        (pictures.TOKENS.video, "has a place for a video"),
+        (pictures.TOKENS.video, "has a placeholder for a video"),
     ],
 )
 def test_a_chat_format_that_takes_a_text_for_a_place_is_refused_by_name(token: int, refused: str) -> None:

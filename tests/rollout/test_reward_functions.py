@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.reward_functions import rewards_by
+from dagrpo.rollout.agents.environment import rewards_by
 from dagrpo.tools import InfrastructureFailure
 
 

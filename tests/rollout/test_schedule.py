@@ -9,7 +9,7 @@ from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, too
 
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
@@ -100,7 +100,7 @@ def test_trajectories_whose_server_died_are_made_again_and_the_run_says_how_many
     with agent_with({"echo": tool}) as agent:
         again = attempts(_Dying(), agent, [calling(2), calling(1)], lockstep=False)
         assert essence(again) == essence(attempts(TalkingEngine(counting), agent, [calling(2), calling(1)]))
-    assert "1 trajectories were made again, as their server had died." in capsys.readouterr().err
+    assert "1 trajectories were sampled again, as their server had died." in capsys.readouterr().err
     assert len(tool.forgotten) == 5
 
 

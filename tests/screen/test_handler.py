@@ -64,7 +64,7 @@ def test_a_mistake_is_one_panel_with_its_sentence_log_and_command(monkeypatch: p
         "row 3: the prompt is too long.",
         "Log: logs/train.log",
         "",
-        "When that is mended, this goes on:",
+        "After fixing this, resume with:",
         "snakemake --cores all target",
     ]
 
@@ -82,7 +82,7 @@ def test_several_failures_are_in_one_panel_and_a_failure_is_told_at_once_while_o
     output = text.getvalue()
     assert "sample: base: failed after 3 s. Still running: sample: trained" in output
     assert "2 stages failed" in output
-    assert [output.count(sentence) for sentence in ("one.", "two.", "this goes on")] == [1, 1, 1]
+    assert [output.count(sentence) for sentence in ("one.", "two.", "resume with")] == [1, 1, 1]
 
 
 def test_ctrl_c_is_told_by_what_the_stage_has_written(monkeypatch: pytest.MonkeyPatch) -> None:

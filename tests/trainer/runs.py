@@ -36,7 +36,7 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import Terminated
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
-from dagrpo.data.passages import passages_table
+from dagrpo.data.prepare import passages_table
 from dagrpo.data.schema import to_table
 from dagrpo.engine.interface import Adapter, EngineOpener, HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu

@@ -16,6 +16,8 @@ from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 
+pytestmark = pytest.mark.nightly
+
 RANK = 4
 KINDS: dict[str, Vision | None] = {"text": None, "qwen2_5_vl": "trained"}
 

@@ -195,7 +195,7 @@ def test_the_answers_are_graded_by_the_verifier_of_their_task(
 
 def test_a_split_that_is_all_trained_on_is_refused(inputs: Inputs, tmp_path: Path) -> None:
     splits = runs.held_out_splits(tmp_path, "sums", [1])
-    with pytest.raises(UserError, match=r"test.parquet has no problem that is not in the train split, too"):
+    with pytest.raises(UserError, match=r"test.parquet has only problems that are also in the train split"):
         runs.execute(evaluating(inputs, [splits], tmp_path, tmp_path / "state"))
 
 

@@ -11,6 +11,8 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.tables import read_parquet
 
+pytestmark = pytest.mark.nightly
+
 Inputs = tuple[Path, Path]
 
 

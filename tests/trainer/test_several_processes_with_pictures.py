@@ -18,6 +18,8 @@ from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 
+pytestmark = pytest.mark.nightly
+
 MODELS = pytest.mark.parametrize(("family", "kind"), [("qwen2_5_vl", "trained"), ("qwen3_vl", "frozen")])
 _SHAPE = {
     "hidden_size": 32,

@@ -73,7 +73,7 @@ class Algorithm(Section):
     advantage: Annotated[Choice, Chosen(ADVANTAGES)] = Field(
         _GRPO, description="How much better a completion is than expected."
     )
-    loss: Annotated[Choice, Chosen(LOSSES)] = Field(_PPO_CLIP, description="What the policy minimises on each token.")
+    loss: Annotated[Choice, Chosen(LOSSES)] = Field(_PPO_CLIP, description="The loss of each token.")
     aggregation: Literal[
         "default", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "prompt-mean", "constant"
     ] = Field(
@@ -96,10 +96,10 @@ class Algorithm(Section):
         ),
     )
     terms: Annotated[dict[str, Weighed], Several(TERMS)] = Field(
-        _NO_TERMS, description="What is added to the loss, each times its coefficient."
+        _NO_TERMS, description="Additions to the loss, each times its coefficient."
     )
     kl: Kl = Field(default_factory=Kl, description="The divergence to the initial policy.")
-    teacher: Teacher = Field(default_factory=Teacher, description="Whose logprobs distillation learns from.")
+    teacher: Teacher = Field(default_factory=Teacher, description="The teacher of distillation.")
 
     @property
     def distils(self) -> list[str]:
@@ -111,7 +111,7 @@ class Algorithm(Section):
     def _a_teacher_is_there_for_whatever_reads_it(self) -> Self:
         if self.distils and not self.teacher.is_there:
             raise UserError(
-                f"{self.distils[0]} learns from a teacher and algorithm.teacher.source is none: set that to initial, folder or "
+                f"{self.distils[0]} learns from a teacher but algorithm.teacher.source says `none`: set it to initial, folder or "
                 "hub, or choose another one"
             )
         if self.teacher.is_there and not self.distils:

@@ -22,8 +22,8 @@ class Teacher(Section):
     source: Literal["none", "initial", "folder", "hub"] = Field(
         "none",
         description=(
-            "none: there is none; initial: the policy that training begins with; folder: a checkpoint that is there; hub: a "
-            "Hugging Face model. It has the policy's own vocabulary."
+            "none: no teacher; initial: the policy that training begins with; folder: an existing checkpoint; hub: a "
+            "Hugging Face model. It must have the policy's vocabulary."
         ),
     )
     folder: str | None = Field(
@@ -38,7 +38,7 @@ class Teacher(Section):
         "bfloat16", description="Type in which a hub teacher's weights are kept; it computes in rollout.dtype."
     )
     prompt: Literal["plain", "with_solution"] = Field(
-        "plain", description="What the teacher reads before a completion: the policy's prompt, or that and `solution`."
+        "plain", description="The teacher's prompt: the policy's, or that and `solution`."
     )
     solution: Annotated[str, Field(max_length=10_000)] = Field(
         _WITH_SOLUTION,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
-from dagrpo.evaluation.tables import SCORES
+from dagrpo.evaluation.outcomes import SCORES
 from dagrpo.rollout.table import read_table
 from dagrpo.trainer.run import step_file
 from dagrpo.utils.tables import read_parquet

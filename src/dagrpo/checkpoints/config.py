@@ -19,5 +19,5 @@ class Checkpoint(Section):
     )
     max_shard_bytes: Annotated[int, Field(ge=1 << 20, le=10**13)] = Field(
         1_000_000_000,
-        description="Most bytes of weights in one file that convert or export writes; a larger tensor has one of its own.",
+        description="Most bytes of weights in one file that convert or export writes; a larger tensor has a separate file.",
     )

@@ -3,7 +3,7 @@
 `verify` also takes whole experiments.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,20 +21,20 @@ _SHORT_NAMES = {"hf": "huggingface"}
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="a checkpoint in any format")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="the folder to write; an old one is replaced")],
-    to: Annotated[
-        str, typer.Option(help="the format to write: hf, dcp, or one of an installed package", autocompletion=formats)
+    destination: Annotated[
+        Path, typer.Argument(metavar="DST", help="folder to write; an existing checkpoint is replaced")
     ],
-    base: Annotated[
-        Path | None, typer.Option(help="the model that training began with: config, tokenizer, rows")
-    ] = None,
+    to: Annotated[
+        str, typer.Option(help="format to write: hf, dcp, or one of an installed package", autocompletion=formats)
+    ],
+    base: Annotated[Path | None, typer.Option(help="model that training started from: config, tokenizer, rows")] = None,
     adapter: Annotated[
-        Path | None, typer.Option(help="a LoRA adapter in PEFT's format, merged into the weights")
+        Path | None, typer.Option(help="LoRA adapter in PEFT's format to merge into the weights")
     ] = None,
-    keep_adapter: Annotated[bool, typer.Option(help="carry the adapter along in DST/adapter instead")] = False,
-    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the format")] = None,
+    keep_adapter: Annotated[bool, typer.Option(help="keep the adapter separate, in DST/adapter")] = False,
+    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="option of the format")] = None,
     max_shard_bytes: Annotated[
-        int, typer.Option(min=1 << 20, help="most bytes of weights in one file")
+        int, typer.Option(min=1 << 20, help="largest number of bytes of weights in one file")
     ] = 1_000_000_000,
 ) -> None:
     """Write a checkpoint in another format: the same names, types and bytes of all tensors, or an error."""
@@ -56,11 +56,11 @@ def convert(
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
 
 
-def _options(given: list[str]) -> dict[str, str]:
-    for text in given:
+def _options(options: list[str]) -> dict[str, str]:
+    for text in options:
         if "=" not in text:
             raise UserError(f"--option {text} has no value: write NAME=VALUE.")
-    return dict(text.split("=", 1) for text in given)
+    return dict(text.split("=", 1) for text in options)
 
 
 def inspect(folder: Folder) -> None:
@@ -71,7 +71,7 @@ def inspect(folder: Folder) -> None:
 
 
 def diff(first: Folder, second: Folder) -> None:
-    """Compare two checkpoints tensor by tensor, whatever their formats; exit code 1 when they differ."""
+    """Compare two checkpoints tensor by tensor, in any formats; exit code 1 if they differ."""
     from dagrpo.checkpoints.compare import compare
 
     comparison = compare(first, second)
@@ -81,7 +81,7 @@ def diff(first: Folder, second: Folder) -> None:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    """Print lines with names from a file of others, which cannot hide, control or begin a line."""
+    """Print lines with names from a foreign file, escaped so that none can control the terminal or begin a line."""
     for line in lines:
         typer.echo(visible(line).replace("\n", r"\u000a"))
 
@@ -93,13 +93,15 @@ def verify(
             metavar="RUN_OR_FOLDER", help="an experiment, or a checkpoint's folder", autocompletion=experiments
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="of an experiment: a list with an object per file")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON for an experiment: a list with an object per file")
+    ] = False,
 ) -> None:
     """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
 
-    Exit code 1 where something is missing or was changed.
+    Exit code 1 if anything is missing or changed.
     """
-    from dagrpo.cli.verify.command import experiment_of, verify_experiment
+    from dagrpo.cli.verify import experiment_of, verify_experiment
 
     experiment = experiment_of(target)
     if experiment is not None:
@@ -112,17 +114,3 @@ def verify(
         f"{target} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
         f"digest {manifest.tensors.digest}."
     )
-
-
-EXAMPLES: dict[Callable[..., None], str] = {
-    convert: "dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp",
-    inspect: "dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported",
-    diff: "dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported",
-    verify: "dagrpo verify arithmetic_tiny",
-}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    for command, example in EXAMPLES.items():
-        app.command(epilog=f"Example: `{example}`")(command)

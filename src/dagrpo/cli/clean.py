@@ -16,37 +16,37 @@ from dagrpo.pipeline.locks import RUNNING, lock_of
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.provenance import TOPS
 
-A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
+OVERRIDE_RUN = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
 
 
-def remove_tries(root: Path) -> Iterator[str]:
+def remove_override_runs(root: Path) -> Iterator[str]:
     """Remove a project's override runs one by one, and yield each name with its size. Raises UserError if one is running."""
-    found = _tries(root)
-    if not found:
-        yield "There are no tries."
-    for name, folders in sorted(found.items()):
+    runs = _override_runs(root)
+    if not runs:
+        yield "There are no override runs."
+    for name, folders in sorted(runs.items()):
         size = sum(file.lstat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
-        with _held(root, name):
+        with _locked(root, name):
             for folder in folders:
                 shutil.rmtree(folder)
         (root / RUNNING / f"{name}.json").unlink(missing_ok=True)  # the lock stays: another run may be waiting for it
         yield f"{name}: removed {', '.join(str(folder.relative_to(root)) for folder in folders)} ({size / 1e6:.1f} MB)"
 
 
-def _tries(root: Path) -> dict[str, list[Path]]:
+def _override_runs(root: Path) -> dict[str, list[Path]]:
     """Return the folders of each override run, by its name."""
-    found: dict[str, list[Path]] = {}
+    runs: dict[str, list[Path]] = {}
     for top in (*TOPS, "logs", str(STATES)):
         for folder in sorted((root / top).iterdir()) if (root / top).is_dir() else ():
-            match = A_TRY.fullmatch(folder.name)
+            match = OVERRIDE_RUN.fullmatch(folder.name)
             was_run = match and (root / lock_of(match[1])).exists()  # else it is the user's folder
             if match and was_run and folder.is_dir() and not folder.is_symlink():
-                found.setdefault(match[1], []).append(folder)
-    return found
+                runs.setdefault(match[1], []).append(folder)
+    return runs
 
 
 @contextmanager
-def _held(root: Path, name: str) -> Iterator[None]:
+def _locked(root: Path, name: str) -> Iterator[None]:
     (root / RUNNING).mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(root / lock_of(name), timeout=0):

@@ -1,6 +1,6 @@
-"""`dagrpo grade TASK completions.jsonl`: answers by extractor, and their disagreements.
+"""`dagrpo grade`: answers by extractor, and their disagreements.
 
-For examining a surprising score: nothing is written, and no model is opened.
+For examining a surprising score: it writes nothing, and opens no model.
 """
 
 import json
@@ -15,7 +15,7 @@ from rich.table import Table
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.core.types import Verdict
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.rewards.grading import Grader, Judgement
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graded:
-    """One line as every extractor reads it."""
+    """One line with the judgement of every extractor."""
 
     line: Line
     judgements: tuple[Judgement, ...]  # in the order of EXTRACTORS
@@ -48,7 +48,7 @@ class Graded:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Read the completions of a JSONL file. Raises UserError naming the line and the field that is missing or not a text."""
+    """Read the completions of a JSONL file. Raises UserError, which names the line and the field that is missing or not a text."""
     remedy = f"give a JSONL file with the fields {' and '.join(FIELDS)} on each line"
     texts = read_text(path, remedy).split("\n")
     lines = [_line(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()]
@@ -69,7 +69,7 @@ def _line(path: Path, number: int, text: str) -> Line:
 
 
 def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds: float = 2.0) -> list[Graded]:
-    """Extract and judge every line with every extractor. Raises UserError naming a line whose ground truth is invalid."""
+    """Extract and judge every line with every extractor. Raises UserError, which names a line with an invalid ground truth."""
     for line in lines:
         try:
             get_verifier(verifier).check(line.ground_truth)
@@ -84,8 +84,8 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds
     ]
 
 
-def show(task: str, path: Path) -> None:
-    """Print the table of answers, each extractor's share of right ones, and the lines on which they disagree."""
+def print_grades(task: str, path: Path) -> None:
+    """Print the answers, each extractor's share of right ones, and the lines on which the extractors disagree."""
     verifier = get_task(task).verifier
     graded = grade_lines(read_lines(path), verifier, path)
     console = VisibleConsole(highlight=False)
@@ -116,5 +116,5 @@ def _cells(judgements: Sequence[Judgement]) -> Iterator[str]:
 
 def _visible(answer: str) -> str:
     """Return an answer cut for a terminal, without control characters."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
-    return escape(shown if len(answer) <= 60 else f"{shown}...")
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
+    return escape(text if len(answer) <= 60 else f"{text}...")

@@ -38,7 +38,7 @@ def seeds(context: typer.Context, incomplete: str) -> list[str]:
 
 def tasks(incomplete: str) -> list[str]:
     """List every task. Importing them takes a second."""
-    from dagrpo.data.registry import TASKS
+    from dagrpo.data.task import TASKS
 
     return _beginning(incomplete, TASKS.names())
 

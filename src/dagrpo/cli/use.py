@@ -1,7 +1,7 @@
-"""`dagrpo use`: writes params.yaml from presets without losing manual edits.
+"""`dagrpo use`: params.yaml from presets, without losing manual edits.
 
-A file counts as edited unless it is byte for byte this command's last output, or an experiment of presets/, with which a fresh
-clone begins.
+A file counts as edited unless it is byte for byte this command's last output, or an experiment of presets/, with which a fresh clone
+begins. For published models a hardware preset that fits this machine's GPUs is proposed.
 """
 
 import hashlib
@@ -13,34 +13,35 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from dagrpo.cli.hardware import with_hardware
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import Change, changes
-from dagrpo.config.presets import composed, experiments, name_no_task, preset_text
+from dagrpo.config.presets import composed, experiments, hardware, hardware_in, name_no_task, preset_text
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.file import keep_current
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import atomic_file, read_text, write_text
 from dagrpo.utils.yaml_text import read_yaml
 
 PARAMS = Path("params.yaml")
-MOST_SHOWN = 200  # changes
-WRITTEN = STATES / "params.sha256"  # of the params.yaml that this command wrote last
+MOST_CHANGES = 200  # changes
+DIGEST = STATES / "params.sha256"  # of the params.yaml that this command wrote last
+NO_HARDWARE = "none"  # of --hardware: propose nothing
 
 
 def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> None:
-    """Write params.yaml, and dvc.yaml's lists of code, for presets; show every parameter that changes.
+    """Write params.yaml, and dvc.yaml's lists of code, for presets; print every parameter that changes.
 
-    If no preset of hardware is named, `hardware`, or else the one of this machine's GPUs, is laid under the others, unless it is `none`.
-    An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set.
-    Raises UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
+    hardware: a preset of hardware applied before the others, `none`, or None for the one that fits this machine's GPUs, unless a preset of
+    hardware is named. An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set. Raises
+    UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
     """
-    names, told = with_hardware(names, hardware)
-    if told is not None:
-        _say(told)
+    names, message = with_hardware(names, hardware)
+    if message is not None:
+        _say(message)
     params = composed(names)
     require_fitting_tasks(params)
     if name_no_task(names):
@@ -52,9 +53,9 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
         _show_what_changes(params)
         if old != new and _is_edited(old):
             _require_consent(force=force)
-            _say(f"The edited one is kept as {_kept(old)}.")
+            _say(f"The edited one is kept as {_keep_copy(old)}.")
     write_text(PARAMS, new.decode())
-    write_text(WRITTEN, _digest(new))
+    write_text(DIGEST, _digest(new))
     keep_current(params, overridden=False)
     _say(f"{PARAMS} is now {' + '.join(names)}.")
 
@@ -77,11 +78,11 @@ def _show_what_changes(new: Params) -> None:
     except UserError as error:
         _say(f"What changes cannot be shown: {error}")
         return
-    found = changes(old, new)
-    for change in found[:MOST_SHOWN]:
+    parameters = changes(old, new)
+    for change in parameters[:MOST_CHANGES]:
         _console().print(_line(change))
-    if len(found) > MOST_SHOWN:
-        _say(f"... and {len(found) - MOST_SHOWN:,} more.")
+    if len(parameters) > MOST_CHANGES:
+        _say(f"... and {len(parameters) - MOST_CHANGES:,} more.")
 
 
 def _line(change: Change) -> Text:
@@ -95,7 +96,7 @@ def _is_edited(text: bytes) -> bool:
 def _wrote(text: bytes) -> bool:
     """Return True if this command wrote the text last."""
     try:
-        return read_text(WRITTEN, "") == _digest(text)
+        return read_text(DIGEST, "") == _digest(text)
     except UserError:  # missing or damaged
         return False
 
@@ -119,8 +120,8 @@ def _require_consent(*, force: bool) -> None:
         raise typer.Exit(1)
 
 
-def _kept(text: bytes) -> Path:
-    """Return an unused path beside params.yaml for the edited file."""
+def _keep_copy(text: bytes) -> Path:
+    """Write the edited file to an unused path beside params.yaml, and return the path."""
     number = 1
     while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not _holds(path, text):
         number += 1
@@ -146,3 +147,46 @@ def _say(text: str) -> None:
 
 def _console() -> VisibleConsole:
     return VisibleConsole(highlight=False, soft_wrap=True)  # a new one each time: stdout may have been redirected
+
+
+def with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], str | None]:
+    """Return the presets with one of hardware before them, and a message about it; None if none was added.
+
+    preset: a preset of hardware, `none`, or None for one that fits this machine's GPUs, proposed for published models alone. Raises
+    UserError if it is not a preset of hardware.
+    """
+    if preset == NO_HARDWARE:
+        return list(names), None
+    if preset is not None:
+        if preset not in hardware():
+            raise UserError(f"--hardware is {preset}: give one of {', '.join(hardware())}, or {NO_HARDWARE}.")
+        return [preset, *names], None
+    if hardware_in(names) or composed(names).model.source == "fresh":
+        return list(names), None
+    proposal = _proposed()
+    if proposal is None:
+        return list(names), None
+    preset, machine = proposal
+    question = f"This machine has {machine}: lay the preset {preset} under these?"
+    if sys.stdin.isatty() and not typer.confirm(question, default=True):
+        return list(names), None
+    return [preset, *names], (
+        f"This machine has {machine}: the preset {preset} lies under everything, with bfloat16 in training; "
+        f"--hardware {NO_HARDWARE} leaves it out."
+    )
+
+
+def _proposed() -> tuple[str, str] | None:
+    """Return a preset, and the GPUs as text, such as `2 x NVIDIA H100 80GB HBM3`; None without a GPU or a preset for it."""
+    devices = visible_devices()
+    if not devices:
+        return None
+    from dagrpo.pipeline.plan.machine import machine_for
+
+    machine = machine_for(None, None)
+    if machine.gpu is None or machine.gpu.hardware is None:
+        return None
+    presets = hardware()
+    count = max(size for size in (1, 2, 4, 8) if size <= len(devices))
+    preset = machine.gpu.hardware if count == 1 else f"{machine.gpu.hardware}_x{count}"
+    return (preset, f"{len(devices)} x {machine.name}") if preset in presets else None

@@ -47,14 +47,14 @@ def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
     for name, field in type(section).model_fields.items():
         value, others = getattr(section, name), _names(_marker(field))
         if isinstance(section, Choice) and name == "name":
-            yield f"{indent}# {_meaning(type(section))} One of {names}; each has keys of its own."
+            yield f"{indent}# {_meaning(type(section))} One of {names}; each has its own keys."
         else:
             yield f"{indent}# {field.description}"
         if isinstance(value, Section):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ", others)
         elif isinstance(_marker(field), Several):
-            yield f"{indent}# Any of {others}; each has keys of its own."
+            yield f"{indent}# Any of {others}; each has its own keys."
             yield f"{indent}{name}:" if value else f"{indent}{name}: {{}}"
             yield from _part_lines(value, indent + "  ")
         else:
@@ -188,8 +188,8 @@ def table() -> str:
     parts = [
         "# Parameters",
         "",
-        "Generated from `src/dagrpo/config/` and the plug-ins by `make params`. A key that is not here is refused.",
-        "An import path, `module:attribute`, names a plug-in of your own, with keys of its own:",
+        "Generated from the sections of the configuration and the plug-ins by `make params`. Unknown keys are refused.",
+        "An import path, `module:attribute`, names a plug-in of your own, with its own keys:",
         "[where plug-ins are found](algorithms.md#where-plug-ins-are-found).",
     ]
     defaults = Params()

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.utils.manifest import MANIFEST
 
@@ -18,6 +19,16 @@ TAKE_A_PATH = {"compare", "lineage", "replay", "show", "verify"}  # or a name, w
 def without_snakefile() -> str | None:
     """Return the evidence that the current folder is not a project's; None if it is one."""
     return None if Path("Snakefile").is_file() else f"{Path.cwd()} has no Snakefile"
+
+
+def require_own_code() -> None:
+    """Raise UserError in a project folder whose dagrpo is not the one that runs."""
+    here, running = Path("src/dagrpo").resolve(), Path(dagrpo.__file__).resolve().parent
+    if here.is_dir() and here != running:
+        raise UserError(
+            f"This folder has its own dagrpo, but the one that runs is {running}: start it with "
+            "`PYTHONPATH=src dagrpo ...`, or set this folder up with `make setup`."
+        )
 
 
 class ProjectCommand(TyperCommand):

@@ -22,8 +22,7 @@ from dagrpo.core.section import Section
 from dagrpo.data.config import Data
 from dagrpo.data.section import GeneratedTask
 from dagrpo.engine.checks import check_engines
-from dagrpo.evaluation.config import Evaluation
-from dagrpo.evaluation.difficulty_config import Difficulty
+from dagrpo.evaluation.config import Difficulty, Evaluation
 from dagrpo.models.config import Model
 from dagrpo.report.config import Report
 from dagrpo.rewards.components import check_components
@@ -40,19 +39,19 @@ from dagrpo.utils.yaml_text import read_yaml
 class Params(Section):
     """The whole of params.yaml. Every section but `runtime` changes results; output folders are nowhere in it."""
 
-    experiment: Experiment = Field(Experiment(), description="What is run.")
+    experiment: Experiment = Field(Experiment(), description="Name, seeds and tasks of the experiment.")
     data: Data = Field(Data(), description="Where raw data comes from.")
     model: Model = Field(Model(), description="The policy before any training.")
     sft: Sft = Field(Sft(), description="Supervised fine-tuning before GRPO.")
     difficulty: Difficulty = Field(Difficulty(), description="How hard each train problem is, by pass rate.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="The format of the trainer's checkpoints.")
     rollout: Rollout = Field(Rollout(), description="How completions are sampled during training.")
-    reward: Reward = Field(Reward(), description="What a completion is worth.")
+    reward: Reward = Field(Reward(), description="The reward of a completion.")
     algorithm: Algorithm = Field(Algorithm(), description="The GRPO objective.")
     training: Training = Field(Training(), description="Steps, batches and the optimizer of GRPO.")
     evaluation: Evaluation = Field(Evaluation(), description="How the base and the trained policy are compared.")
-    report: Report = Field(Report(), description="What the report shows.")
-    runtime: Runtime = Field(Runtime(), description="What changes speed, memory or place, and no result.")
+    report: Report = Field(Report(), description="Contents of the report.")
+    runtime: Runtime = Field(Runtime(), description="Parameters that change speed, memory or place, and no result.")
 
     @model_validator(mode="after")
     def _completions_have_room(self) -> Self:

@@ -12,7 +12,7 @@ from dagrpo.chat.tool_calls.families import CALLS
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.config.schema import Params
 from dagrpo.core.user_code import NamedCode
-from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import ENGINES
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS

@@ -58,21 +58,21 @@ class Card:
     def summary(self) -> list[tuple[str, str]]:
         """Return the card's figures as rows of a table, without zeros."""
         at = "" if self.revision is None else f" at {self.revision[:12]}"
-        shown = [("source", f"{self.source} ({self.origin}{at})")]
-        shown += [(f"{split} rows read", f"{count:,}") for split, count in self.read.items() if count]
-        shown += [(f"{split}: exact copies", f"{count:,}") for split, count in self.exact_copies.items() if count]
-        shown += [(reason, f"{count:,}") for reason, count in self.dropped.items() if count]
-        shown += [("held out from train", f"{self.held_out:,}")] if self.held_out else []
-        shown += [(f"{split} rows", f"{count:,}") for split, count in self.counts.items()]
-        left = self.contamination.left_by_task
-        shown += [("passages", f"{self.passages:,}")] if self.passages else []
-        shown += [
-            (f"train: shares words with {task}", f"{count:,} ({left[task]:,} left)")
+        rows = [("source", f"{self.source} ({self.origin}{at})")]
+        rows += [(f"{split} rows read", f"{count:,}") for split, count in self.read.items() if count]
+        rows += [(f"{split}: exact copies", f"{count:,}") for split, count in self.exact_copies.items() if count]
+        rows += [(reason, f"{count:,}") for reason, count in self.dropped.items() if count]
+        rows += [("held out from train", f"{self.held_out:,}")] if self.held_out else []
+        rows += [(f"{split} rows", f"{count:,}") for split, count in self.counts.items()]
+        remaining = self.contamination.left_by_task
+        rows += [("passages", f"{self.passages:,}")] if self.passages else []
+        rows += [
+            (f"train: shares words with {task}", f"{count:,} ({remaining[task]:,} left)")
             for task, count in self.contamination.by_task.items()
         ]
         if self.prompt_tokens.tools_shown is False:
-            shown.append(("tools", "left out by the chat template: the policy is not told of them"))
-        return shown + [
+            rows.append(("tools", "left out by the chat template: the policy is not told of them"))
+        return rows + [
             (f"{split}: tokens per prompt", f"{lengths.min:,} to {lengths.max:,}, median {lengths.median:,}")
             for split, lengths in self.prompt_tokens.splits.items()
             if lengths is not None

@@ -26,36 +26,36 @@ class Sources(Section):
     )
     max_train: Count | None = Field(
         None,
-        description="Keep only the first rows of each train split; null: all. The card says how many were left out.",
+        description="Keep only the first rows of each train split; null: all. The card has the number of dropped rows.",
     )
     max_test: Count | None = Field(None, description="Keep only the first rows of each test split; null: all.")
     held_out: Count = Field(
         512,
-        description="Test problems to set apart where a data set has a train split only (dapo, ...), picked by a hash of the question.",
+        description="Number of test problems to hold out from a data set without a test split, selected by a hash of the question.",
     )
     unreadable_answers: Literal["refuse", "drop"] = Field(
         "refuse",
-        description="A ground truth that the task's verifier cannot read: refuse the data, or drop the row and say so.",
+        description="Treatment of a ground truth that the task's verifier cannot parse: refuse the data, or drop the row and report it.",
     )
     contamination: Literal["report", "drop"] = Field(
         "report",
-        description="A train problem that shares a run of words with a test problem of experiment.evaluate: count it, or drop it.",
+        description="Report or drop train problems that share a run of words with a test problem of experiment.evaluate.",
     )
     contamination_words: Annotated[int, Field(ge=5, le=1000)] = Field(
         13, description="Length of such a run, in words of the normalised text."
     )
     max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
-        None, description="Drop problems with a longer prompt, tools included; null: keep all."
+        None, description="Drop problems whose prompt, tools included, has more tokens; null: keep all."
     )
     pass_rates: str | None = Field(
         None,
-        description="A difficulty.parquet of an earlier experiment, whose pass rates the problems get; null: none.",
+        description="Path of an earlier experiment's difficulty.parquet, which has the pass rates of the problems; null: none.",
     )
     min_pass_rate: Share = Field(
-        0.0, description="Drop train problems with a known pass rate below this: too hard to learn from."
+        0.0, description="Drop train problems with a known pass rate below this, which are too hard to learn from."
     )
     max_pass_rate: Share = Field(
-        1.0, description="Drop train problems with a known pass rate above this: nothing left to learn."
+        1.0, description="Drop train problems with a known pass rate above this, which are too easy to learn from."
     )
 
     @model_validator(mode="after")

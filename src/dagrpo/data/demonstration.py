@@ -19,7 +19,7 @@ def demonstration_text(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def demonstration_of(text: str, where: str) -> tuple[dict[str, Any], ...]:
-    """Return the messages of a column's text. UserError names the place `where`."""
+    """Return the messages in a column's text. Raises UserError, which names `where`, if they are not valid."""
     if text == "[]":
         return ()
     try:
@@ -37,7 +37,7 @@ def _is_message(message: Any) -> bool:
 
 
 def _require_turns(roles: Sequence[str], where: str) -> None:
-    """Check that the policy opens and closes and never speaks twice in a row: between two of its turns stands an answer."""
+    """Check that the policy has the first and the last message, and an answer between any two. Raises UserError."""
     twice = any(one == other == "assistant" for one, other in itertools.pairwise(roles))
     if not roles or roles[0] != "assistant" or roles[-1] != "assistant" or twice:
         raise UserError(
@@ -46,17 +46,17 @@ def _require_turns(roles: Sequence[str], where: str) -> None:
         )
 
 
-def called(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call_message(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the assistant's message that calls one function and says nothing else."""
     call = {"type": "function", "function": {"name": function, "arguments": dict(arguments)}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def result(text: str) -> dict[str, Any]:
+def result_message(text: str) -> dict[str, Any]:
     """Return the message with a tool's answer."""
     return {"role": "tool", "content": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def answer_message(text: str) -> dict[str, Any]:
     """Return the assistant's message without a call."""
     return {"role": "assistant", "content": text}

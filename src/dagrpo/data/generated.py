@@ -11,23 +11,21 @@ from dagrpo.data.task import Problems
 from dagrpo.tools.retrieval import Passage
 
 PATIENCE = 1000  # draws in a row that give nothing new: there is hardly anything left to draw
-Drawn = TypeVar("Drawn")
+Item = TypeVar("Item")
 
 
-def distinct(draw: Callable[[], Drawn], identity: Callable[[Drawn], Hashable], what: str) -> Iterator[Drawn]:
-    """Yield the results of `draw`, each once, without end. Raises UserError, naming `what`, when only repeated ones come."""
+def distinct(draw: Callable[[], Item], identity: Callable[[Item], Hashable], what: str) -> Iterator[Item]:
+    """Yield distinct results of `draw` without end. Raises UserError, which names `what`, if only repeated ones come."""
     seen: set[Hashable] = set()
     while True:
         for _ in range(PATIENCE):
-            drawn = draw()
-            if identity(drawn) not in seen:
+            item = draw()
+            if identity(item) not in seen:
                 break
         else:
-            raise UserError(
-                f"{what} asks for more distinct problems than there are ({len(seen):,}): lower train or test."
-            )
-        seen.add(identity(drawn))
-        yield drawn
+            raise UserError(f"{what} requests more distinct problems than exist ({len(seen):,}): lower train or test.")
+        seen.add(identity(item))
+        yield item
 
 
 def demonstrating(count: int, share: float, seed: str) -> frozenset[int]:

@@ -15,7 +15,7 @@ from dagrpo.core.section import MOST_ELONGATED, MOST_PIXELS
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-_KEPT = ("PNG", "JPEG")
+_UNCHANGED = ("PNG", "JPEG")
 MOST_BESIDE = 1 << 16  # bytes of a file that is kept, beyond those that its pixels take unpacked
 MOST_READS_TO_OPEN = (
     1200  # of a part of a file before its pixels: four per segment of a JPEG, whose profile may have 255
@@ -27,18 +27,17 @@ _EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "Y
 
 
 def rgb_file(content: bytes) -> bytes:
-    """Return a picture's file: as it is when it already has the form, else the same picture as PNG (same input, same bytes).
+    """Return a picture's file: unchanged if it has the form, else the same picture as PNG (same input, same bytes).
 
-    A file much larger than its unpacked pixels holds something else besides, such as texts: that is left out.
-
-    UserError, with half a sentence for the row's complaint, when the content is no PNG, JPEG, WebP, GIF or BMP of 8 bits
-    per channel, at most MOST_PIXELS and MOST_ELONGATED. Of a moving picture, the first one.
+    A file much larger than its unpacked pixels holds something else besides, such as texts: that is left out. Of a moving picture, the
+    first one is used. Raises UserError, with half a sentence for the row's message, if the content is no PNG, JPEG, WebP, GIF or BMP of 8
+    bits per channel, at most MOST_PIXELS and MOST_ELONGATED.
     """
     try:
         file = _CountingFile(content)
         with Image.open(file, formats=_READ) as picture:
             _require_readable(picture, content)
-            file.left = MOST_READS
+            file.reads_left = MOST_READS
             picture.load()
             return content if _has_the_form(picture) and not _holds_more(content, picture) else _as_png(picture)
     except UserError:
@@ -50,19 +49,19 @@ def rgb_file(content: bytes) -> bytes:
 
 
 class _CountingFile(io.BytesIO):
-    """A file with a limited number of reads: Pillow reads each comment by itself, and a small file may have a million."""
+    """File with a limited number of reads: Pillow reads each comment separately, and a small file may have a million."""
 
-    left = MOST_READS_TO_OPEN
+    reads_left = MOST_READS_TO_OPEN
 
     def read(self, size: int | None = -1) -> bytes:
-        self.left -= 1
-        if self.left < 0:
+        self.reads_left -= 1
+        if self.reads_left < 0:
             raise UserError("is not a picture that can be read (a file of far too many parts)")
         return super().read(size)
 
 
 def _require_readable(picture: ImageFile.ImageFile, content: bytes) -> None:
-    """Refuse, before any of it is unpacked, what would take gigabytes or hours, or lose half of its bits."""
+    """Refuse, before unpacking, a picture that would take gigabytes or hours, or lose half of its bits. Raises UserError."""
     pixels = picture.width * picture.height
     if pixels > MOST_PIXELS:
         raise UserError(f"is a picture of {pixels:,} pixels, more than {MOST_PIXELS:,}")
@@ -83,7 +82,11 @@ def _has_the_form(picture: Image.Image) -> bool:
     upright = picture.getexif().get(_ORIENTATION, 1) == 1
     alone = getattr(picture, "n_frames", 1) == 1  # an animated PNG says PNG, too
     return (
-        picture.format in _KEPT and picture.mode == "RGB" and upright and alone and "transparency" not in picture.info
+        picture.format in _UNCHANGED
+        and picture.mode == "RGB"
+        and upright
+        and alone
+        and "transparency" not in picture.info
     )
 
 

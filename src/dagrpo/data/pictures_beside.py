@@ -18,7 +18,7 @@ _UNREADABLE = bytes(32)  # in place of the digest of a picture's content
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicturesBeside:
-    """The result of reading all pictures of a column."""
+    """Digest and size of all pictures of a column."""
 
     sha256: str
     bytes: int  # of the pictures
@@ -30,16 +30,16 @@ def name_in_card(file: str, column: str) -> str:
 
 
 def file_and_column(name: str) -> tuple[str, str] | None:
-    """Return the file and the column of such a name; None: it is the name of a file."""
+    """Return the file and the column of a name by `name_in_card`; None for a plain file's name."""
     file, mark, column = name.rpartition(_MARK)
     return (file, column) if mark and file and column else None
 
 
 def read_pictures_beside(path: Path, column: str) -> PicturesBeside:
-    """Return the digest over the names and the bytes of all pictures, in the order of the rows, one picture in memory at a time.
+    """Return the digest over names and bytes of all pictures of a column, in row order, one in memory at a time.
 
-    Of the whole file, also where a task reads a part of it. A picture that cannot be read counts as one without content, so that
-    the digest is another. UserError: the file of rows is damaged.
+    It covers the whole file, even if a task reads only a part. An unreadable picture counts as one without content, so that the digest
+    changes. Raises UserError if the file of rows is damaged.
     """
     rows = Source(
         repository="its data set",

@@ -1,37 +1,45 @@
 """Stage prepare: a task's problems, filtered, as parquet files.
 
-Writes data/<experiment>/<task>/{train,validation,test}.parquet, the dropped rows, what tools may search, and a card.
-The filters stand in gates/, each in a file that says what it drops; here is their order.
+Writes data/<experiment>/<task>/{train,validation,test}.parquet, the dropped rows, passages for a search tool, and a card. The filters are
+in filters/, one file each; this module orders them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 from dagrpo.core.types import Example
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
-from dagrpo.data.filters.answers import drop_conflicting, drop_unreadable
 from dagrpo.data.filters.contamination import Contamination, check_contamination
-from dagrpo.data.filters.duplicates import drop_repeated
-from dagrpo.data.filters.held_out import hold_out
 from dagrpo.data.filters.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
-from dagrpo.data.filters.prompt_length import DEFAULTS, LONG, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.data.filters.prompt_length import (
+    DEFAULTS,
+    LONG,
+    TEMPLATE,
+    count_prompt_tokens,
+    drop_long_prompts,
+    prompt_tokens,
+    require_tools_shown,
+)
+from dagrpo.data.filters.questions import drop_conflicting, drop_repeated, drop_unreadable, hold_out
 from dagrpo.data.filters.sieve import Sieve, dropped_table
-from dagrpo.data.filters.tools_told import TEMPLATE, require_tools_told
-from dagrpo.data.passages import PASSAGES, passages_table
-from dagrpo.data.registry import get_task
 from dagrpo.data.schema import to_table
 from dagrpo.data.source import SPLITS, VALIDATION
-from dagrpo.data.task import Problems, Task
+from dagrpo.data.task import Problems, Task, get_task
 from dagrpo.models.pictures import processor_of, takes_pictures
+from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import atomic_folder, write_json
 from dagrpo.utils.tables import write_parquet
 
 CARD = "card.json"
 DROPPED = "dropped.parquet"
+PASSAGES = "passages.parquet"
+SCHEMA = pa.schema([pa.field("title", pa.string(), nullable=False), pa.field("text", pa.string(), nullable=False)])
 
 
 def prepare(
@@ -45,14 +53,12 @@ def prepare(
     tools: Mapping[str, Section] = DEFAULTS,
     chat: str = TEMPLATE,
 ) -> Card:
-    """Write `folder`, whole or not at all.
+    """Write `folder`, completely or not at all.
 
-    Raises UserError if the task is unknown, its raw data is at fault, or if it is to be attempted and the model takes no
-    pictures or does not describe its tools.
-
-    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
-    train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
-    know; None: this one. tools: the parameters of tools, by name. chat: the name of the chat format.
+    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the train problems are
+    compared with. train: the task that the experiment trains on, whose problems data.pass_rates must know; None: this one. tools: the
+    parameters of tools, by name. chat: the name of the chat format. Raises UserError if the task is unknown, its raw data is at fault, or
+    if it is to be attempted and the model takes no pictures or does not describe its tools.
     """
     if task in (train, *evaluate):
         require_model_for(get_task(task), model)
@@ -62,10 +68,10 @@ def prepare(
     card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
     _require_some_left(problems, card)
     if task in (train, *evaluate) and card.prompt_tokens.tools_shown is False:
-        require_tools_told(sieve.examples(), model, chat)
+        require_tools_shown(sieve.examples(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):
-            write_parquet(temporary / f"{split}.parquet", to_table(sieve.kept.get(split, ())))
+            write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())))
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
         write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
@@ -73,7 +79,7 @@ def prepare(
 
 
 def require_model_for(task: Task, model: Path) -> None:
-    """UserError: the task's prompts have pictures, and the model takes none, or those of a family that is not known."""
+    """Raise UserError if the task's prompts have pictures, and the model takes none, or is of an unknown family."""
     if task.images and processor_of(model) is None:
         raise UserError(
             f"{task.name} has prompts with pictures, and the model in {model} takes text alone: choose a vision-language model in "
@@ -82,16 +88,16 @@ def require_model_for(task: Task, model: Path) -> None:
 
 
 def _require_some_left(problems: Problems, card: Card) -> None:
-    """UserError where nothing is left of a split that had problems: no stage after this could work on it."""
+    """Raise UserError if no problem remains of a split that had some: no later stage could use it."""
     for split in ("train", "test"):
         had = bool(problems.splits.get(split)) or (split == "test" and problems.held_out)
         if had and not card.counts[split]:
             reasons = {key.partition(": ")[2]: count for key, count in card.dropped.items() if key.startswith(split)}
-            told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+            losses = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
             pictured = reasons.get(LONG) and card.prompt_tokens.images_counted and get_task(card.task).images
             smaller = "lower model.max_pixels so that pictures take fewer tokens, or " if pictured else ""
             raise UserError(
-                f"task {card.task}: no {split} problem is left ({told}): {smaller}change the parameters of `data` that drop them, "
+                f"task {card.task}: no {split} problem is left ({losses}): {smaller}change the parameters of `data` that drop them, "
                 "or the data."
             )
 
@@ -106,13 +112,13 @@ def sift(
     rated: bool = True,
     tools: Mapping[str, Section] = DEFAULTS,
 ) -> tuple[Card, Sieve]:
-    """Return every gate in its order, and what is left.
+    """Apply every filter in order; return the card and the remaining problems.
 
     tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
     """
     sieve, conflicting = _without_faults(problems, params)
     held_out = _hold_out(sieve, problems, params)
-    compared = {task: sieve.kept["test"], **tests}
+    compared = {task: sieve.splits["test"], **tests}
     overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
     tools_shown = count_prompt_tokens(sieve, model, tools)
     drop_long_prompts(sieve, params.max_prompt_tokens)
@@ -122,7 +128,7 @@ def sift(
     findings = _Findings(
         held_out=held_out,
         conflicting=conflicting,
-        contamination=overlaps.found(left=sieve.kept["train"]),
+        contamination=overlaps.report(sieve.splits["train"]),
         tools_shown=tools_shown,
         images_counted=takes_pictures(model),
         pass_rates=pass_rates,
@@ -133,7 +139,7 @@ def sift(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """The filters' findings beside what they dropped."""
+    """Findings of the filters, besides the dropped problems."""
 
     held_out: int
     conflicting: Mapping[str, int]
@@ -162,28 +168,28 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
         conflicting_questions=findings.conflicting,
         contamination=findings.contamination,
         prompt_tokens=prompt_tokens(
-            sieve.kept, tools_shown=findings.tools_shown, images_counted=findings.images_counted
+            sieve.splits, tools_shown=findings.tools_shown, images_counted=findings.images_counted
         ),
         pass_rates=findings.pass_rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
-        counts={split: len(examples) for split, examples in sieve.kept.items()},
+        counts={split: len(examples) for split, examples in sieve.splits.items()},
         levels={level: _at_level(sieve, level) for level in problems.levels},
         passages=len(problems.passages),
     )
 
 
 def _test_split(task: str, params: Data) -> Sequence[Example]:
-    """Return the test problems of another task. What is held out from train is what the task's own prepare holds out."""
+    """Return the test problems of another task, held out from train as the task's own prepare does."""
     problems = get_task(task).load(params)
     if not problems.held_out:
         return problems.splits.get("test", ())
     sieve, _ = _without_faults(problems, params)
     _hold_out(sieve, problems, params)
-    return sieve.kept["test"]
+    return sieve.splits["test"]
 
 
 def _without_faults(problems: Problems, params: Data) -> tuple[Sieve, dict[str, int]]:
-    """Return the problems with one readable answer each, every question once; and how many questions had different answers."""
+    """Return the problems with one readable answer each, every question once, and the number of conflicting questions."""
     sieve = Sieve(problems.splits)
     drop_unreadable(sieve, params.unreadable_answers)
     conflicting = drop_conflicting(sieve)
@@ -203,14 +209,19 @@ def _pass_rates(sieve: Sieve, params: Data, rated: bool) -> PassRates | None:
 
 
 def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
-    """Keep the first problems up to the limits; how many are beyond."""
+    """Keep the first problems up to the limits; return how many are dropped."""
     beyond = {}
     for split, limit in (("train", params.max_train), ("test", params.max_test)):
-        kept = sieve.kept[split]
-        sieve.kept[split] = kept[:limit]
-        beyond[f"{split}: beyond data.max_{split}"] = len(kept) - len(sieve.kept[split])
+        examples = sieve.splits[split]
+        sieve.splits[split] = examples[:limit]
+        beyond[f"{split}: beyond data.max_{split}"] = len(examples) - len(sieve.splits[split])
     return beyond
 
 
 def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
-    return {split: sum(e.ability == level for e in examples) for split, examples in sieve.kept.items()}
+    return {split: sum(e.ability == level for e in examples) for split, examples in sieve.splits.items()}
+
+
+def passages_table(passages: Sequence[Passage]) -> pa.Table:
+    """Return passages as the rows of passages.parquet, in their order."""
+    return pa.Table.from_pylist([asdict(passage) for passage in passages], schema=SCHEMA)

@@ -29,7 +29,7 @@ Identity = tuple[str, ...]  # what copies of a row have in common
 
 
 class Reader:
-    """Reads the files of one split. Not for two splits: a row of one may be a copy of a row of the other."""
+    """Reader of the files of one split. Use one per split: rows of two splits may be copies of each other."""
 
     def __init__(self, source: Source) -> None:
         self.read = 0  # rows, copies included
@@ -38,7 +38,7 @@ class Reader:
         self._seen: set[Identity] = set()
 
     def rows(self, path: Path, label: str) -> Iterator[Row]:
-        """Yield the rows of one file without copies. UserError names the file and the row that is damaged or no row."""
+        """Yield the rows of one file without copies. Raises UserError, which names the file and the row, if one is damaged."""
         for count, numbered in self._batches(path, label):
             self.read += count
             for number, values in numbered:
@@ -47,7 +47,7 @@ class Reader:
                     yield row
 
     def _batches(self, path: Path, label: str) -> Iterator[tuple[int, Sequence[Numbered]]]:
-        """Yield the number of rows of each part of the file, and the rows that Arrow cannot tell to be copies."""
+        """Yield the number of rows of each part of the file, and the rows that Arrow does not find to be copies."""
         if path.suffix == ".parquet":
             for start, batch in _parquet(self._source, path, label):
                 yield batch.num_rows, _numbered(self._source, batch, start, self._seen)
@@ -76,7 +76,7 @@ def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
 
 
 def _whole_lines(file: BinaryIO, label: str) -> Iterator[bytes]:
-    """Yield a line at a time. UserError where one is so long that it would fill the memory."""
+    """Yield the lines one by one. Raises UserError for a line so long that it would fill the memory."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
@@ -101,11 +101,11 @@ def _parse(label: str, number: int, line: bytes) -> dict[str, Any]:
 def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the columns that the source names, a part of the file at a time, with the number of its first row."""
     size = COPIES_BATCH_ROWS if source.copies else BATCH_ROWS
-    wanted = {name.partition(".")[0] for names in source.columns.values() for name in names}
+    top_level = {name.partition(".")[0] for names in source.columns.values() for name in names}
     start = 1
     try:
         with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
-            columns = [name for name in file.schema_arrow.names if name in wanted]
+            columns = [name for name in file.schema_arrow.names if name in top_level]
             _require_once(columns, label)
             _require_size(path, columns, label)
             for batch in file.iter_batches(size, columns=columns):
@@ -125,7 +125,7 @@ def _require_once(columns: Sequence[str], label: str) -> None:
 
 
 def _require_size(path: Path, columns: Sequence[str], label: str) -> None:
-    """Refuse a file of some kilobytes that would fill the memory."""
+    """Raise UserError for a small file that would fill the memory when unpacked."""
     if decodes_to_more(path, MOST_BYTES, columns):
         most = f"{MOST_BYTES / (1 << 30):.3g}"
         names = ", ".join(f"`{name}`" for name in columns)
@@ -145,7 +145,7 @@ def _numbered(source: Source, batch: pa.RecordBatch, start: int, seen: Set[Ident
 
 
 def _unseen(source: Source, batch: pa.RecordBatch, seen: Set[Identity]) -> Sequence[int]:
-    """Return the rows that are copies of no row seen, nor of an earlier one in the batch; all of them where Arrow cannot tell."""
+    """Return the rows that are copies of no earlier row; all of them if Arrow cannot compare them."""
     try:
         keys = {field: _column_at(batch, source.columns[field]) for field in source.copies}
         table = pa.table({**keys, "row": pa.array(range(batch.num_rows))})
@@ -158,7 +158,7 @@ def _unseen(source: Source, batch: pa.RecordBatch, seen: Set[Identity]) -> Seque
 
 
 def _column_at(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """Return the column at the first dotted path whose beginning the batch has. KeyError when it has none."""
+    """Return the column at the first dotted path that the batch has. Raises KeyError without one."""
     name = next((name for name in names if name.partition(".")[0] in batch.schema.names), names[0])
     head, *parts = name.split(".")
     column = batch[head]

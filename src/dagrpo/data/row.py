@@ -19,7 +19,7 @@ _NAME_SHOWN = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One raw row. Each accessor below raises UserError when the field does not hold what it is asked for."""
+    """One raw row. Each accessor below raises UserError if the field does not have the requested type."""
 
     file: str
     number: int  # from 1: the line of a JSONL file
@@ -30,11 +30,11 @@ class Row:
     columns_of_paths: set[str] = field(default_factory=set, compare=False)
 
     def error(self, field: str, fault: str) -> UserError:
-        """Return a complaint about one field of this row, to be raised."""
+        """Return an error about one field of this row."""
         return fault_in(self.file, self.number, self.columns.get(field, field), fault)
 
     def text(self, field: str) -> str:
-        """Return a text that is not blank; an integer is written out."""
+        """Return a text that is not blank; an integer becomes its digits."""
         value = self.fields[field]
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise self.error(field, f"is {type(value).__name__}, not text")
@@ -50,14 +50,14 @@ class Row:
         return text
 
     def integer(self, field: str) -> int:
-        """Return a whole number, written as one."""
+        """Return an integer."""
         value = self.fields[field]
         if not _is_integer(value):
             raise self.error(field, f"is {type(value).__name__}, not an integer of 64 bits")
         return int(value)
 
     def integers(self, field: str) -> tuple[int, ...]:
-        """Return a list of whole numbers, at least one."""
+        """Return a list of at least one integer."""
         value = self.fields[field]
         if not isinstance(value, list) or not value or not all(_is_integer(item) for item in value):
             raise self.error(field, f"is {shown(value)}, not a list of integers of 64 bits")
@@ -66,7 +66,7 @@ class Row:
         return tuple(value)
 
     def share(self, field: str) -> float | None:
-        """Return a number from 0 to 1; None where the file says null."""
+        """Return a number from 0 to 1; None if the file says null."""
         value = self.fields[field]
         if value is None:
             return None
@@ -75,7 +75,7 @@ class Row:
         return float(value)
 
     def images(self, field: str) -> tuple[bytes, ...]:
-        """Pictures as RGB files (images.py), from their bytes or from a path relative to the file."""
+        """Return pictures as RGB files (images.py), from their bytes or from a path relative to the file."""
         value = self.fields[field]
         listed = value if isinstance(value, list) else [value]
         if len(listed) > MOST_PICTURES:  # before any of them is unpacked
@@ -103,13 +103,13 @@ class Row:
         return self.picture_beside(field, path)
 
     def pictures_named(self, field: str) -> list[str]:
-        """Return the paths of the pictures that the field names, and of none that it holds."""
+        """Return the paths of the field's pictures, without embedded ones."""
         value = self.fields[field]
         listed = value if isinstance(value, list) else [value]
         return [path for path in map(_path_in, listed) if path is not None]
 
     def picture_beside(self, field: str, path: str) -> bytes:
-        """Return the content of a picture at a path below the folder of the row's file, as it is."""
+        """Return the unchanged content of a picture, at a path below the folder of the row's file."""
         named = _named(path)
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise self.error(field, f"{named}, which is not below the file's own folder")
@@ -145,7 +145,7 @@ def _named(path: str) -> str:
 
 
 def fault_in(file: str, number: int, field: str, fault: str) -> UserError:
-    """Return the one form of every complaint about raw data."""
+    """Return an error about raw data: file, row, field and fault."""
     return UserError(sentence(f"{file}, row {number}, field `{field}` {fault}: correct the file."))
 
 

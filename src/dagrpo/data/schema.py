@@ -62,12 +62,12 @@ SCHEMA = pa.schema(
 
 
 def to_table(examples: Sequence[Example]) -> pa.Table:
-    """Examples as rows of the contract, in their order."""
+    """Return examples as rows of the schema, in their order."""
     return pa.Table.from_pylist([_row(example) for example in examples], schema=SCHEMA)
 
 
 def from_table(table: pa.Table, source: Path) -> list[Example]:
-    """Rows of the contract as examples, in their order. UserError names the file `source`, the row and the field."""
+    """Return rows of the schema as examples, in their order. Raises UserError, which names `source`, the row and the field."""
     _check_columns(table.schema, source)
     return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
 

@@ -1,7 +1,6 @@
 """Data sets: names, places of their files, and row counts.
 
-Files come from the hub at a pinned commit (hub.py) or from a folder with local copies (mirror.py), and are read
-by the same code (reading.py).
+Files come from the hub at a pinned commit or from a folder with local copies (places.py), and are read by the same code (reading.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +20,9 @@ VALIDATION = "validation"  # comes beside them; it has no rows where the source 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A data set on the hub, and where a mirror keeps its copy.
+    """Data set on the hub, and the files of its copy in a mirror.
 
-    One for evaluation only has no train split; one without a test split has some of its train problems held out.
+    One for evaluation only has no train split; from one without a test split, some train problems are held out.
     """
 
     repository: str
@@ -46,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFile:
-    """One file of a split, fetched when its turn comes."""
+    """One file of a split, fetched when it is read."""
 
     name: str  # relative to the repository or to the mirror
     label: str  # what complaints call it
@@ -55,7 +54,7 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place that a source is read from."""
+    """Files of a source, and where they come from."""
 
     files: Mapping[str, Sequence[RawFile]]  # our split -> its files, in order
     origin: str  # "hub" or "mirror"
@@ -65,7 +64,7 @@ class Place:
 def to_row(
     source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any], columns_of_paths: set[str]
 ) -> Row:
-    """Pick a task's fields from one raw row. UserError names the file, the row and the field that is missing."""
+    """Return a task's fields of one raw row. Raises UserError, which names the file, the row and the missing field."""
     fields, columns = {}, {}
     for name, paths in source.columns.items():
         columns[name], fields[name] = _find(source, label, number, name, paths, values)
@@ -88,12 +87,12 @@ def _find(
 
 
 def limit_of(split: str, params: "Data") -> int | None:
-    """Return the wanted number of problems of a split; None: all."""
+    """Return the largest number of problems of a split; None: all."""
     return params.max_train if split == "train" else params.max_test
 
 
 def require_rows(source: Source, split: str, label: str, count: int, params: "Data") -> None:
-    """Refuse a copy that is not complete. With a limit on the split, a part of the data set is enough."""
+    """Raise UserError if a copy is not complete. With a limit on the split, a part of the data set is enough."""
     if count == 0:
         raise UserError(f"{label} holds no rows: replace it with a complete copy of {source.repository}.")
     if limit_of(split, params) is None and count != source.rows.get(split, count):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Example
-from dagrpo.data.hub import hub_place
-from dagrpo.data.mirror import mirror_place
+from dagrpo.data.places import hub_place, mirror_place
 from dagrpo.data.row import Row
 from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
 from dagrpo.data.task import Problem, Problems, Task
@@ -70,7 +69,7 @@ def _load(task: Task, source: Source, to_problem: ToProblem, params: "Data") -> 
 def _read_split(
     task: Task, source: Source, to_problem: ToProblem, split: str, files: Sequence[RawFile], params: "Data"
 ) -> _Split:
-    """Return all rows of a split, or as many as a source too large for that has to give."""
+    """Return all rows of a split, or as many as are needed of a source too large to be read whole."""
     import pyarrow as pa  # here: params.yaml is checked by tasks' modules, and should not wait for it
 
     from dagrpo.data.reading import Reader
@@ -107,7 +106,7 @@ def _enough(source: Source, params: "Data") -> int | None:
 
 
 def _rows(reader: "Reader", files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[Row]:
-    """Yield the rows of the files in turn; a file is fetched, and its sha256 taken, when its turn comes."""
+    """Yield the rows of the files in turn; fetch each file, and take its sha256, when it is read."""
     for file in files:
         path = file.fetch()
         digests[file.name] = sha256_of(path)
@@ -115,7 +114,7 @@ def _rows(reader: "Reader", files: Sequence[RawFile], digests: dict[str, str]) -
 
 
 def _pictures_beside(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
-    """Return the digests over the pictures that those of the files name which were read."""
+    """Return the digests over the pictures that the files name, for the files that were read."""
     from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
 
     return {

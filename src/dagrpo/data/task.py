@@ -1,9 +1,10 @@
-"""The record of a task: data set, prompt form, verifier and tools."""
+"""Tasks: data set, prompt form, verifier and tools; and their registry."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Example
 from dagrpo.tools import TOOLS
 from dagrpo.tools.retrieval import Passage
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problems:
-    """All problems of a task, in its prompt form, before any is dropped."""
+    """All problems of a task, in its prompt form, before filtering."""
 
     splits: Mapping[str, Sequence[Example]]  # train, test, and validation where the source has one
     source: str
@@ -31,7 +32,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A task's reading of one raw row. The other fields of an Example are the task's, the same for all rows."""
+    """One raw row in a task's prompt form. The other fields of an Example are the same for all rows of the task."""
 
     prompt: tuple[dict[str, str], ...]
     question: str
@@ -64,6 +65,37 @@ class Task:
 
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
-    """Return a prompt of one user turn, after a system turn where there is something to say in it."""
+    """Return a prompt of one user turn, after a system turn if `system` is not empty."""
     opening = ({"role": "system", "content": system},) if system else ()
     return (*opening, {"role": "user", "content": user})
+
+
+TASKS: Plugins[Task] = Plugins(
+    what="task",
+    package="dagrpo.data.datasets",
+    attribute="TASKS",
+    group="dagrpo.tasks",
+    key="experiment.train, evaluate and tasks",
+    kind=Task,
+    several=True,
+    separator=".",
+)
+
+
+def get_task(name: str) -> Task:
+    """Return the task of that name, under that name. Raises UserError, with the nearest known name, for an unknown one."""
+    task = TASKS.get(name)
+    return task if task.name == name else _called(name, task)
+
+
+def _called(name: str, task: Task) -> Task:
+    """Return the task under another name, which its problems also get."""
+
+    def load(params: "Data") -> Problems:
+        problems = task.load(params)
+        splits = {
+            split: [replace(example, task=name) for example in examples] for split, examples in problems.splits.items()
+        }
+        return replace(problems, splits=splits)
+
+    return replace(task, name=name, load=load)

@@ -39,7 +39,7 @@ def conversations(attempts: pa.Table, *, always: bool = False) -> dict[str, dict
 
 
 def about_conversations(completions: pa.Table, *, always: bool) -> list[tuple[str, str]]:
-    """Lines for a person on what was sampled; none without a conversation, unless they are always asked for."""
+    """Return lines for a person on what was sampled; [] without a conversation, unless `always`."""
     return rows_to_show(conversations(completions, always=always))
 
 
@@ -86,5 +86,5 @@ def rows_to_show(summary: Summary) -> list[tuple[str, str]]:
 
 
 def in_words(shares: Mapping[str, float]) -> str:
-    """ok 90.0%, undecodable 10.0%"""
+    """Format shares, such as "ok 90.0%, undecodable 10.0%"."""
     return ", ".join(f"{name} {share:.1%}" for name, share in shares.items())

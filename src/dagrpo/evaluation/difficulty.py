@@ -25,7 +25,7 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """The completions of one problem, counted."""
+    """Counts of one problem's completions."""
 
     right: int
     unverifiable: int
@@ -33,7 +33,7 @@ class Rating:
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of right answers among those that could be verified; None when none could."""
+        """The share of right answers among the verifiable ones; None without any."""
         verified = self.samples - self.unverifiable
         return self.right / verified if verified else None
 
@@ -65,12 +65,12 @@ def _counted(graded: Sequence[GradedTrajectory], problems: int) -> list[Rating]:
 
 
 def metrics_to_log(ratings: Sequence[Rating]) -> dict[str, float]:
-    """Return the ratings of a split in a few numbers."""
-    known = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
+    """Return the metrics of a split's ratings."""
+    rates = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
     return {
-        "mean_pass_rate": sum(known) / len(known) if known else 0.0,
-        "never_solved_fraction": sum(rate == 0 for rate in known) / len(ratings),
-        "always_solved_fraction": sum(rate == 1 for rate in known) / len(ratings),
+        "mean_pass_rate": sum(rates) / len(rates) if rates else 0.0,
+        "never_solved_fraction": sum(rate == 0 for rate in rates) / len(ratings),
+        "always_solved_fraction": sum(rate == 1 for rate in rates) / len(ratings),
         "unverifiable_completions": float(sum(rating.unverifiable for rating in ratings)),
     }
 

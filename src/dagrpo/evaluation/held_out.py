@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.evaluation.tables import SCORES
+from dagrpo.evaluation.outcomes import SCORES
 from dagrpo.rollout.table import required
 
 GROUP = "held_out"
@@ -43,12 +43,12 @@ class Point:
 
     @property
     def figure(self) -> str:
-        """The name that it is recorded by, such as held_out/gsm8k/greedy."""
+        """The recorded name, such as held_out/gsm8k/greedy."""
         return f"{GROUP}/{self.task}_oracle/greedy" if self.oracle else f"{GROUP}/{self.task}/greedy"
 
 
 def points(rows: Sequence[Row]) -> Iterator[Point]:
-    """Yield one for each step and task among the rows of HELD_OUT, in their order."""
+    """Yield a point for each step and task among the rows of HELD_OUT, in their order."""
     groups: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["step"], row["task"]), []).append(row)
@@ -60,19 +60,19 @@ def points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
-    """Return the metrics of a run with these accuracies as further columns, and a row for step 0; null where a step has none."""
-    found = figures(held_out.to_pylist())
+    """Return a run's metrics with these accuracies as columns, and a row for step 0; null if a step has none."""
+    by_step = figures(held_out.to_pylist())
     rows: dict[int, dict[str, Any]] = {row["step"]: row for row in metrics.to_pylist()}
-    for step, values in found.items():
+    for step, values in by_step.items():
         rows[step] = rows.get(step, {"step": step}) | values
-    names = dict.fromkeys(name for values in found.values() for name in values)
+    names = dict.fromkeys(name for values in by_step.values() for name in values)
     schema = pa.schema([*metrics.schema, *(pa.field(name, pa.float64()) for name in names)])
     return pa.Table.from_pylist([rows[step] for step in sorted(rows)], schema=schema)
 
 
 def figures(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Return the accuracies among the rows of HELD_OUT as a run records them, by step."""
-    found: dict[int, dict[str, float]] = {}
+    """Return the accuracies among the rows of HELD_OUT under their recorded names, by step."""
+    by_step: dict[int, dict[str, float]] = {}
     for point in points(rows):
-        found.setdefault(point.step, {})[point.figure] = point.accuracy
-    return found
+        by_step.setdefault(point.step, {})[point.figure] = point.accuracy
+    return by_step

@@ -32,7 +32,7 @@ Identity = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Some held-out problems of one task, and how they are attempted."""
+    """Held-out problems of one task, and the parameters of the attempts."""
 
     problems: Sequence[Problem]
     attempts: SplitAttempts
@@ -44,12 +44,12 @@ class HeldOut:
     def answered(
         self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
     ) -> list[Row]:
-        """Return rows of HELD_OUT with the policy's answers. Raises ServerError when the engine fails."""
+        """Return rows of HELD_OUT with the policy's answers. Raises ServerError if the engine fails."""
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
         trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)
-        known = {name: completions.column(name) for name in ("task", "problem_index")}
-        scores = pa.table({**known, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
+        columns = {name: completions.column(name) for name in ("task", "problem_index")}
+        scores = pa.table({**columns, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
         own = {"step": step, "split": self.attempts.split.stem, "oracle": self._has_oracle}
         return [{**own, **row} for row in scores.to_pylist()]
 
@@ -64,14 +64,14 @@ class HeldOut:
 def held_out(
     attempts: SplitAttempts, count: int, learned: Collection[Identity], tokenizer: PreTrainedTokenizerBase
 ) -> HeldOut:
-    """Up to `count` of the problems of `attempts.split`, rendered; none that is among the problems that are `learned`.
+    """Return up to `count` rendered problems of `attempts.split`, without those that are in `learned`.
 
-    UserError: a prompt is too long, or no problem is left.
+    Raises UserError if a prompt is too long, or no problem remains.
     """
     rows = chosen_rows(from_table(read_parquet(attempts.split), attempts.split), count, learned)
     if not rows:
         raise UserError(
-            f"{attempts.split} has no problem that is not in the train split, too, so that training.evaluate_every has nothing "
+            f"{attempts.split} has only problems that are also in the train split, so that training.evaluate_every has nothing "
             "to evaluate: set it to 0, or data.contamination to drop."
         )
     return HeldOut(problems=rendered(rows, attempts, tokenizer), attempts=attempts)
@@ -84,8 +84,10 @@ def chosen_rows(
 
     The choice depends neither on a seed nor on the order of the split, which data sets sort by subject or level.
     """
-    found = [(_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned]
-    return [(index, examples[index]) for index in sorted(index for _, index in sorted(found)[:count])]
+    ranked = [
+        (_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned
+    ]
+    return [(index, examples[index]) for index in sorted(index for _, index in sorted(ranked)[:count])]
 
 
 def _rank(own: Identity) -> str:
@@ -93,7 +95,7 @@ def _rank(own: Identity) -> str:
 
 
 def split_of(validation: Path, test: Path) -> Path:
-    """Return the split to take problems from: the validation split, so that the test split stays unseen, unless it has no rows."""
+    """Return the validation split, so that the test split stays unseen; the test split if that has no rows."""
     return validation if read_parquet(validation).num_rows else test
 
 

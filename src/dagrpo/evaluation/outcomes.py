@@ -14,8 +14,31 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
+from dagrpo.rollout.table import ROLLOUTS, required
 from dagrpo.rollout.trajectory import GREEDY
 
+SCORES = pa.schema(
+    [
+        required("task", pa.string()),
+        required("problem_index", pa.int64()),
+        required("sample_index", pa.int32()),
+        pa.field("extracted", pa.string()),  # null: no answer to read
+        pa.field(
+            "vote", pa.string()
+        ),  # the first answer to the problem that is the same to its verifier; null: as extracted
+        required("verdict", pa.string()),  # right, wrong, missing or unverifiable
+        required("correct", pa.bool_()),  # verdict is right
+        # is the greedy answer without the problem's pictures right; null: not sampled
+        pa.field("correct_without_pictures", pa.bool_()),
+        required("truncated", pa.bool_()),
+        required("completion_tokens", pa.int32()),
+        required("completion", pa.string()),
+        required("question", pa.string()),
+        required("ground_truth", pa.string()),
+        # as they were sampled
+        *(ROLLOUTS.field(name) for name in ("turns", "stop_reason", "fault", "messages", "calls")),
+    ]
+)
 WITHOUT_PICTURES = "greedy_without_pictures"  # what the text of the problems alone gives
 PROPORTIONS = ("greedy", WITHOUT_PICTURES)  # metrics that are the share of problems with one right answer each
 
@@ -38,7 +61,7 @@ class Outcomes:
 
 
 def outcomes(scores: pa.Table, source: Path) -> Outcomes:
-    """Arrange a scores table by problem; UserError names `source` when a completion is missing or there twice."""
+    """Arrange a scores table by problem. Raises UserError, which names `source`, if a completion is missing or duplicate."""
     names = ["task", "problem_index", "sample_index", "vote", "correct", "correct_without_pictures"]
     rows = scores.select(names).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
@@ -68,7 +91,7 @@ def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Ou
 
 
 def pass_counts(samples: int) -> list[int]:
-    """Return the k of pass@k that are reported: powers of two up to the number of samples, and that number."""
+    """Return the values of k for pass@k: powers of two up to the number of samples, and that number."""
     powers = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
     return sorted({*powers, samples} - {0})
 

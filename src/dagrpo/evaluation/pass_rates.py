@@ -1,6 +1,6 @@
-"""The table of pass rates, and stage `difficulty` with nothing to rate.
+"""Table of pass rates, and stage `difficulty` without samples.
 
-Without anything to rate there is no model, so none is imported.
+No module of a model is imported here.
 """
 
 import shutil
@@ -23,7 +23,7 @@ PASS_RATES = pa.schema(
 
 
 def pass_through(split: Path, rated: Path, pass_rates: Path) -> None:
-    """No ratings: the split as it is, and an empty table."""
+    """Copy the split unchanged, and write an empty table of pass rates."""
     with atomic_file(rated) as temporary:
         shutil.copyfile(split, temporary)
     write_parquet(pass_rates, PASS_RATES.empty_table())

@@ -21,15 +21,12 @@ from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
-from dagrpo.rollout.collect import collect
+from dagrpo.rollout.collect import FailedPrograms, collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.failed_programs import FailedPrograms
-from dagrpo.rollout.open_agent import Surroundings, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
-from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
 from dagrpo.rollout.schedule import OnBatch
-from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.table import rollout_table
 from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
 from dagrpo.utils.console import progress
@@ -40,7 +37,7 @@ VERSION_DIGITS = 12  # of the digest of a checkpoint's tensors, by which the rol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitAttempts:
-    """A checkpoint's attempts at the problems of a split, as they are asked for."""
+    """Parameters of a checkpoint's attempts at the problems of a split."""
 
     model: Path  # folder of the Hugging Face checkpoint
     split: Path  # train.parquet or test.parquet
@@ -82,7 +79,7 @@ def sample(attempts: SplitAttempts) -> pa.Table:
 def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
     """Return the attempts at each problem of the split, in order.
 
-    UserError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
+    Raises UserError if the checkpoint does not match its manifest, or a row cannot be used; ServerError if the server fails.
     """
     manifest = require_samplable(attempts.model)
     tokenizer = load_tokenizer(attempts.model)
@@ -105,18 +102,18 @@ def attempt_blindly(
     problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
     """Return a greedy attempt at each problem with pictures, without its pictures; [] without pictures, or if it is off."""
-    shown = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
-    if not shown:
+    pictured = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
+    if not pictured:
         return []
     prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
-    hidden = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in shown]
-    asked = replace(attempts, sampling=replace(attempts.sampling, samples=0))
-    made = attempt(hidden, asked, engine, tokenizer, what="sample without pictures")
-    return [replace(trajectory, sample_index=BLIND) for trajectory in made]
+    blind = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in pictured]
+    greedy = replace(attempts, sampling=replace(attempts.sampling, samples=0))
+    trajectories = attempt(blind, greedy, engine, tokenizer, what="sample without pictures")
+    return [replace(trajectory, sample_index=BLIND) for trajectory in trajectories]
 
 
 def require_samplable(model: Path) -> Manifest:
-    """Check a checkpoint against its manifest; UserError when it cannot be sampled from."""
+    """Check a checkpoint against its manifest. Raises UserError if it cannot be sampled from."""
     manifest = verify(model)
     require_format(model, manifest, "huggingface")
     require_tokenizer(model)
@@ -125,14 +122,14 @@ def require_samplable(model: Path) -> Manifest:
 
 
 def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    """Return the split rendered; UserError names a row that leaves no room for its completion."""
+    """Return the rendered split. Raises UserError for a row that leaves no room for its completion."""
     return rendered(enumerate(read_split(attempts.split)[: attempts.max_problems]), attempts, tokenizer)
 
 
 def rendered(
     rows: Iterable[tuple[int, Example]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
 ) -> list[Problem]:
-    """Rows of the split, each with its index. UserError as for `read_problems`."""
+    """Return rendered rows of the split, each with its index. Raises UserError like `read_problems`."""
     room = context_tokens(attempts.model, attempts.engine)
     longest = attempts.sampling.max_new_tokens
     limit = PromptLimit(
@@ -152,7 +149,7 @@ def attempt(
     *,
     what: str = "sample",
 ) -> list[Trajectory]:
-    """Collect the attempts with an engine that is open, and show how far they are."""
+    """Sample the attempts with an open engine, under a progress bar."""
     tokens = 0
     what = f"{what} {problems[0].example.task} (seed {attempts.seeds[1]})"
     with progress(what, len(problems) * len(attempts.sampling.sample_indices)) as bar:
@@ -182,14 +179,14 @@ def attempt_unseen(
         problem = problems[position]
         return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
 
-    with open_agent(attempts.conversation, tokenizer, tools_of(problems), _surroundings(attempts)) as agent:
+    with open_agent(attempts.conversation, tokenizer, tools_of(problems), _agent_env(attempts)) as agent:
         trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=on_batch)
     FailedPrograms(attempts.agent_folder).warn(what, trajectories)
     return trajectories
 
 
-def _surroundings(attempts: SplitAttempts) -> Surroundings:
-    return Surroundings(
+def _agent_env(attempts: SplitAttempts) -> AgentEnv:
+    return AgentEnv(
         folder=attempts.agent_folder,
         passages=attempts.passages,
         max_new_tokens=attempts.sampling.max_new_tokens,

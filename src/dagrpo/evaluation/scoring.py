@@ -18,6 +18,7 @@ from dagrpo.evaluation import conversations
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import (
     PROPORTIONS,
+    SCORES,
     WITHOUT_PICTURES,
     Outcomes,
     outcomes,
@@ -25,9 +26,7 @@ from dagrpo.evaluation.outcomes import (
     values_per_problem,
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
-from dagrpo.evaluation.tables import SCORES
-from dagrpo.evaluation.verdicts import judged
-from dagrpo.evaluation.votes import Ballot, votes
+from dagrpo.evaluation.verdicts import Ballot, judged, votes
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 from dagrpo.rollout.trajectory import GREEDY
@@ -37,7 +36,7 @@ RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_co
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
-    """Grade every completion of a file: the scores table and the content of scores.json."""
+    """Grade every completion of a file; return the scores table and the content of scores.json."""
     everything = read_table(completions, ROLLOUTS)
     table, hidden = sighted(everything), blind(everything)
     tasks = pc.unique(table.column("task")).to_pylist()
@@ -55,34 +54,36 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
     """Return a table with columns SCORES, one row per completion. Raises UserError if a ground truth is invalid for its verifier."""
-    found = judged(completions, extractor, grader)
+    verdicts = judged(completions, extractor, grader)
     ballots = [
         Ballot(problem=problem, verifier=verifier, answer=answer, verdict=verdict)
         for problem, verifier, answer, verdict in zip(
             completions.column("problem_index").to_pylist(),
             completions.column("verifier").to_pylist(),
-            found.answers,
-            found.verdicts,
+            verdicts.answers,
+            verdicts.verdicts,
             strict=True,
         )
     ]
-    columns = {**found.columns(completions), "vote": votes(ballots, extractor, grader)}
+    columns = {**verdicts.columns(completions), "vote": votes(ballots, extractor, grader)}
     columns[OF_BLIND] = pa.nulls(completions.num_rows, pa.bool_())
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
 
 
 def with_blind(scores: pa.Table, without_pictures: pa.Table) -> pa.Table:
-    """Return the scores with what became of each problem without its pictures, on the row of its greedy completion.
+    """Return the scores with the result of each problem without its pictures, on the row of its greedy completion.
 
-    A problem that has none would have been attempted in the same way twice.
+    A problem without pictures keeps its result.
     """
     right = dict(
         zip(without_pictures["problem_index"].to_pylist(), without_pictures["correct"].to_pylist(), strict=True)
     )
     rows = scores.select(["problem_index", "sample_index", "correct"]).to_pylist()
-    told = [right.get(row["problem_index"], row["correct"]) if row["sample_index"] == GREEDY else None for row in rows]
+    values = [
+        right.get(row["problem_index"], row["correct"]) if row["sample_index"] == GREEDY else None for row in rows
+    ]
     place = scores.schema.get_field_index(OF_BLIND)
-    return scores.set_column(place, SCORES.field(OF_BLIND), pa.array(told, pa.bool_()))
+    return scores.set_column(place, SCORES.field(OF_BLIND), pa.array(values, pa.bool_()))
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
@@ -92,14 +93,14 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
 def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path) -> dict[str, Any]:
     """Return the content of scores.json, from the scores by each extractor.
 
-    With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
-    itself: a score lies between its value and that plus the unverifiable rate. `conversations` is there where an attempt
-    called a tool, had several turns or went wrong; its excluded attempts are part of the unverifiable rate.
-    `greedy_without_pictures` is there where problems were attempted without their pictures.
+    Without sampled completions their metrics are left out. An unverifiable completion counts as not right, and separately: a score
+    lies between its value and its value plus the unverifiable rate. `conversations` is included if an attempt called a tool, had several
+    turns or went wrong; its excluded attempts are part of the unverifiable rate. `greedy_without_pictures` is included if problems were
+    attempted without their pictures.
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)
-    found = conversations.conversations(scores)
+    conversation_metrics = conversations.conversations(scores)
     return {
         "task": evaluated.task,
         "problems": len(evaluated.problems),
@@ -112,7 +113,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
         "accuracy_by_extractor": {
             name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
         },
-        **({"conversations": found} if found else {}),
+        **({"conversations": conversation_metrics} if conversation_metrics else {}),
     }
 
 

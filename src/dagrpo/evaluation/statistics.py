@@ -1,6 +1,6 @@
 """Estimators and intervals: arrays of per-problem numbers in, estimates out.
 
-Knows nothing of completions, tasks or files. No hypothesis tests and no p-values: an interval says more.
+Independent of completions, tasks and files. No hypothesis tests and no p-values: an interval says more.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ def _without_variation(value: float, problems: int, confidence: float, bounds: t
 
 
 def paired_difference(base: Floats, trained: Floats, resampling: Resampling) -> Estimate:
-    """Trained minus base, problem by problem ([problems] or [seeds, problems]), with its bootstrap interval.
+    """Return trained minus base, problem by problem ([problems] or [seeds, problems]), with its bootstrap interval.
 
     Pairing removes the variance that both share because some problems are harder than others.
     """
@@ -101,10 +101,10 @@ def paired_difference(base: Floats, trained: Floats, resampling: Resampling) -> 
 
 
 def pass_at_k(samples: int, correct: Integers, k: int) -> Floats:
-    """Probability that at least one of k samples is right, per problem: 1 - C(n-c, k) / C(n, k).
+    """Return the probability that at least one of k samples is right, per problem: 1 - C(n-c, k) / C(n, k).
 
-    `correct` [problems] counts the right ones among n = `samples`. Unbiased (Chen et al. 2021, arXiv:2107.03374,
-    equation 1), as the product over i = n-c+1 .. n of (1 - k/i), in which nothing overflows.
+    `correct` [problems] counts the right ones among n = `samples`. Unbiased (Chen et al. 2021, arXiv:2107.03374, equation 1), as the
+    product over i = n-c+1 .. n of (1 - k/i), in which nothing overflows.
     """
     assert 1 <= k <= samples
     factors = np.maximum(1 - k / np.arange(samples, 0, -1), 0.0)
@@ -129,7 +129,7 @@ def majority_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> 
 
 
 def mean_over_seeds(values: Floats, confidence: float) -> tuple[Floats, Floats, Floats]:
-    """Mean, low and high per column of `values` [seeds, steps]: Student's t interval over two seeds or more."""
+    """Return mean, low and high per column of `values` [seeds, steps]: Student's t interval over two seeds or more."""
     seeds = values.shape[0]
     assert seeds > 1
     mean = values.mean(axis=0)

@@ -69,7 +69,8 @@ class Fresh(Section):
         [], description="Tools whose calls the tokenizer writes with two tokens beside the argument's own."
     )
     calls: Annotated[dict[FunctionName, FunctionName], Field(max_length=1000)] = Field(
-        {}, description="The same for other functions, such as those of an environment: function -> its text argument."
+        {},
+        description="Other functions that the tokenizer writes as calls, such as those of an environment: function -> its text argument.",
     )
     vision: Vision = Field(Vision(), description="Shape of its vision tower.")
 

@@ -97,7 +97,7 @@ def _require_trainable(folder: Path, repository: str) -> None:
     require_config(folder)
     config = read_object(folder / CONFIG)
     if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
-        raise UserError(f"{repository} needs Python code of its own, which is never run: choose another model.")
+        raise UserError(f"{repository} needs its own Python code, which is never run: choose another model.")
     if "quantization_config" in config:
         raise UserError(f"{repository} is quantized and cannot be trained: choose the model it was made from.")
 

@@ -127,7 +127,9 @@ class PictureProcessor:
         """
         expanded = image_tokens.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
         if expanded is None and self.tokens.video in token_ids:
-            raise UserError("its prompt has a place for a video, and there are none: correct the task's data")
+            raise UserError(
+                "its prompt has a placeholder for a video, but videos are not supported: correct the task's data"
+            )
         if expanded is None:
             places = sum(token == self.tokens.image for token in token_ids)
             raise UserError(

@@ -63,8 +63,8 @@ def take_over(job: Job, source: Path) -> None:
         else:
             _link(original, path)
         if sha256_of(path) != made.get(str(original)):
-            raise UserError(f"{original} has changed while it was taken over: run again.")
-    say(f"{job.stage}: taken over from {other}, which has made the same.")
+            raise UserError(f"{original} changed while it was linked: run again.")
+    say(f"{job.stage}: cache hit, linked from {other}.")
 
 
 def in_experiment(path: Path, experiment: str) -> Path:

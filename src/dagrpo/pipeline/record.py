@@ -64,7 +64,7 @@ def _own_json(path: Path) -> Any:
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is gone or damaged: delete it and start Snakemake again, which writes it anew.")
+    return UserError(f"{path} is missing or damaged: delete it and start Snakemake again, which writes a new one.")
 
 
 def inputs_of(options: argparse.Namespace) -> dict[str, list[Path]]:

@@ -8,7 +8,7 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import MOST_TOLD, sentence, sentences
 from dagrpo.core.plugged import LONGEST_NAME
-from dagrpo.data.registry import TASKS, get_task
+from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import capabilities_of
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.rewards.components import COMPONENTS

@@ -18,7 +18,7 @@ from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import last_step
 from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.trajectory import GREEDY
-from dagrpo.rollout.transcript import Call, Said, Transcript, best_and_worst, transcript
+from dagrpo.rollout.transcript import Call, Transcript, Utterance, best_and_worst, transcript
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
 _PicturesOf = Callable[[int], tuple[str, ...]]
@@ -165,13 +165,13 @@ def readable(read: Transcript, longest: int = LONGEST_SHOWN) -> Transcript:
         ground_truth=shown(read.ground_truth),
         extracted=None if read.extracted is None else shown(read.extracted),
         fault=shown(read.fault),
-        said=tuple(
-            Said(
-                speaker=said.speaker,
-                text=shown(said.text.strip()),
-                thinking=shown(said.thinking),
-                calls=tuple(map(readable_call, said.calls)),
+        utterances=tuple(
+            Utterance(
+                speaker=utterance.speaker,
+                text=shown(utterance.text.strip()),
+                thinking=shown(utterance.thinking),
+                calls=tuple(map(readable_call, utterance.calls)),
             )
-            for said in read.said
+            for utterance in read.utterances
         ),
     )

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out import HELD_OUT
-from dagrpo.evaluation.outcomes import Outcomes, outcomes
+from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
-from dagrpo.evaluation.tables import SCORES
 from dagrpo.report.kinds import Kinds
 from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.table import read_table

@@ -146,9 +146,9 @@ class _Shown:
 
 
 def _texts(read: Transcript) -> Iterator[str]:
-    for said in read.said:
-        yield from (said.text, said.thinking)
-        for call in said.calls:
+    for utterance in read.utterances:
+        yield from (utterance.text, utterance.thinking)
+        for call in utterance.calls:
             yield from (2 * call.arguments, 2 * call.result)  # their beginnings stand in the summary, too
 
 

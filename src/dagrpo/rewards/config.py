@@ -15,7 +15,7 @@ _ACCURACY: Any = {"accuracy": {}}
 
 class Reward(Section):
     verifier: Annotated[str, NameOf(VERIFIERS, also=("task",))] = Field(
-        "task", description="What compares an answer with the ground truth; task: the one that the task names."
+        "task", description="Verifier that compares an answer with the ground truth; task: the task's own."
     )
     extractor: Extractor = Field("strict", description=f"How the answer is read. {EXTRACTION}")
     components: Annotated[dict[str, Weighted], Several(COMPONENTS)] = Field(

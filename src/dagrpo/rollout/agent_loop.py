@@ -1,61 +1,65 @@
 """Run an attempt turn by turn until it ends.
 
 Every call of a turn is answered in order, a broken one with an explanation. A call whose result the policy would not see
-is recorded as not run. Partners are in interactions/ and environment_loop.py, tools in toolbox/.
+is recorded as not run. Simulated users are in tools/simulated_users/, environments in agents/, tools in tool_runtime/.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example, StopReason, ToolCall
-from dagrpo.rollout.deadline import paused
-from dagrpo.rollout.outcome import trajectory_of
-from dagrpo.rollout.session import Session, SessionOver, Turn
+from dagrpo.rollout.session import Session, SessionOver, Turn, trajectory_of
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
-from dagrpo.tools import InfrastructureFailure
+from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.simulated_users import Interaction
 
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ToolSchema
     from dagrpo.rollout.agents import Limits
+    from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
-class Partner(Protocol):
-    """Partner of the policy in one attempt, besides its tools. Its methods raise InfrastructureFailure when it breaks."""
+class User(Protocol):
+    """The party that answers the policy in one attempt, besides its tools: a simulated user, or an environment.
+
+    Its methods raise InfrastructureFailure when it breaks.
+    """
 
     @property
     def over(self) -> bool:
-        """Return True if the partner has ended the attempt."""
+        """Return True if the user has ended the attempt."""
         ...
 
-    async def begin(self, problem: Problem) -> str | None:
-        """Return the partner's text after the row's prompt, if any."""
+    async def opening(self, problem: Problem) -> str | None:
+        """Return the user's text after the row's prompt, if any."""
         ...
 
-    async def hear(self, answer: str) -> str | None:
-        """Return the partner's reply to an answer without a call; None ends the attempt."""
+    async def reply(self, answer: str) -> str | None:
+        """Return the user's reply to an answer without a call; None ends the attempt."""
         ...
 
     async def rewards(self) -> Mapping[str, float]:
-        """Return the partner's rewards by name."""
+        """Return the user's rewards by name."""
         ...
 
 
-class Nobody:
-    """Absent partner: the first answer without a call is the last."""
+class NoUser:
+    """Absent user: the first answer without a call is the last."""
 
     over = False
 
-    async def begin(self, problem: Problem) -> str | None:
+    async def opening(self, problem: Problem) -> str | None:
         """Return None: there is no opening text."""
         return None
 
-    async def hear(self, answer: str) -> str | None:
+    async def reply(self, answer: str) -> str | None:
         """Return None: there is no reply."""
         return None
 
@@ -65,7 +69,7 @@ class Nobody:
 
 
 @dataclass(slots=True)
-class SimulatedUser(Nobody):
+class SimulatedUser(NoUser):
     """Simulated user that a task names."""
 
     interaction: Interaction
@@ -73,7 +77,7 @@ class SimulatedUser(Nobody):
     over: bool = False
     answers: list[str] = field(default_factory=list)
 
-    async def hear(self, answer: str) -> str | None:
+    async def reply(self, answer: str) -> str | None:
         """Return the user's reply to all answers so far."""
         self.answers.append(answer)
         reply = self.interaction.reply(self.example, self.answers)
@@ -85,19 +89,19 @@ async def attempt(
     session: Session,
     sample_index: int,
     *,
-    partner: Partner,
+    user: User,
     toolbox: Toolbox,
     tools: Sequence[ToolSchema],
     limits: Limits,
 ) -> Trajectory:
-    """Make one attempt, ended by an answer, the partner, a limit, or a failure that is not the policy's."""
+    """Make one attempt, ended by an answer, the user, a limit, or a failure that is not the policy's."""
     calls: list[ToolCall] = []
     rewards: Mapping[str, float] = {}
     fault = ""
     try:
-        reason = await _within_limits(session, partner, toolbox, tools, limits, calls)
+        reason = await _within_limits(session, user, toolbox, tools, limits, calls)
         async with asyncio.timeout(limits.call_seconds):
-            rewards = await partner.rewards()
+            rewards = await user.rewards()
     except InfrastructureFailure as failure:
         reason, fault = "excluded", str(failure)
     except TimeoutError:
@@ -111,7 +115,7 @@ async def attempt(
 
 async def _within_limits(
     session: Session,
-    partner: Partner,
+    user: User,
     toolbox: Toolbox,
     tools: Sequence[ToolSchema],
     limits: Limits,
@@ -120,7 +124,7 @@ async def _within_limits(
     """Return why the attempt ended; `calls` grows as they are answered. Raises InfrastructureFailure."""
     try:
         async with asyncio.timeout(limits.seconds) as deadline:
-            new: Sequence[Message] = _opening(session, await partner.begin(session.problem))
+            new: Sequence[Message] = _opening(session, await user.opening(session.problem))
             turn: Turn | None = None
             while True:
                 with paused(deadline):
@@ -130,11 +134,11 @@ async def _within_limits(
                     answered = await toolbox.answer(turn, session)
                     calls += answered
                     new = result_messages(turn, answered)
-                elif (said := await partner.hear(turn.answer.content)) is None:
-                    return _ending(partner, turn)
+                elif (answer := await user.reply(turn.answer.content)) is None:
+                    return _ending(user, turn)
                 else:
-                    new = [{"role": "user", "content": said}]
-                if partner.over:
+                    new = [{"role": "user", "content": answer}]
+                if user.over:
                     return "user_done"
     except SessionOver as over:
         return over.reason
@@ -142,16 +146,83 @@ async def _within_limits(
         return "seconds"
 
 
-def _opening(session: Session, said: str | None) -> Sequence[Message]:
-    """Return the row's prompt, with the partner's text at the end of its last message."""
+def _opening(session: Session, text: str | None) -> Sequence[Message]:
+    """Return the row's prompt, with the user's text at the end of its last message."""
     prompt = session.problem.example.prompt
-    if not said:
+    if not text:
         return prompt
     *before, last = prompt
-    return [*before, {**last, "content": last["content"] + said}]
+    return [*before, {**last, "content": last["content"] + text}]
 
 
-def _ending(partner: Partner, turn: Turn) -> StopReason:
-    if partner.over:
+def _ending(user: User, turn: Turn) -> StopReason:
+    if user.over:
         return "user_done"
     return "turn_length" if turn.completion.finish_reason == "length" else "answered"
+
+
+class Episode(User, Protocol):
+    """Episode of an environment, for one attempt: a user that offers functions."""
+
+    @property
+    def functions(self) -> Sequence[ToolFunction]:
+        """Return the functions that the policy may call."""
+        ...
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Return a call's result. Raises ToolFailure."""
+        ...
+
+    async def forget(self, trajectory: str) -> None:
+        """End the calls of a trajectory."""
+        ...
+
+
+async def attempt_in(
+    episode: Episode, limits: Limits, sample_index: int, session: Session, *, fresh: bool = False
+) -> Trajectory:
+    """Make one attempt, ended by an answer, the environment, a limit, or a failure that is not the policy's.
+
+    Raises UserError if the chat template leaves out the environment's text or tools, except for a `fresh` model, which learns calls by
+    chance.
+    """
+    own = tuple(function.schema for function in episode.functions)
+    if not fresh:
+        _require_tools_shown(session, own)
+    return await attempt(
+        session,
+        sample_index,
+        user=episode,
+        toolbox=Toolbox({function.name: episode for function in episode.functions}, limits),
+        tools=(*session.problem.tools, *own),
+        limits=limits,
+    )
+
+
+def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
+    """Raise UserError if the chat template leaves out the environment's tools.
+
+    Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
+    """
+    problem, chat = session.problem, session.chat
+    if not own or problem.example.demonstration:
+        return
+    _, without_tools = chat.prompt(problem.example.prompt, problem.tools)
+    _, with_tools = chat.prompt(problem.example.prompt, (*problem.tools, *own))
+    if with_tools == without_tools:
+        raise UserError(
+            f"The environment offers the tool {own[0]['function']['name']}, but the model's chat template does not describe tools, "
+            "so that the policy would never learn of it: choose a model, or a model.chat_template, that describes tools, or set "
+            "rollout.chat to {name: renderers} with the model's family."
+        )
+
+
+@contextmanager
+def paused(deadline: asyncio.Timeout) -> Iterator[None]:
+    """Move the deadline by the duration of the block."""
+    when, loop = deadline.when(), asyncio.get_running_loop()
+    assert when is not None, "it is set whenever the policy is not asked"
+    remaining = when - loop.time()
+    deadline.reschedule(None)
+    yield
+    deadline.reschedule(loop.time() + remaining)

@@ -4,19 +4,26 @@ Two orders of work give the same records. In lockstep the same seeds give the sa
 faster, and repeatable up to the rounding of matrix products.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
+from dagrpo.core.escape import one_line
 from dagrpo.core.types import Attempt
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade_all
-from dagrpo.rollout.early_stop import CutOff, Judge, until_full
+from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, in_lockstep
+from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, groups_of, in_lockstep
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
+from dagrpo.utils.console import say
 
 SeedOf = Callable[[int, int], int]
+LONGEST_FAULT = 240  # characters that are shown
+logger = logging.getLogger(__name__)
 
 
 def collect(
@@ -52,8 +59,8 @@ def collect_until_full(
 
     Once the judge is full, unfinished attempts at the prompts with these positions are cut off.
     """
-    planned = _planned(problems, sampling, seed_of)
-    return agent.run(until_full(planned, sampling, engine, agent, judge, cuttable))
+    groups = groups_of(_planned(problems, sampling, seed_of), sampling)
+    return agent.run(EarlyStop(sampling, engine, agent, judge, cuttable).run(groups))
 
 
 def _planned(problems: Sequence[Problem], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:
@@ -90,3 +97,34 @@ def _attempt(trajectory: Trajectory) -> Attempt:
 
 def _ignore(trajectories: Sequence[Trajectory]) -> None:
     """Do nothing, as the default callback."""
+
+
+class FailedPrograms:
+    """Watcher of a stage's attempts as they finish."""
+
+    def __init__(self, agent_folder: Path) -> None:
+        self._log = agent_folder / "program.log"
+        self._has_warned = False
+
+    def warn(self, what: str, trajectories: Sequence[Trajectory]) -> None:
+        """Warn about the first attempts among which some failed, on the screen and in the log; ignore later ones.
+
+        what: origin of these attempts, such as "train (seed 1), step 3".
+        """
+        faults = [trajectory.fault for trajectory in trajectories if trajectory.stop_reason == "program_failed"]
+        if self._has_warned or not faults:
+            return
+        self._has_warned = True
+        sentence = f"{what}: {len(faults)} of {len(trajectories)} attempts ended with program_failed, such as: {self._of(faults)}"
+        logger.warning(sentence)
+        say(sentence)
+
+    def _of(self, faults: Sequence[str]) -> str:
+        """Return the most frequent fault, and the path of the program's errors if it has written any."""
+        fault = one_line(Counter(faults).most_common(1)[0][0], LONGEST_FAULT)
+        return f"{fault} ({_from_here(self._log)})" if self._log.exists() else fault
+
+
+def _from_here(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

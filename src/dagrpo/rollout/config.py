@@ -13,7 +13,7 @@ from dagrpo.rollout.agents import AGENTS, Limits
 from dagrpo.tools import TOOLS, ToolSection
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-LARGEST_SUPPORT = 4096  # SGLang's --sampling-mask-max-tokens
+LARGEST_SUPPORT = 4096  # tokens of a recorded sampling mask
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}
 
@@ -22,14 +22,15 @@ class Conversation(Section):
     """The settings of an attempt, in training and in evaluation alike."""
 
     agent: Annotated[Limits, Chosen(AGENTS)] = Field(
-        _TOOL_AGENT, description="Who makes an attempt: our own loop of turns and tools, or a program."
+        _TOOL_AGENT,
+        description="Agent that turns a prompt into a trajectory: our own loop of turns and tools, or a program.",
     )
     tools: Annotated[dict[str, ToolSection], Several(TOOLS)] = Field(
         {},
-        description="Parameters of the tools that tasks offer, by name; a tool that is not named here has its defaults.",
+        description="Parameters of the tools that tasks offer, by name; a tool without an entry has its defaults.",
     )
     chat: Annotated[Choice, Chosen(CHATS)] = Field(
-        _TEMPLATE, description="How conversations become tokens, and how the policy writes calls."
+        _TEMPLATE, description="Format that renders conversations as tokens, and in which the policy writes tool calls."
     )
 
 
@@ -38,29 +39,29 @@ class Rollout(Conversation):
     top_p: TopP = Field(
         1.0,
         description=(
-            "Nucleus sampling. Below 1, with a top_k of 2 to 4096, it is recorded which tokens were left, and the trainer's "
-            "softmax is over those."
+            "Nucleus sampling. Below 1 it needs a top_k of 2 to 4096: the sampling mask is then recorded, and the trainer's "
+            "softmax is over the mask."
         ),
     )
     top_k: TopK = Field(
-        -1, description="Sample from the k likeliest tokens, which are recorded as with top_p; -1: from all."
+        -1, description="Sample from the k likeliest tokens, which are recorded as the sampling mask; -1: from all."
     )
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         20, description="Longest turn of the policy, in tokens."
     )
     deterministic: bool = Field(
         True,
-        description="Submit each batch in lockstep, so that the same seed gives the same bytes; off is faster and nearly repeatable.",
+        description="Submit each batch in lockstep, so that the same seed gives the same bytes; false is faster and nearly repeatable.",
     )
-    dtype: Dtype = Field("float32", description="Type the engine computes in, for training and for evaluation.")
+    dtype: Dtype = Field("float32", description="Data type of the engine, in training and in evaluation.")
     head_dtype: HeadDtype = Field(
         None,
-        description="float32: engine and trainer compute logits in float32, from hidden states and weights of the types that they "
-        "compute in; null: in these types. Servers that run elsewhere are started with --enable-fp32-lm-head for it.",
+        description="float32: engine and trainer compute logits in float32, from hidden states and weights in their dtypes; "
+        "null: in their dtypes. Start external servers with --enable-fp32-lm-head for float32.",
     )
 
     @model_validator(mode="after")
-    def _top_k_is_a_number_of_tokens(self) -> Self:
+    def _check_top_k(self) -> Self:
         if self.top_k == 0:
             raise UserError("rollout.top_k is 0: give -1 to sample from all tokens, or a positive number")
         if self.top_k == 1:
@@ -71,11 +72,11 @@ class Rollout(Conversation):
         return self
 
     @model_validator(mode="after")
-    def _what_is_cut_off_can_be_recorded(self) -> Self:
+    def _check_sampling_mask_is_recorded(self) -> Self:
         if self.top_k > LARGEST_SUPPORT or (self.top_p < 1 and self.top_k == -1):
             raise UserError(
-                f"rollout.top_p is {self.top_p} and rollout.top_k {self.top_k}, but a server tells which tokens they leave, as "
-                f"the trainer must know, only where rollout.top_k is at most {LARGEST_SUPPORT}: set rollout.top_k to 2 to "
+                f"rollout.top_p is {self.top_p} and rollout.top_k {self.top_k}, but the sampling mask, which the trainer "
+                f"needs, is recorded only with a rollout.top_k of at most {LARGEST_SUPPORT}: set rollout.top_k to 2 to "
                 f"{LARGEST_SUPPORT}, or rollout.top_p to 1.0 and rollout.top_k to -1"
             )
         return self

@@ -1,8 +1,7 @@
 """Free-running groups, judged as they finish, until there are enough.
 
-The rest is cut off: its requests are aborted at the engine, and none of its tokens is used.
-trainer/batches/full_batch.py decides which groups
-count.
+The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/batches/full_batch.py decides
+which groups count.
 """
 
 import asyncio
@@ -13,16 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.engine.background import all_of
-from dagrpo.engine.errors import ServerError, ServerGone
+from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.schedule import PlannedAttempt, attempt
+from dagrpo.rollout.schedule import Group, attempts_of, report_retries
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.utils.console import say
-
-Group = Sequence[PlannedAttempt]
 
 
 class Judge(Protocol):
@@ -46,55 +41,31 @@ class CutOff:
     tokens: int = 0  # that were written for these, as far as the engine tells
 
 
-async def until_full(
-    planned: Sequence[PlannedAttempt],
-    sampling: Sampling,
-    engine: RolloutEngine,
-    agent: OpenAgent,
-    judge: Judge,
-    cuttable: Collection[int],
-) -> CutOff:
-    """Make every attempt as fast as it can, those at one prompt together, until `judge` has enough.
+class EarlyStop:
+    """Free-running groups of one round, of which unfinished ones are cut off once `judge` has enough.
 
-    Only groups at the positions `cuttable` are cut off then; all others are waited for. Every group that has finished is
-    judged. If the server of a group dies and there are others, its attempts are made again on one of those.
+    Only groups at the positions `cuttable` are cut off; all others are waited for. If the server of a group dies and there are
+    others, its attempts are made again on one of those.
     """
-    assert sampling.batch_size is None, "all are in flight at once"
-    width = len(sampling.sample_indices)
-    groups = [planned[start : start + width] for start in range(0, len(planned), width)]
-    executor = ThreadPoolExecutor(1, thread_name_prefix="judging")
-    try:
-        return await _Race(sampling, engine, agent, judge, executor, cuttable).run(groups)
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)  # it works only where this was broken off
-
-
-class _Race:
-    """Groups of one round."""
 
     def __init__(
-        self,
-        sampling: Sampling,
-        engine: RolloutEngine,
-        agent: OpenAgent,
-        judge: Judge,
-        executor: ThreadPoolExecutor,
-        cuttable: Collection[int],
+        self, sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, judge: Judge, cuttable: Collection[int]
     ) -> None:
+        assert sampling.batch_size is None, "all are in flight at once"
         self._sampling = sampling
         self._engine = engine
         self._agent = agent
         self._judge = judge
-        self._executor = executor
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="judging")
         self._cuttable = {*cuttable}  # of those that still run
         self._abortable = bool(cuttable)
         self._cut: set[int] = set()
-        self._written: Counter[int] = Counter()  # tokens that the engine has given to each group
-        self._made_again = 0
+        self._token_counts: Counter[int] = Counter()  # tokens that the engine has given to each group
+        self._retried = 0
 
     async def run(self, groups: Sequence[Group]) -> CutOff:
         """Run until the last group is judged or cut off."""
-        tasks = {asyncio.ensure_future(self._made_and_judged(group)): group[0].position for group in groups}
+        tasks = {asyncio.ensure_future(self._make_and_judge(group)): group[0].position for group in groups}
         running, aborted = {*tasks}, 0
         try:
             while running:
@@ -108,32 +79,27 @@ class _Race:
         finally:
             for task in running:
                 task.cancel()
-            await _ended(tasks)
-        if self._made_again:
-            say(f"{self._made_again} trajectories were made again, as their server had died.")
-        given = sum(self._written[position] for position in self._cut)
-        return CutOff(positions=tuple(sorted(self._cut)), tokens=given + aborted)
+            await _wait_for_end(tasks)
+            self._executor.shutdown(wait=False, cancel_futures=True)  # it works only where this was broken off
+        report_retries(self._retried)
+        returned = sum(self._token_counts[position] for position in self._cut)
+        return CutOff(positions=tuple(sorted(self._cut)), tokens=returned + aborted)
 
-    async def _made_and_judged(self, group: Group) -> None:
+    async def _make_and_judge(self, group: Group) -> None:
         position = group[0].position
-        finished = await self._made(group, position)
-        self._cuttable.discard(position)
-        if position not in self._cut:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._judge.judge, position, finished)
 
-    async def _made(self, group: Group, position: int) -> list[Trajectory]:
         async def send(request: SamplingRequest) -> Completion:
             if position in self._cut:  # an agent that takes its time to end
                 raise ServerError("The attempt was cut off, as there are enough others.")
             completion = await self._engine.complete(request, session=str(position), abortable=self._abortable)
-            self._written[position] += len(completion.token_ids)
+            self._token_counts[position] += len(completion.token_ids)
             return completion
 
-        while True:
-            try:
-                return await all_of(attempt(each, self._sampling, self._agent, send) for each in group)
-            except ServerGone:
-                self._made_again += len(group)
+        trajectories, retried = await attempts_of(group, self._sampling, self._agent, send)
+        self._retried += retried
+        self._cuttable.discard(position)
+        if position not in self._cut:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._judge.judge, position, trajectories)
 
     async def _cut_off(self, groups: dict["asyncio.Task[None]", int]) -> int:
         """Cancel these groups, here and at the engine; return how many tokens the engine had written but not returned.
@@ -145,11 +111,11 @@ class _Race:
         for task in groups:
             task.cancel()
         tokens = await self._engine.abort([str(position) for position in groups.values()])
-        await _ended(groups)
+        await _wait_for_end(groups)
         return tokens
 
 
-async def _ended(tasks: Collection["asyncio.Task[None]"]) -> None:
+async def _wait_for_end(tasks: Collection["asyncio.Task[None]"]) -> None:
     """Wait until all have ended, whatever they raise. They are cancelled only once, so that agents can close their resources."""
     if tasks:
         await asyncio.wait(tasks)

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class AgentEnv:
     """Facts of a stage about its attempts, besides parameters."""
 
     folder: Path  # for what the agent and its tools write
@@ -102,7 +102,7 @@ def _wait_for(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, stop: Ba
 
 @contextmanager
 def open_agent(
-    conversation: Conversation, tokenizer: PreTrainedTokenizerBase, tools: tuple[str, ...], around: Surroundings
+    conversation: Conversation, tokenizer: PreTrainedTokenizerBase, tools: tuple[str, ...], env: AgentEnv
 ) -> Iterator[OpenAgent]:
     """Open the agent of section rollout, with these tools. Raises UserError, with a remedy, if a part of it cannot run here."""
     chat = chat_format(tokenizer, conversation.chat)
@@ -110,19 +110,19 @@ def open_agent(
     context = AgentContext(
         chat=chat,
         tools={name: config_for(name, conversation.tools) for name in tools},
-        folder=around.folder,
-        passages=around.passages,
-        max_new_tokens=around.max_new_tokens,
-        context_tokens=around.context_tokens,
+        folder=env.folder,
+        passages=env.passages,
+        max_new_tokens=env.max_new_tokens,
+        context_tokens=env.context_tokens,
         fresh=tells_of_no_tools(tokenizer),
-        wants_report=around.wants_report,
+        wants_report=env.wants_report,
     )
     loop = asyncio.new_event_loop()
     keeper = _Keeper(lambda: kind.open(limits, context))
     keeping = loop.create_task(keeper.keep())
     try:
         agent = run_on(loop, keeper.opened(keeping))
-        yield OpenAgent(agent, chat, _session_limits(limits, around), loop)
+        yield OpenAgent(agent, chat, _session_limits(limits, env), loop)
     finally:
         keeper.closing.set()
         try:
@@ -158,9 +158,9 @@ class _Keeper:
         return self._agent
 
 
-def _session_limits(limits: Limits, around: Surroundings) -> SessionLimits:
-    most = around.context_tokens if limits.max_tokens is None else min(limits.max_tokens, around.context_tokens)
-    return SessionLimits(turns=limits.max_turns, tokens=most, new_tokens=around.max_new_tokens)
+def _session_limits(limits: Limits, env: AgentEnv) -> SessionLimits:
+    most = env.context_tokens if limits.max_tokens is None else min(limits.max_tokens, env.context_tokens)
+    return SessionLimits(turns=limits.max_turns, tokens=most, new_tokens=env.max_new_tokens)
 
 
 async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

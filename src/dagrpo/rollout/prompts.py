@@ -51,7 +51,7 @@ class Prompts:
     ) -> None:
         self._chat = chat_format(tokenizer, conversation.chat)
         self._pictures = pictures
-        self._given = conversation.tools
+        self._tools = conversation.tools
         self._schemas: dict[tuple[str, ...], tuple[ToolSchema, ...]] = {}
 
     def problem(self, index: int, example: Example) -> Problem:
@@ -72,7 +72,7 @@ class Prompts:
 
     def _schemas_of(self, names: tuple[str, ...]) -> tuple[ToolSchema, ...]:
         if names not in self._schemas:
-            schemas = function_schemas(names, self._given)
+            schemas = function_schemas(names, self._tools)
             if schemas:
                 self._chat.require_tool_results(schemas)
             self._schemas[names] = schemas

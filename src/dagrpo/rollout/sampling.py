@@ -1,10 +1,27 @@
-"""Sampling parameters of a stage, and the requests to the engine."""
+"""Sampling parameters, seeds, and the requests to the engine."""
 
+import hashlib
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from dagrpo.core.types import PromptPictures, SamplingRequest
+from dagrpo.engine.config import EngineConfig
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import GREEDY
+from dagrpo.utils.files import read_object
+
+SEEDS = 1 << 31  # SGLang takes seeds from 0 to 2**31 - 1
+
+
+def sampling_seed(seed: int, *parts: int | str) -> int:
+    """Return the seed of one completion: sha256 over the run's seed and the parts that name it, such as step, prompt, sample.
+
+    Different parts give independent seeds, whatever the order of the requests. 0 <= result < 2**31.
+    """
+    text = json.dumps([seed, *parts], separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % SEEDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +78,10 @@ def training_sampling(rollout: Rollout, samples: int, *, greedy: bool = False) -
         max_new_tokens=rollout.max_new_tokens,
         lockstep=rollout.deterministic,
     )
+
+
+def context_tokens(model: Path, engine: EngineConfig) -> int:
+    """Return the tokens that both the checkpoint in this folder and the engine's cache can hold."""
+    config: dict[str, Any] = read_object(model / "config.json")
+    longest = int(config.get("text_config", config).get("max_position_embeddings", 1 << 30))
+    return min(longest, engine.max_total_tokens)

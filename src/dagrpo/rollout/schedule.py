@@ -12,8 +12,7 @@ from dagrpo.engine.background import all_of
 from dagrpo.engine.errors import ServerGone
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import Sampling, sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.utils.console import say
 
@@ -34,6 +33,9 @@ class PlannedAttempt:
     def name(self) -> str:
         """Return the attempt's name, unique among those made beside it, and the same after an interruption."""
         return f"{self.position}-{self.sample_index}-{self.seed}"
+
+
+Group = Sequence[PlannedAttempt]
 
 
 async def in_lockstep(
@@ -59,31 +61,48 @@ async def free_running(
 
     If that server dies and there are others, they start again on one of those.
     """
+    groups = groups_of(planned, sampling)
     width = max(len(sampling.sample_indices), 1)
     limit = asyncio.Semaphore(max((sampling.batch_size or len(planned)) // width, 1))
-    made_again = 0
+    total_retried = 0
 
-    async def attempts_at(group: Sequence[PlannedAttempt]) -> list[Trajectory]:
-        nonlocal made_again
+    async def finished(group: Group) -> list[Trajectory]:
+        nonlocal total_retried
 
         async def send(request: SamplingRequest) -> Completion:
             return await engine.complete(request, session=str(group[0].position))
 
         async with limit:
-            while True:
-                try:
-                    finished = await all_of(attempt(each, sampling, agent, send) for each in group)
-                    break
-                except ServerGone:
-                    made_again += len(group)
-        on_batch(finished)
-        return finished
+            trajectories, retried = await attempts_of(group, sampling, agent, send)
+        total_retried += retried
+        on_batch(trajectories)
+        return trajectories
 
-    groups = [planned[start : start + width] for start in range(0, len(planned), width)]
-    trajectories = [trajectory for group in await all_of(map(attempts_at, groups)) for trajectory in group]
-    if made_again:
-        say(f"{made_again} trajectories were made again, as their server had died.")
+    trajectories = [trajectory for group in await all_of(map(finished, groups)) for trajectory in group]
+    report_retries(total_retried)
     return trajectories
+
+
+def groups_of(planned: Sequence[PlannedAttempt], sampling: Sampling) -> list[Group]:
+    """Return the attempts grouped by prompt."""
+    width = max(len(sampling.sample_indices), 1)
+    return [planned[start : start + width] for start in range(0, len(planned), width)]
+
+
+async def attempts_of(group: Group, sampling: Sampling, agent: OpenAgent, send: Send) -> tuple[list[Trajectory], int]:
+    """Make the attempts of a group at the same time, again for each server that dies; return also how many were lost so."""
+    retried = 0
+    while True:
+        try:
+            return await all_of(attempt(each, sampling, agent, send) for each in group), retried
+        except ServerGone:
+            retried += len(group)
+
+
+def report_retries(retried: int) -> None:
+    """Print how many trajectories were sampled again."""
+    if retried:
+        say(f"{retried} trajectories were sampled again, as their server had died.")
 
 
 async def attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:

@@ -5,16 +5,16 @@ turn are those of an earlier one, the chat format's tokens in between, and those
 would rewrite earlier messages, or a program goes back, the tree forks, and the trajectory has one more sample.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, Message, ParsedAnswer, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths, with_lengths
-from dagrpo.core.types import Completion, StopReason
+from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.trajectory import Problem, TokenSample
+from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""
@@ -85,7 +85,11 @@ class Session:
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
-        completion = await self._completion(prompt, min(room, self._limits.new_tokens, most or room))
+        try:
+            completion = await self._complete(prompt, min(room, self._limits.new_tokens, most or room))
+        except ServerError as error:
+            self.failure = error
+            raise
         answer = self.chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(
@@ -103,13 +107,6 @@ class Session:
         """Raise SessionOver if the attempt has used up its turns."""
         if self._started >= self._limits.turns:
             raise SessionOver("max_turns")
-
-    async def _completion(self, prompt: tuple[int, ...], most: int) -> Completion:
-        try:
-            return await self._complete(prompt, most)
-        except ServerError as error:
-            self.failure = error
-            raise
 
     def _prompt(
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
@@ -142,7 +139,7 @@ class Session:
         expanded = with_lengths(token_ids, pictures.tokens, lengths)
         if expanded is None:
             raise UserError(
-                f"the chat template does not show the {len(lengths)} pictures of the problem in this conversation, and no others: "
+                f"the chat template does not show exactly the {len(lengths)} pictures of the problem in this conversation: "
                 "leave the messages of the problem at its beginning, and `<|image_pad|>` and the like out of all others"
             )
         return expanded
@@ -172,10 +169,10 @@ def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
     token_ids = (*leaf.prompt, *leaf.completion.token_ids)
     mask, logprobs = [False] * len(token_ids), [0.0] * len(token_ids)
     for turn in own:
-        start, written = len(turn.prompt), turn.completion.token_ids
-        assert token_ids[start : start + len(written)] == written, "a turn's tokens are not part of its sample"
-        mask[start : start + len(written)] = [True] * len(written)
-        logprobs[start : start + len(written)] = turn.completion.logprobs
+        start, completion = len(turn.prompt), turn.completion.token_ids
+        assert token_ids[start : start + len(completion)] == completion, "a turn's tokens are not part of its sample"
+        mask[start : start + len(completion)] = [True] * len(completion)
+        logprobs[start : start + len(completion)] = turn.completion.logprobs
     return TokenSample(
         token_ids=token_ids,
         loss_mask=tuple(mask),
@@ -183,3 +180,43 @@ def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
         weight_version=leaf.completion.weight_version,
         support=tuple(ids for turn in own for ids in turn.completion.support),
     )
+
+
+def trajectory_of(
+    session: Session,
+    sample_index: int,
+    *,
+    stop_reason: StopReason,
+    calls: Sequence[ToolCall] = (),
+    reported: Mapping[str, float] | None = None,
+    fault: str = "",
+) -> Trajectory:
+    """Return the trajectory of a finished session. Raises the engine's error if the agent has hidden it."""
+    if session.failure is not None:
+        raise session.failure
+    turns = session.turns
+    last = turns[-1] if turns else None
+    return Trajectory(
+        problem=session.problem,
+        sample_index=sample_index,
+        sampling_seed=session.seed,
+        samples=session.samples(),
+        text=_graded(session.chat, last),
+        finish_reason=last.completion.finish_reason if last else "stop",
+        turns=len(turns),
+        messages=last.messages[len(session.problem.example.prompt) :] if last else (),
+        calls=tuple(calls),
+        stop_reason=stop_reason,
+        fault=fault,
+        reported=reported or {},
+        dropped_calls=sum(turn.answer.dropped_calls for turn in turns),
+        cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
+        prompt_tokens=sum(len(turn.prompt) for turn in turns),
+    )
+
+
+def _graded(chat: ChatFormat, last: Turn | None) -> str:
+    """Return the last turn as written, but without its calls, if any: an argument is no answer."""
+    if last is None:
+        return ""
+    return last.answer.content if last.answer.calls else chat.text(last.completion.token_ids)

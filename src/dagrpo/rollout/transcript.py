@@ -26,7 +26,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Utterance:
     """Message after the prompt."""
 
     speaker: Speaker
@@ -45,7 +45,7 @@ class Transcript:
     prompt: str  # as the chat template writes it
     question: str
     ground_truth: str
-    said: tuple[Said, ...]
+    utterances: tuple[Utterance, ...]
     turns: int  # of the policy
     tokens: int  # that the policy wrote
     stop_reason: str
@@ -60,7 +60,7 @@ class Transcript:
     @property
     def calls(self) -> tuple[Call, ...]:
         """Return all calls, in order."""
-        return tuple(call for said in self.said for call in said.calls)
+        return tuple(call for utterance in self.utterances for call in utterance.calls)
 
     @property
     def is_greedy(self) -> bool:
@@ -82,7 +82,7 @@ def transcript(row: Mapping[str, Any]) -> Transcript:
         prompt=row.get("prompt", row["question"]),
         question=row["question"],
         ground_truth=row["ground_truth"],
-        said=_said(json.loads(row["messages"]), row["calls"], row["completion"]),
+        utterances=_utterances(json.loads(row["messages"]), row["calls"], row["completion"]),
         turns=row["turns"],
         tokens=row["completion_tokens"] if "completion_tokens" in row else len(row["completion_ids"]),
         stop_reason=row["stop_reason"],
@@ -96,29 +96,31 @@ def transcript(row: Mapping[str, Any]) -> Transcript:
     )
 
 
-def _said(
+def _utterances(
     messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]], completion: str
-) -> tuple[Said, ...]:
+) -> tuple[Utterance, ...]:
     """Return the messages with their calls. A result is part of its call: the tool's own message is left out for it."""
     if not messages:
-        return (Said(speaker="policy", text=completion, calls=tuple(map(_recorded, calls))),)
-    said: list[Said] = []
-    turn, told = -1, set[str]()
+        return (Utterance(speaker="policy", text=completion, calls=tuple(map(_recorded, calls))),)
+    utterances: list[Utterance] = []
+    turn, results = -1, set[str]()
     for message in messages:
         if message["role"] == "assistant":
             turn += 1
-            made = tuple(_recorded(call) for call in calls if call["turn"] == turn)
-            told = {call.result for call in made}
-            said.append(_of_policy(message, made or _unrecorded(message)))
-        elif message["role"] != "tool" or _text(message.get("content")) not in told:
-            said.append(Said(speaker=SPEAKERS.get(message["role"], "system"), text=_text(message.get("content"))))
+            turn_calls = tuple(_recorded(call) for call in calls if call["turn"] == turn)
+            results = {call.result for call in turn_calls}
+            utterances.append(_of_policy(message, turn_calls or _unrecorded(message)))
+        elif message["role"] != "tool" or _text(message.get("content")) not in results:
+            utterances.append(
+                Utterance(speaker=SPEAKERS.get(message["role"], "system"), text=_text(message.get("content")))
+            )
     rest = tuple(_recorded(call) for call in calls if call["turn"] > turn)  # of turns that a program went back from
-    return (*said, Said(speaker="policy", text="", calls=rest)) if rest else tuple(said)
+    return (*utterances, Utterance(speaker="policy", text="", calls=rest)) if rest else tuple(utterances)
 
 
-def _of_policy(message: Mapping[str, Any], calls: tuple[Call, ...]) -> Said:
+def _of_policy(message: Mapping[str, Any], calls: tuple[Call, ...]) -> Utterance:
     thinking = _text(message.get("reasoning_content"))
-    return Said(speaker="policy", text=_text(message.get("content")), thinking=thinking, calls=calls)
+    return Utterance(speaker="policy", text=_text(message.get("content")), thinking=thinking, calls=calls)
 
 
 def _recorded(call: Mapping[str, Any]) -> Call:
@@ -168,3 +170,35 @@ def _of_different_problems(order: Sequence[int], problems: Sequence[int], count:
         (others if problems[place] in seen else first).append(place)
         seen.add(problems[place])
     return (first + others)[:count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Adjacent tokens of one kind. Written ones are one turn: between two turns there is always something."""
+
+    token_ids: tuple[int, ...]
+    written: bool  # by the policy, and trained on in this sequence
+
+
+def segments(row: Mapping[str, Any]) -> tuple[tuple[Segment, ...], ...]:
+    """Return the sequences of a row with columns as in ROLLOUTS, each as its segments in order."""
+    samples = row.get("samples") or [_one_completion(row)]
+    return tuple(_cut(sample["token_ids"], sample["loss_mask"]) for sample in samples)
+
+
+def _one_completion(row: Mapping[str, Any]) -> dict[str, Any]:
+    prompt, completion = row["prompt_ids"], row["completion_ids"]
+    return {
+        "token_ids": [*prompt, *completion],
+        "loss_mask": [False] * len(prompt) + [True] * len(completion),
+    }
+
+
+def _cut(token_ids: Sequence[int], mask: Sequence[bool]) -> tuple[Segment, ...]:
+    parts: list[Segment] = []
+    start = 0
+    for end in range(1, len(mask) + 1):
+        if end == len(mask) or mask[end] != mask[start]:
+            parts.append(Segment(token_ids=tuple(token_ids[start:end]), written=mask[start]))
+            start = end
+    return tuple(parts)

@@ -23,7 +23,7 @@ class Config(ToolSection):
     environment: Texts = Field(
         [], description="Names of variables that the program is given beside PATH, HOME and the like."
     )
-    url: str | None = Field(None, description="Of a server that runs already, in the place of a command.")
+    url: str | None = Field(None, description="Address of a running server, instead of a command.")
     functions: Texts = Field([], description="Names of the tools to offer; []: all.")
     seconds: Seconds = Field(30.0, description="Seconds to start and to say what it offers.")
 

@@ -25,7 +25,9 @@ class Config(ToolSection):
     """Plain Python functions."""
 
     functions: Texts = Field([], description="Import paths, such as my_lab.tools:add.")
-    repeatable: bool = Field(False, description="The same arguments give the same result; false: results are recorded.")
+    repeatable: bool = Field(
+        False, description="true: equal arguments give equal results; false: results are recorded."
+    )
 
 
 class PythonFunctions(StatelessTool):

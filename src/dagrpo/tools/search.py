@@ -74,7 +74,7 @@ class Config(ToolSection):
 
     url: str | None = Field(
         None,
-        description="Of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: none is asked.",
+        description="Address of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: no server.",
     )
     corpus: str | None = Field(
         None, description="A parquet file with the columns title and text; null: the task's own passages."
@@ -104,9 +104,7 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
     if config.url is None:
         corpus = Path(config.corpus) if config.corpus else place.passages
         if corpus is None:
-            raise UserError(
-                "The task has no passages of its own: set rollout.tools.search.corpus or rollout.tools.search.url."
-            )
+            raise UserError("The task has no passages: set rollout.tools.search.corpus or rollout.tools.search.url.")
         yield Search(await local_search(corpus, config.topk), config.style)
         return
     limits = Limits(topk=config.topk, seconds=config.seconds, retries=config.retries, cached=config.cached)

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from dagrpo.core.escape import one_line, visible
 from dagrpo.core.types import BROKEN
-from dagrpo.rollout.segments import segments
-from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
+from dagrpo.rollout.transcript import SINGLE_TURN, Call, Transcript, Utterance, segments, transcript
 
 LONGEST = 10_000  # characters of one text
 ORDERED_BY = ("reward", "correct")
@@ -41,7 +40,7 @@ def trace_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": f"{one_line(read.task, 60)} {read.problem_index}",
         "input": visible(read.question, LONGEST),
-        "output": visible(read.said[-1].text, LONGEST) if read.said else "",
+        "output": visible(read.utterances[-1].text, LONGEST) if read.utterances else "",
         "ok": read.stop_reason not in BROKEN,
         "tags": _tags(read, row.get("step")),
         "attributes": _attributes(read),
@@ -93,23 +92,23 @@ def _spans(read: Transcript, usage: list[dict[str, int]]) -> Iterator[dict[str, 
     """Yield turns and calls in order. The messages to the policy before a turn are the input of its span."""
     heard = [{"role": "user", "content": visible(read.question, LONGEST)}]
     turn = 0
-    for said in read.said:
-        if said.speaker == "policy":
-            yield _turn(turn, said, heard, usage[turn] if turn < len(usage) else {})
-            yield from map(_call, said.calls)
+    for utterance in read.utterances:
+        if utterance.speaker == "policy":
+            yield _turn(turn, utterance, heard, usage[turn] if turn < len(usage) else {})
+            yield from map(_call, utterance.calls)
             turn += 1
-        heard = _heard(said) if said.speaker == "policy" else [*heard, *_heard(said)]
+        heard = _heard(utterance) if utterance.speaker == "policy" else [*heard, *_heard(utterance)]
 
 
-def _turn(number: int, said: Said, heard: list[dict[str, str]], usage: Mapping[str, int]) -> dict[str, Any]:
-    text = visible(said.text, LONGEST)
-    thinking = {"reasoning_content": visible(said.thinking, LONGEST)} if said.thinking else {}
+def _turn(number: int, utterance: Utterance, heard: list[dict[str, str]], usage: Mapping[str, int]) -> dict[str, Any]:
+    text = visible(utterance.text, LONGEST)
+    thinking = {"reasoning_content": visible(utterance.thinking, LONGEST)} if utterance.thinking else {}
     return {
         "name": f"turn {number + 1}",
         "kind": "turn",
         "inputs": {"messages": heard},
         "outputs": {"role": "assistant", "content": text, **thinking},
-        "attributes": {"calls": len(said.calls)},
+        "attributes": {"calls": len(utterance.calls)},
         "usage": dict(usage),
         "ok": True,
     }
@@ -127,8 +126,8 @@ def _call(call: Call) -> dict[str, Any]:
     }
 
 
-def _heard(said: Said) -> list[dict[str, str]]:
+def _heard(utterance: Utterance) -> list[dict[str, str]]:
     """Return a message as the policy's input: the results of its calls, or another speaker's text."""
-    if said.speaker == "policy":
-        return [{"role": "tool", "content": visible(call.result, LONGEST)} for call in said.calls]
-    return [{"role": said.speaker, "content": visible(said.text, LONGEST)}]
+    if utterance.speaker == "policy":
+        return [{"role": "tool", "content": visible(call.result, LONGEST)} for call in utterance.calls]
+    return [{"role": utterance.speaker, "content": visible(utterance.text, LONGEST)}]

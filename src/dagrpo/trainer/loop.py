@@ -16,7 +16,7 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.engine import may_share_memory, open_engine
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.models.pictures import processor_of
-from dagrpo.rollout.failed_programs import FailedPrograms
+from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import checks, state

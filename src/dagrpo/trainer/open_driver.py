@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.prompts import tools_of
+from dagrpo.rollout.sampling import context_tokens
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import prefetch_state
@@ -78,7 +78,7 @@ def open_rank_zero(
 def _agent(
     run: TrainingRun, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> AbstractContextManager[OpenAgent]:
-    around = Surroundings(
+    around = AgentEnv(
         folder=run.state / AGENT,
         passages=run.passages,
         max_new_tokens=run.rollout.max_new_tokens,

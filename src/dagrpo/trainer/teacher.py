@@ -22,8 +22,8 @@ from dagrpo.core.types import Example, ScoringRequest
 from dagrpo.engine import engine_of
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
-from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.sampling import context_tokens
 from dagrpo.rollout.trajectory import Problem, TokenSample
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.run import TrainingRun

@@ -23,6 +23,7 @@ from rich.table import Table
 from dagrpo.core.escape import visible
 
 SECONDS_BETWEEN_LINES = 10.0
+PIPE_WIDTH = 200  # characters
 Item = TypeVar("Item")
 
 
@@ -32,6 +33,22 @@ class VisibleConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def plain_console() -> VisibleConsole:
+    """Return a console for the output of commands: nothing in a text is markup. A pipe breaks no line."""
+    console = VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def duration(seconds: float) -> str:
+    """Format a duration, such as 45 s, 12 min or 3 h 20 min."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 _console = VisibleConsole(stderr=True, markup=False, emoji=False)  # a name with brackets or colons stays as it is

@@ -14,10 +14,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.cli.application import app
 from dagrpo.cli.compare.comparison import compare
 from dagrpo.cli.compare.differences import Difference, differences
-from dagrpo.cli.compare.page import render
-from dagrpo.cli.compare.terminal import shown
-from dagrpo.cli.compare.wording import others, scope, verdict
-from dagrpo.cli.status.terminal import console
+from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdict
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
@@ -26,6 +23,7 @@ from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.jobs import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.rollout.trajectory import GREEDY
+from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -184,9 +182,9 @@ def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: P
         Difference(group=group, name=name, values=("1", "2"))
         for group, name in (("parameters", "training.steps"), ("runtime", "runtime.training.threads"))
     )
-    screen = console()
+    screen = plain_console()
     with screen.capture() as captured:
-        screen.print(shown(replace(comparison, differences=both)))
+        screen.print(rendered(replace(comparison, differences=both)))
     _, what, runtime = re.split("What differs|Runtime settings that differ", captured.get())
     assert "training.steps" in what
     assert "threads" not in what

@@ -32,7 +32,7 @@ def test_a_project_folder_on_this_machine_is_fit_to_run(monkeypatch: pytest.Monk
     lines, code = diagnosed()
     assert {name for name, line in lines.items() if line["state"] == "missing"} == set()
     assert code == 0
-    assert lines["params.yaml"]["found"].startswith("experiment ")
+    assert lines["params.yaml"]["detail"].startswith("experiment ")
 
 
 def test_another_folder_is_told_and_so_is_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_a_mistake_in_params_is_told_in_its_sentence(tmp_path: Path, monkeypatch
     (tmp_path / "params.yaml").write_text("trainign: {}\n")
     (found,) = [each for each in software.findings() if each.name == "params.yaml"]
     assert not found.is_there
-    assert "the nearest known key is `training`" in found.found
+    assert "the nearest known key is `training`" in found.detail
 
 
 def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.Monk
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert SECRET not in shown
     lines, _ = diagnosed()
-    assert lines["HF_TOKEN"]["found"] == lines["MLFLOW_TRACKING_URI"]["found"] == "present"
+    assert lines["HF_TOKEN"]["detail"] == lines["MLFLOW_TRACKING_URI"]["detail"] == "present"
     assert lines["AWS_ACCESS_KEY_ID"]["state"] == "none"
     assert SECRET not in json.dumps(lines)
 
@@ -75,7 +75,7 @@ def test_versions_other_than_the_locks_are_named(tmp_path: Path, monkeypatch: py
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/cpu.lock").write_text("pytest==0.0.1\nnot_there==2.0  # why\ntyper==1.0 ; extra\n")
     (found,) = [each for each in software.findings() if each.name == "versions"]
-    assert found.found == "pytest 0.0.1, not_there 2.0, typer 1.0 not as in requirements/cpu.lock"
+    assert found.detail == "pytest 0.0.1, not_there 2.0, typer 1.0 not as in requirements/cpu.lock"
     assert not found.is_trouble
 
 
@@ -89,8 +89,8 @@ def test_a_gpu_is_named_with_its_memory_and_driver(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(machine, "version_of", lambda name: None)
     lines = {each.name: each for each in machine._gpus()}
-    assert lines["GPU 0"].found == "NVIDIA H200, 143,771 MiB, compute capability 9.0"
-    assert lines["driver"].found == "580.95.05 for CUDA 13.0"
+    assert lines["GPU 0"].detail == "NVIDIA H200, 143,771 MiB, compute capability 9.0"
+    assert lines["driver"].detail == "580.95.05 for CUDA 13.0"
     packages = lines["packages for a GPU"]
     assert (packages.state, packages.remedy) == ("none", "make gpu"), "a GPU that nothing here would use"
 
@@ -113,7 +113,7 @@ def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.
     found = machine._isolation(is_needed=False)
     assert found == Finding(
         name="bubblewrap",
-        found="bubblewrap cannot isolate programs here (x)",
+        detail="bubblewrap cannot isolate programs here (x)",
         is_there=False,
         is_needed=False,
         remedy="user namespaces: sysctl",
@@ -163,7 +163,7 @@ def test_the_hub_is_asked_only_when_wanted(hub: HTTPServer, monkeypatch: pytest.
     monkeypatch.chdir(ROOT)
     assert "hub" not in diagnosed()[0]
     lines, code = diagnosed("--online")
-    assert lines["hub"]["found"] == f"http://127.0.0.1:{hub.server_port} answers 200"
+    assert lines["hub"]["detail"] == f"http://127.0.0.1:{hub.server_port} answers 200"
     assert code == 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.doctor import gpus, hub, needs, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, hub, needs, programs
 from dagrpo.cli.doctor.finding import apt
 
 ROOT = Path(__file__).parents[3]
@@ -86,7 +86,7 @@ def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_fir
     program = tmp_path / "ldconfig"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    card = nvidia_smi.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
+    card = gpus.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
     for folders, is_there in (((compat, old), True), ((old, compat), False)):
         lines = "".join(f"\tlibcuda.so.1 (libc6,x86-64) => {folder}/libcuda.so.1\n" for folder in folders)
         program.write_text(f"#!/bin/sh\necho '2 libs found\n{lines}'\n")
@@ -99,7 +99,7 @@ def test_a_compatibility_library_that_is_installed_needs_only_the_path(
     compat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "INSTALLED_COMPAT", (compat, Path("/none")))
-    remedy = gpus.driver(nvidia_smi.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
+    remedy = gpus.driver(gpus.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
     assert remedy.endswith(f"keep the driver: export LD_LIBRARY_PATH={compat}:$LD_LIBRARY_PATH")
 
 
@@ -126,23 +126,23 @@ def test_a_program_that_is_missing_is_named_with_its_package(
     assert remedy in done.stderr
 
 
-T4 = nvidia_smi.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
-SMALL = nvidia_smi.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
-LARGE = nvidia_smi.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
-UNIFIED = nvidia_smi.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
+T4 = gpus.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
+SMALL = gpus.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
+LARGE = gpus.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
+UNIFIED = gpus.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
 
 
 def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
     _, card = gpus.of_cards([T4], needs_memory=True)
     assert card.is_trouble
-    assert card.found.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
+    assert card.detail.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
 
 
 def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
     _, card = gpus.of_cards([SMALL])
-    assert (card.state, "22,000 MiB are advised" in card.found) == ("none", True)
+    assert (card.state, "22,000 MiB are advised" in card.detail) == ("none", True)
     _, card = gpus.of_cards([SMALL], needs_memory=True)
-    assert (card.state, "22,000 MiB are needed" in card.found) == ("missing", True)
+    assert (card.state, "22,000 MiB are needed" in card.detail) == ("missing", True)
     done = asked("0, NVIDIA GeForce RTX 4060, 8188, 580.95.05, 8.9, GPU-1b", arguments=("--check",))
     assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in done.stderr
 
@@ -161,11 +161,11 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
     names: str, numbers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
-    assert [card.number for card in nvidia_smi.visible([T4, SMALL, LARGE])] == numbers
+    assert [card.number for card in gpus.visible([T4, SMALL, LARGE])] == numbers
     found = [each for each in gpus.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
     assert bool(found) == (names in {"", "7", "GPU-1b,0"})
     if not numbers:
-        assert found[0].found == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
+        assert found[0].detail == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
 
 
 @pytest.mark.parametrize(
@@ -174,21 +174,21 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
         ("echo '0, NVIDIA GB10, [N/A], 580.1, 12.1'", UNIFIED),
         (
             'case "$1" in *compute_cap*) exit 2;; esac; echo "0, Tesla T4, 15360, 470.82.01, GPU-0a"',
-            nvidia_smi.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
+            gpus.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
         ),
     ],
 )
 def test_what_nvidia_smi_does_not_know_hides_no_card(
-    program: str, card: nvidia_smi.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, card: gpus.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert nvidia_smi.cards() == [card]
+    assert gpus.cards() == [card]
 
 
 def test_what_is_not_known_of_a_card_is_no_failure() -> None:
-    unknown = nvidia_smi.Card("0", "NVIDIA GB10", None, "[N/A]", None)
+    unknown = gpus.Card("0", "NVIDIA GB10", None, "[N/A]", None)
     assert [each.state for each in gpus.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 
@@ -211,13 +211,13 @@ def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
     header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
     header.parent.mkdir(parents=True)
     header.touch()
-    assert programs.headers(is_needed=True).found == str(header)
+    assert programs.headers(is_needed=True).detail == str(header)
 
 
 def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", type("Version", (tuple,), {"major": 3, "minor": 10})((3, 10, 12)))
     found = programs.python()
-    assert found.found == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
+    assert found.detail == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
     assert "`make gpu` gets Python 3.12 by uv" in found.remedy
     assert not programs.suits()
 
@@ -226,7 +226,7 @@ def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyP
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
     assert (needs.shared_memory().state, needs.disk(tmp_path).state) == ("missing", "missing")
-    assert "0.06 GiB free" in needs.shared_memory().found
+    assert "0.06 GiB free" in needs.shared_memory().detail
     assert "--shm-size 16g" in needs.shared_memory().remedy
 
 
@@ -238,7 +238,7 @@ def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, mo
 
 def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
-    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().found
+    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().detail
     (tmp_path / "gsm8k").mkdir()
     for name in ("train.jsonl", "test.parquet"):
         (tmp_path / "gsm8k" / name).touch()
@@ -264,7 +264,7 @@ def test_a_hub_that_does_not_answer_is_told_without_its_password(
     monkeypatch.delenv("DAGRPO_DATA", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert hub.data().state == "missing"
-    assert "secret" not in hub.data().found
+    assert "secret" not in hub.data().detail
 
 
 def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_passes_on() -> None:
@@ -277,7 +277,7 @@ def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_pa
 
 def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
     found = needs.repository(tmp_path)
-    assert (found.state, found.found.startswith("fatal: not a git repository")) == ("missing", True)
+    assert (found.state, found.detail.startswith("fatal: not a git repository")) == ("missing", True)
     assert found.remedy == f"git -C {tmp_path} init && git -C {tmp_path} add -A"
     assert needs.repository(ROOT).state == "ok"
 
@@ -287,7 +287,7 @@ def test_a_checkout_of_another_user_is_told_with_git_s_own_remedy(monkeypatch: p
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
     found = needs.repository(ROOT)
-    assert (found.state, "dubious ownership" in found.found) == ("missing", True)
+    assert (found.state, "dubious ownership" in found.detail) == ("missing", True)
     assert found.remedy == f"git config --global --add safe.directory {ROOT}"
 
 

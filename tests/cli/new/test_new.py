@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.new.kinds import PLACES, Kind
+from dagrpo.cli.new.command import PLACES, Kind
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.identity import ROOT
 
@@ -88,14 +88,12 @@ def test_what_is_there_is_never_written_over(tmp_path: Path, monkeypatch: pytest
     module = tmp_path / "lab/my_lab/mine.py"
     module.write_text("mine")
     done = run("verifier", "mine", "--package", "lab/my_lab")
-    assert "lab/my_lab/mine.py is there already" in str(done.exception)
+    assert "lab/my_lab/mine.py already exists" in str(done.exception)
     assert module.read_text() == "mine"
 
 
 def test_places_are_those_of_the_registries() -> None:
-    from dagrpo.cli.new.written import KNOWN
+    from dagrpo.cli.new.command import registry_of
 
-    assert {kind: place.package for kind, place in PLACES.items()} == {
-        kind: each.package for kind, each in KNOWN.items()
-    }
+    assert all(place.package == registry_of(kind).package for kind, place in PLACES.items())
     assert all((ROOT / place.tests).is_dir() and (ROOT / place.docs).is_file() for place in PLACES.values())

@@ -132,7 +132,7 @@ def test_a_mistake_is_refused_in_a_sentence(
     (tmp_path / "presets").symlink_to(Path("presets").absolute())
     (tmp_path / "Snakefile").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dagrpo.cli.own_code.require_own_code", lambda: None)
+    monkeypatch.setattr("dagrpo.config.project.require_own_code", lambda: None)
     if arguments[0] == "--to":
         arguments = ["arithmetic_tiny", *arguments]
     failed = CliRunner().invoke(application.app, ["profile", *arguments])

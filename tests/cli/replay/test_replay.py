@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.cli import application as application
-from dagrpo.cli.replay.batch import read_step
 from dagrpo.cli.replay.command import require_recorded, steps_of
 from dagrpo.cli.replay.recomputation import StepCheck, replay
-from dagrpo.cli.replay.recorded import RecordedRun, read_run, unfinished
+from dagrpo.cli.replay.recorded_run import RecordedRun, read_run, unfinished
+from dagrpo.cli.replay.recorded_step import read_step
 from dagrpo.cli.replay.terminal import basis, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
@@ -364,6 +364,7 @@ def test_a_run_that_is_not_what_was_recorded_ends_the_command_with_a_sentence(
     assert "0 of 1 steps" in done.output
 
 
+@pytest.mark.nightly
 def test_what_two_processes_trained_is_computed_again_by_two(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,7 @@ def test_no_byte_that_a_policy_writes_controls_the_terminal(tmp_path: Path, full
     console = Console(
         file=out, force_terminal=True, color_system=None, width=80, highlight=False, markup=False, emoji=False
     )
-    console.print(terminal.attempt(chosen.shown[0], full=full, decode=decode))
+    console.print(terminal.attempt(chosen.selected[0], full=full, decode=decode))
     text = out.getvalue()
     controls = {character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Cs"}}
     assert controls <= {"\n"}

@@ -12,11 +12,11 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.status.terminal import duration
 from dagrpo.pipeline.failure_report import Failure, path_of
 from dagrpo.pipeline.locks import RUNNING
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.checksummed_json import write_sealed
+from dagrpo.utils.console import duration
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder
 from dagrpo.utils.process import Process
@@ -123,7 +123,7 @@ def test_a_folder_with_another_dagrpo_than_the_one_that_runs_is_refused(made_up:
     Path("src/dagrpo").mkdir(parents=True)
     for command in (["status"], ["status", "--why", str(made_up.provenances[0])]):
         done = CliRunner().invoke(app, command)
-        assert "This folder has a dagrpo of its own" in str(done.exception)
+        assert "This folder has its own dagrpo" in str(done.exception)
 
 
 def test_a_note_of_a_process_that_has_gone_is_no_run(made_up: Project) -> None:

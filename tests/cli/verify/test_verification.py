@@ -11,7 +11,7 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.verify.experiment import State, Verified, verify
+from dagrpo.cli.verify import State, Verified, verify
 from dagrpo.core.errors import UserError
 from dagrpo.data.pictures_beside import read_pictures_beside
 from dagrpo.utils.files import read_json, sha256_of, write_json
@@ -84,7 +84,8 @@ def test_an_input_that_was_made_again_since_breaks_the_chain(made_up: Project) -
     write_json(provenance, record | {"outputs": {str(completions): sha256_of(completions)}})
     (found,) = [each for each in verify(made_up.name) if each.state != State.WHOLE]
     assert (
-        found.said == "made again by sample, seed 0, arithmetic, base after score, seed 0, arithmetic, base has read it"
+        found.description
+        == "made again by sample, seed 0, arithmetic, base after score, seed 0, arithmetic, base has read it"
     )
 
 
@@ -108,7 +109,7 @@ def test_a_picture_that_was_replaced_beside_its_rows_is_a_change(made_up: Projec
     (tmp_path / "1.png").write_bytes(picture(colour="blue"))
     assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.CHANGED]
     changed = verify(made_up.name)[1]
-    assert (changed.path, changed.said) == (f"{tmp_path}/{name}", f"pictures of raw data, lab/words: {name}")
+    assert (changed.path, changed.description) == (f"{tmp_path}/{name}", f"pictures of raw data, lab/words: {name}")
     assert changed.bytes == len(picture(colour="blue"))
     (tmp_path / "1.png").unlink()
     assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.CHANGED]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dagrpo import engine as opening
 from dagrpo.cli.application import app
-from dagrpo.cli.warm.command import model_of
+from dagrpo.cli.warm import model_of
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError

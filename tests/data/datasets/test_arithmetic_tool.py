@@ -10,8 +10,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.arithmetic_tool import Config
-from dagrpo.data.registry import get_task
-from dagrpo.data.task import Problems
+from dagrpo.data.task import Problems, get_task
 from dagrpo.rewards.verifiers.gsm8k import extract
 from dagrpo.tools.calculator import calculate
 
@@ -85,5 +84,5 @@ def test_the_same_seed_gives_the_same_problems_and_another_one_others(problems: 
 
 def test_more_problems_than_there_are_is_an_error_that_names_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.Random.randint", lambda self, low, high: low)
-    with pytest.raises(UserError, match=r"data\.arithmetic_tool asks for more distinct problems than there are \(1\)"):
+    with pytest.raises(UserError, match=r"data\.arithmetic_tool requests more distinct problems than exist \(1\)"):
         _load()

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.registry import get_task
-from dagrpo.data.task import Problems
+from dagrpo.data.task import Problems, get_task
 
 
 def _load(folder: Path, rates: list[float | None]) -> Problems:

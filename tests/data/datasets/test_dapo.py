@@ -6,8 +6,8 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.dapo import CLOSING, OPENING, to_problem
-from dagrpo.data.registry import get_task
 from dagrpo.data.row import Row
+from dagrpo.data.task import get_task
 
 
 def _row(prompt: str, ground_truth: object = "34") -> Row:

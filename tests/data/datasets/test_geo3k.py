@@ -9,7 +9,7 @@ from PIL import Image
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.geo3k import INSTRUCTION, WITH_TOOL
 from dagrpo.data.images import rgb_file
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 
 LINES = '{{"problem": "{}", "answer": "15", "image": "train/0.png"}}\n'
 

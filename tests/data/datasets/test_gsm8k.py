@@ -6,8 +6,8 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
-from dagrpo.data.registry import get_task
 from dagrpo.data.row import Row
+from dagrpo.data.task import get_task
 from dagrpo.rewards.verifiers.gsm8k import equal, extract
 
 FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")

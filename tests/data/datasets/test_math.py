@@ -7,8 +7,8 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.math import INSTRUCTION, math_problem
-from dagrpo.data.registry import get_task
 from dagrpo.data.row import Row
+from dagrpo.data.task import get_task
 
 
 def _row(solution: str) -> Row:

@@ -8,8 +8,7 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.reading import COPIES_BATCH_ROWS
-from dagrpo.data.registry import get_task
-from dagrpo.data.task import Problems
+from dagrpo.data.task import Problems, get_task
 
 
 def _load(folder: Path, params: Data, **columns: list[str]) -> Problems:

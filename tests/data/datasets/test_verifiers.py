@@ -10,8 +10,7 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.data import verifiers_package
 from dagrpo.data.config import Data
-from dagrpo.data.registry import get_task
-from dagrpo.data.task import Problems
+from dagrpo.data.task import Problems, get_task
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
 

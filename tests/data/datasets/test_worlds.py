@@ -8,9 +8,8 @@ import pytest
 
 from dagrpo.core.types import Example
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.worlds import Config, load
+from dagrpo.data.datasets.worlds import Config, load, names
 from dagrpo.data.task import Problems
-from dagrpo.data.world import names
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tools.search import written

@@ -54,7 +54,7 @@ def sieve(train: Sequence[str | tuple[str, str]], test: Sequence[str | tuple[str
 
 def left(sieve: Sieve, split: str = "train") -> list[int]:
     """The indices of the problems that are left."""
-    return [problem.index for problem in sieve.kept[split]]
+    return [problem.index for problem in sieve.splits[split]]
 
 
 def gone(sieve: Sieve) -> list[tuple[str, int, str, str]]:

@@ -3,7 +3,7 @@
 import pytest
 from tests.data.filters.problems import example, examples, gone, left, sieve
 
-from dagrpo.data.filters.answers import drop_conflicting, drop_unreadable
+from dagrpo.data.filters.questions import drop_conflicting, drop_unreadable
 from dagrpo.data.filters.sieve import Sieve
 
 

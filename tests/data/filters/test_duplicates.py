@@ -2,7 +2,7 @@
 
 from tests.data.filters.problems import example, examples, gone, left, sieve
 
-from dagrpo.data.filters.duplicates import drop_repeated
+from dagrpo.data.filters.questions import drop_repeated
 from dagrpo.data.filters.sieve import Sieve
 
 

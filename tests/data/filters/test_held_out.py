@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.filters.problems import examples, left, sieve
 
-from dagrpo.data.filters.held_out import hold_out
+from dagrpo.data.filters.questions import hold_out
 from dagrpo.data.filters.sieve import Sieve
 
 QUESTIONS = [f"what is {number}" for number in range(40)]
@@ -17,7 +17,7 @@ QUESTIONS = [f"what is {number}" for number in range(40)]
 def _held_out(questions: list[str], count: int) -> set[str]:
     found = Sieve({"train": examples(questions)})
     hold_out(found, count)
-    return {problem.question for problem in found.kept["test"]}
+    return {problem.question for problem in found.splits["test"]}
 
 
 def test_the_questions_with_the_smallest_hash_are_held_out_in_their_order() -> None:
@@ -26,7 +26,7 @@ def test_the_questions_with_the_smallest_hash_are_held_out_in_their_order() -> N
     by_hash = sorted(range(40), key=lambda number: hashlib.sha256(f"what is {number}".encode()).hexdigest())
     assert left(found, "test") == sorted(by_hash[:5])
     assert left(found) == sorted(by_hash[5:])
-    assert {problem.split for problem in found.kept["test"]} == {"test"}
+    assert {problem.split for problem in found.splits["test"]} == {"test"}
     assert found.dropped == []
 
 

@@ -25,8 +25,8 @@ def test_problems_get_the_pass_rate_of_their_question(tmp_path: Path) -> None:
     path = _file(tmp_path / "difficulty.parquet", [("a", 0.25), ("c", None), ("elsewhere", 1.0), ("t", 0.5)])
     found = sieve(["a", "b", "c"], ["t"])
     joined = add_pass_rates(found, path, must_match=True)
-    assert [problem.pass_rate for problem in found.kept["train"]] == [0.25, None, None]
-    assert [problem.pass_rate for problem in found.kept["test"]] == [0.5]
+    assert [problem.pass_rate for problem in found.splits["train"]] == [0.25, None, None]
+    assert [problem.pass_rate for problem in found.splits["test"]] == [0.5]
     assert (joined.known, joined.ambiguous, joined.sha256) == ({"train": 1, "test": 1}, 0, sha256_of(path))
 
 
@@ -34,7 +34,7 @@ def test_a_question_rated_twice_is_ambiguous_and_keeps_what_it_had(tmp_path: Pat
     path = _file(tmp_path / "difficulty.parquet", [("Find x.", 0.0), ("Find x.", 1.0), ("b", 0.5)])
     found = Sieve({"train": [example("Find x.", pass_rate=0.75), example("b", index=1)]})
     joined = add_pass_rates(found, path, must_match=True)
-    assert [problem.pass_rate for problem in found.kept["train"]] == [0.75, 0.5]
+    assert [problem.pass_rate for problem in found.splits["train"]] == [0.75, 0.5]
     assert joined.ambiguous == 1
 
 

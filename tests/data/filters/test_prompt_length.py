@@ -20,8 +20,8 @@ from dagrpo.rollout.prompts import Prompts
 def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:
     found = sieve(["a", "abc"], ["abcdefg"])
     count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    assert [problem.prompt_tokens for problem in found.kept["train"]] == [4, 6]  # <|user|> <|end|> <|assistant|>
-    assert [problem.prompt_tokens for problem in found.kept["test"]] == [10]
+    assert [problem.prompt_tokens for problem in found.splits["train"]] == [4, 6]  # <|user|> <|end|> <|assistant|>
+    assert [problem.prompt_tokens for problem in found.splits["test"]] == [10]
 
 
 def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_without_a_limit_none_is_too_long(tmp_path: Path) -> None:
 def test_lengths_are_nearest_rank_percentiles(tmp_path: Path) -> None:
     found = sieve(["x" * number for number in range(1, 21)])
     count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    described = prompt_tokens(found.kept, tools_shown=None, images_counted=False)
+    described = prompt_tokens(found.splits, tools_shown=None, images_counted=False)
     assert described.splits == {"train": Lengths(min=4, median=13, percent_95=22, max=23), "test": None}
     assert not described.images_counted
 
@@ -78,7 +78,7 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_picture_counts_as_the_tokens_that_it_takes(vision: Path) -> None:
     found = _pictured("<image>ab<image>", picture(28 * 3, 28 * 2), picture(28 * 5, 28))
     count_prompt_tokens(found, vision)
-    (only,) = found.kept["train"]
+    (only,) = found.splits["train"]
     assert only.prompt_tokens == len(["<|user|>", "a", "b", "<|end|>", "<|assistant|>"]) + (2 + 6) + (2 + 5)
     prompts = Prompts(load_tokenizer(vision), Conversation(), PictureProcessor.of(vision))
     assert len(prompts.problem(0, only).token_ids) == only.prompt_tokens, "what the trainer and the engine see"
@@ -87,7 +87,7 @@ def test_a_picture_counts_as_the_tokens_that_it_takes(vision: Path) -> None:
 def test_for_a_model_of_text_a_picture_is_the_text_of_its_place(tmp_path: Path) -> None:
     found = _pictured("<image>", picture())
     count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    assert found.kept["train"][0].prompt_tokens == len("<image>") + 3
+    assert found.splits["train"][0].prompt_tokens == len("<image>") + 3
 
 
 def test_a_problem_whose_pictures_are_not_as_many_as_its_places_is_named(vision: Path) -> None:

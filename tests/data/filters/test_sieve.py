@@ -22,8 +22,8 @@ def test_a_reason_that_nobody_had_shows_as_zero_and_counts_add_up() -> None:
 
 
 def test_train_and_test_are_always_there_and_other_splits_are_kept() -> None:
-    assert list(Sieve({}).kept) == ["train", "test"]
-    assert list(Sieve({"validation": [], "test": []}).kept) == ["train", "test", "validation"]
+    assert list(Sieve({}).splits) == ["train", "test"]
+    assert list(Sieve({"validation": [], "test": []}).splits) == ["train", "test", "validation"]
 
 
 def test_the_table_of_the_dropped_has_the_schema_also_when_it_is_empty() -> None:

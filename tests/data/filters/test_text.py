@@ -12,7 +12,7 @@ from tests.data.filters.problems import example
 
 from dagrpo.data.config import Data
 from dagrpo.data.filters.text import exact_identity, identity, normalised, runs, words
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ for tensor in (torch.randn(3), torch.randn(70, 257), torch.randn(9001).bfloat16(
 """
 
 
+@pytest.mark.nightly
 def test_on_a_gpu_a_digest_is_that_of_sglangs_own_kernel() -> None:
     pytest.importorskip("sglang")
     environment = os.environ | {"TRITON_INTERPRET": "1"}

@@ -7,11 +7,10 @@ from tests.pipeline.plan.conftest import params_with, qwen3
 
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
-from dagrpo.pipeline.plan.memory import Models, stages
+from dagrpo.pipeline.plan.memory import Models, cache_bytes, server_memory, stages
 from dagrpo.pipeline.plan.models import policy_shape
 from dagrpo.pipeline.plan.seconds import sampling_seconds
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
-from dagrpo.pipeline.plan.server import cache_bytes, server_memory
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.speed import Speed
 from dagrpo.pipeline.plan.training import of_train

@@ -13,9 +13,7 @@ from tests.pipeline.plan.conftest import REVISION, params_with, qwen3
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.plan.outcome import Plan, plan_of
-from dagrpo.cli.plan.terminal import shown
-from dagrpo.cli.status.terminal import console
+from dagrpo.cli.plan import rendered
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
@@ -26,10 +24,12 @@ from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.memory import Models
+from dagrpo.pipeline.plan.outcome import Plan, plan_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
 from dagrpo.pipeline.plan.seconds import seconds_of_stages
 from dagrpo.pipeline.plan.speed import Speed, speed_of
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.gpu_specs import gpu_named
 from dagrpo.utils.run_info import Account, write_account
@@ -368,9 +368,9 @@ def test_an_engine_that_is_to_leave_a_gpu_is_refused_where_there_is_none(project
 
 
 def _printed(made: Plan) -> str:
-    screen = console()
+    screen = plain_console()
     with screen.capture() as captured:
-        screen.print(shown(made))
+        screen.print(rendered(made))
     return captured.get()
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.plan.outcome import plan_of
 from dagrpo.config.presets import composed
 from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import policy_shape
+from dagrpo.pipeline.plan.outcome import plan_of
 from dagrpo.pipeline.plan.published import CONFIGS
 from dagrpo.utils.yaml_text import read_yaml
 

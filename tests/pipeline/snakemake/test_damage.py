@@ -55,7 +55,7 @@ def _refused(folder: Path, *command: str) -> str:
 
 def _command_in(said: str) -> list[str]:
     """The command of the panel."""
-    found = re.search(r"this goes on: (.+?) ─", said)
+    found = re.search(r"resume with: (.+?) ─", said)
     assert found is not None, said
     return shlex.split(found[1])
 
@@ -73,6 +73,7 @@ def test_two_rows_cut_from_a_parquet_are_found_and_the_same_command_mends_them(f
     _is_up_to_date(folder)
 
 
+@pytest.mark.nightly
 def test_a_flipped_byte_in_a_checkpoint_is_mended_by_the_same_command_of_dvc(folder: Path) -> None:
     command = ("dvc", "repro", f"prepare@{NAME}-arithmetic")
     whole, params = (folder / TOKENIZER).read_bytes(), folder / "params.yaml"

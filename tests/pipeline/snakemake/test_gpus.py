@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.snakemake import clones
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 
 
 def test_two_seeds_on_one_gpu_are_trained_one_after_the_other(

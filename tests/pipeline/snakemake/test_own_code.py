@@ -47,7 +47,7 @@ def test_the_command_line_of_another_folder_writes_no_parameters_here(tmp_path: 
     for command in (("use", "arithmetic_tiny"), ("generate",)):
         done = _run(tmp_path, sys.executable, "-m", "dagrpo", *command, PYTHONPATH=str(ROOT / "src"))
         assert done.returncode == 1
-        assert f"This folder has a dagrpo of its own, and the one that runs is {ROOT / 'src/dagrpo'}" in done.stderr
+        assert f"This folder has its own dagrpo, but the one that runs is {ROOT / 'src/dagrpo'}" in done.stderr
     assert not (tmp_path / "params.yaml").exists()
 
 

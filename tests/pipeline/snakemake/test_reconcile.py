@@ -40,12 +40,14 @@ def test_without_snakemakes_records_what_is_there_is_believed_and_a_change_is_st
     assert "Nothing to be done" in _plan(prepared)
 
 
+@pytest.mark.nightly
 def test_files_in_any_order_of_time_are_believed(prepared: Path) -> None:
     shutil.rmtree(prepared / ".snakemake")
     (prepared / "models/tiny/tiny_qwen2/manifest.json").touch()
     assert "Nothing to be done" in _plan(prepared)
 
 
+@pytest.mark.nightly
 def test_what_other_parameters_have_made_is_made_again(prepared: Path) -> None:
     shutil.rmtree(prepared / ".snakemake")
     _set(prepared, "test: 12", "test: 14")
@@ -106,6 +108,7 @@ def _refused(folder: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_a_path_of_another_experiment_or_of_a_try_is_not_made_with_these_parameters(prepared: Path) -> None:
     report = "results/other/report/report.html"
     assert f"{report} belongs to the experiment other, and this run is of tiny" in _refused(prepared, report)

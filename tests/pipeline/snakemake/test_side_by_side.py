@@ -13,7 +13,7 @@ from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 GSPO = {"name": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}
 DIFFERENCES: dict[str, dict[str, Any]] = {
     "tiny": {},

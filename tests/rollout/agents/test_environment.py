@@ -86,7 +86,7 @@ def untold_attempt(folder: Path, *, fresh: bool = False, **example_changes: Any)
 
 def test_a_template_that_leaves_its_tools_out_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"^The environment offers the tool guess, .* would never know: choose a model, .*"
+        UserError, match=r"^The environment offers the tool guess, .* would never learn of it: choose a model, .*"
     ):
         untold_attempt(tmp_path)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rollout.gateway.errors import Refused
-from dagrpo.rollout.gateway.requests import ChatRequest, read_request
+from dagrpo.rollout.gateway.requests import ChatRequest, Refused, read_request
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

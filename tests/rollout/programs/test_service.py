@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.rollout.programs.report import ProgramFailure
+from dagrpo.rollout.programs.attempt import ProgramFailure
 from dagrpo.rollout.programs.service import Service
 
 # Answers all but the first request that any of its processes gets; that one it dies of, and leaves its stderr open.

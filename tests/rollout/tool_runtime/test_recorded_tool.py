@@ -12,8 +12,7 @@ import pytest
 from tests.tools.calls import context
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool
-from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool, TimedTool
 from dagrpo.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
 from dagrpo.utils.checksummed_json import sealed
 

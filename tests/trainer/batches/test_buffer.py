@@ -21,7 +21,7 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import Agent
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts, prompt_indices
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages

@@ -20,7 +20,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
 from dagrpo.trainer.batches.buffer import Buffer
 from dagrpo.trainer.batches.full_batch import FullBatch

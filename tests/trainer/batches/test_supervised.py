@@ -17,7 +17,7 @@ from dagrpo.chat.renderers.template import Config
 from dagrpo.chat.rendering import render
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, Example
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.session import Session, SessionLimits
@@ -33,7 +33,7 @@ TOOLS = tuple(function.schema for function in functions_of(["calculator"], {})["
 CALLING = replace(
     runs.example(2),
     tools=("calculator",),
-    demonstration=(called("calculator", {"expression": "1+2"}), result("3"), said("#### 3")),
+    demonstration=(call_message("calculator", {"expression": "1+2"}), result_message("3"), answer_message("#### 3")),
 )
 
 
@@ -120,9 +120,11 @@ def test_the_tokens_are_those_of_a_rollout_in_which_the_policy_says_so(
     calls: Sequence[tuple[str, str]], answer: str
 ) -> None:
     turns = [
-        each for text, found in calls for each in (called("calculator", {"expression": text}), result(found or "-"))
+        each
+        for text, found in calls
+        for each in (call_message("calculator", {"expression": text}), result_message(found or "-"))
     ]
-    example = replace(CALLING, demonstration=(*turns, said(answer)))
+    example = replace(CALLING, demonstration=(*turns, answer_message(answer)))
     assert _sequence(example) == _rollout(example)
 
 
@@ -146,10 +148,10 @@ def test_a_row_with_nothing_to_learn_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("call", "reason"),
-    [(called("abacus", {"expression": "1"}), "abacus"), (called("calculator", {"sum": "1"}), "expression")],
+    [(call_message("abacus", {"expression": "1"}), "abacus"), (call_message("calculator", {"sum": "1"}), "expression")],
 )
 def test_a_call_that_the_task_does_not_offer_is_not_taught(call: Message, reason: str) -> None:
-    example = replace(CALLING, demonstration=(call, result("1"), said("1")))
+    example = replace(CALLING, demonstration=(call, result_message("1"), answer_message("1")))
     with pytest.raises(UserError, match=rf"the row demonstrates a call that rollout\.chat does not read.*{reason}"):
         _sequence(example)
 
@@ -182,7 +184,7 @@ def test_a_format_that_cannot_spell_is_refused_in_a_sentence() -> None:
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_in_a_sentence() -> None:
-    dialogue = (said("4"), {"role": "user", "content": "Sure?"}, said("3"))
+    dialogue = (answer_message("4"), {"role": "user", "content": "Sure?"}, answer_message("3"))
     with pytest.raises(UserError, match="the row has a demonstration of several turns, and the model's chat template"):
         _sequence(replace(CALLING, demonstration=dialogue), OfOneTurn())
 

@@ -73,6 +73,7 @@ def test_every_rank_refuses_a_layout_that_one_of_them_cannot_compute() -> None:
         prepare_layout(_qwen2(), "packed", _beside(1.0, 0.0))
 
 
+@pytest.mark.nightly
 def test_ranks_that_measure_unlike_numbers_take_as_many_forward_passes_and_agree(tmp_path: Path) -> None:
     """Two processes that share a policy. With fewer passes in one of them the other would wait for ever."""
     make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)

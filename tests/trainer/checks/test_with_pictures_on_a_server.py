@@ -31,7 +31,7 @@ from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.utils.distributed import single_process
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 State = dict[str, torch.Tensor]
 TOWER = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 14}
 

@@ -22,7 +22,7 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.cli.replay.recomputation import replay
-from dagrpo.cli.replay.recorded import unfinished
+from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget

@@ -18,7 +18,8 @@ class Config(Choice):
     """The reward minus the mean of its group, divided by one standard deviation for the whole step."""
 
     std_of: Literal["rewards", "centred"] = Field(
-        "rewards", description="Of the rewards as they are (Lite PPO), or less the means of their groups (ScaleRL)."
+        "rewards",
+        description="Values of the standard deviation: the rewards (Lite PPO), or the rewards less the means of their groups (ScaleRL).",
     )
 
 

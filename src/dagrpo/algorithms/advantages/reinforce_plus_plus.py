@@ -18,7 +18,7 @@ class Config(Choice):
     """REINFORCE++: the discounted return of each token, whitened over all tokens of the step."""
 
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(
-        1.0, description="What a token counts of the return of the policy's next token."
+        1.0, description="Discount of the return of the policy's next token."
     )
 
 

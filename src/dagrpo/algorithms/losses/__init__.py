@@ -70,7 +70,7 @@ def check_loss(params: Params) -> None:
     loss = LOSSES.get(config.name)
     if loss.needs_later_updates and params.training.mini_batches == 1:
         raise UserError(
-            f"algorithm.loss {config.name} differs from the policy gradient in what follows a step's first update, and with "
-            "training.mini_batches 1 there is none: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
+            f"algorithm.loss {config.name} differs from the policy gradient only after a step's first update, and "
+            "training.mini_batches 1 makes one update: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
         )
     loss.check(config, params)

@@ -23,8 +23,8 @@ class Config(Choice):
     anchor: Literal["old", "rollout"] = Field(
         "old",
         description=(
-            "What the ratio is to: the trainer's logprobs at the beginning of the step, or the engine's, and then "
-            "algorithm.correction is none."
+            "Denominator of the ratio: the trainer's logprobs at the beginning of the step, or the engine's, which needs "
+            "algorithm.correction none."
         ),
     )
 

@@ -18,7 +18,7 @@ class Config(Choice):
         1.0, description="How fast the gate closes where the advantage is positive."
     )
     temperature_negative_advantage: Annotated[float, Field(gt=0, le=1000)] = Field(
-        1.05, description="The same where it is not: faster, since such tokens upset the training more."
+        1.05, description="Temperature for negative advantages: higher, since such tokens destabilise the training."
     )
 
 

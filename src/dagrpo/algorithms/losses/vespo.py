@@ -20,11 +20,15 @@ class Config(Choice):
     power_positive_advantage: Power = Field(
         2.0, description="Where the advantage is not negative: how fast the weight falls below a ratio of 1."
     )
-    decay_positive_advantage: Decay = Field(3.0, description="The same above a ratio of 1.")
+    decay_positive_advantage: Decay = Field(
+        3.0, description="Where the advantage is positive: how fast it falls above a ratio of 1."
+    )
     power_negative_advantage: Power = Field(
         3.0, description="Where the advantage is negative: how fast it falls below 1."
     )
-    decay_negative_advantage: Decay = Field(2.0, description="The same above a ratio of 1.")
+    decay_negative_advantage: Decay = Field(
+        2.0, description="Where the advantage is negative: how fast it falls above a ratio of 1."
+    )
 
 
 def vespo(batch: TokenBatch, config: Config) -> TokenLoss:

@@ -1,20 +1,203 @@
-"""Several experiments compared: every later one with the first."""
+"""Comparison of experiments: each later one with the first."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from dagrpo.cli.compare.differences import Difference, as_objects, differences
-from dagrpo.cli.compare.evaluated import read_evaluated
-from dagrpo.cli.compare.scores import TaskPair, pairs
-from dagrpo.cli.compare.wording import others, scope, verdict
+import numpy as np
+
+from dagrpo.cli.compare.differences import Difference, differences
 from dagrpo.core.errors import UserError
-from dagrpo.report.inputs import Variant
+from dagrpo.core.suggest import nearest
+from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
+from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
+from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
+from dagrpo.rollout.trajectory import GREEDY
+
+RESULTS = Path("results")
+SAME_CONTRACT = ("extractor", "confidence")  # of scores.json: where they differ, scores mean different things
+
+
+class Problem(NamedTuple):
+    """A problem by its content: its index in a file may differ between two experiments."""
+
+    question: str
+    ground_truth: str
+    copy: int  # from 0, of problems with the same content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Evaluations of one policy of one experiment."""
+
+    name: str  # of the experiment
+    evaluations: Mapping[str, Mapping[int, Evaluation]]  # by task, then by seed; a task's seeds met the same problems
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.evaluations)
+
+    def seeds(self, task: str) -> list[int]:
+        return sorted(self.evaluations[task])
+
+    def problems(self, task: str) -> list[Problem]:
+        """Return the problems of a task, in the order of each metric's values."""
+        return _problems(self.evaluations[task][self.seeds(task)[0]])
+
+
+def read_evaluated(name: str, policy: Variant) -> Evaluated:
+    """Read an experiment's scores; `name` may also be its folder. Raises UserError for missing or damaged scores."""
+    folder = Path(name) if Path(name).is_dir() and Path(name).parent != Path() else RESULTS / name
+    files = sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet"))
+    if not files:
+        raise UserError(_no_scores(name, folder))
+    evaluations: dict[str, dict[int, Evaluation]] = {}
+    for path in files:
+        task, _, seed = evaluation_key(path)
+        evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
+    for task, by_seed in evaluations.items():
+        if len({tuple(_problems(each)) for each in by_seed.values()}) > 1:
+            raise UserError(f"{folder}: the seeds have met different problems of {task}: run the stage sample again.")
+    return Evaluated(name=folder.name, evaluations=evaluations)
+
+
+def _no_scores(name: str, folder: Path) -> str:
+    if folder.is_dir():
+        return f"{folder} has no scores yet: run the experiment to its stage score, then compare it."
+    names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
+    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}."
+
+
+def _problems(evaluation: Evaluation) -> list[Problem]:
+    table = evaluation.scores.select(["problem_index", "sample_index", "question", "ground_truth"])
+    rows = [row for row in table.to_pylist() if row["sample_index"] == GREEDY]
+    copies: Counter[tuple[str, str]] = Counter()
+    problems = []
+    for row in sorted(rows, key=lambda row: int(row["problem_index"])):
+        content = (row["question"], row["ground_truth"])
+        problems.append(Problem(*content, copy=copies[content]))
+        copies[content] += 1
+    return problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric on the shared problems, as shares between 0 and 1; the difference is second minus first."""
+
+    name: str  # greedy, mean_at_4, pass_at_2, maj_at_4
+    first: Estimate
+    second: Estimate
+    difference: Estimate
+
+    @property
+    def is_significant(self) -> bool:
+        """Return True if the interval of the difference excludes 0."""
+        return not self.difference.low <= 0 <= self.difference.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPair:
+    """Two experiments on one task."""
+
+    task: str
+    first: str
+    second: str
+    problems: int  # that both have met
+    left_out: int  # that only one of them has met
+    seeds: tuple[int, ...]  # that both have; empty: none, and each one's seeds are averaged
+    confidence: float
+    metrics: tuple[Metric, ...]
+
+
+def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
+    """Compare every later experiment with the first one, task by task; return also messages on what cannot be compared."""
+    first, *others = evaluated
+    task_pairs, notes = list[TaskPair](), list[str]()
+    for second in others:
+        for task in first.tasks:
+            trouble = _trouble(first, second, task)
+            if trouble is None:
+                task_pairs.append(_pair(first, second, task))
+            else:
+                notes.append(trouble)
+        notes += [f"{first.name} has no scores of {task}." for task in second.tasks if task not in first.tasks]
+    return task_pairs, list(dict.fromkeys(notes))
+
+
+def _trouble(first: Evaluated, second: Evaluated, task: str) -> str | None:
+    if task not in second.tasks:
+        return f"{second.name} has no scores of {task}."
+    if not set(first.problems(task)) & set(second.problems(task)):
+        return f"{first.name} and {second.name} share no problem of {task}."
+    one, other = (each.evaluations[task][each.seeds(task)[0]].summary for each in (first, second))
+    differing = [name for name in SAME_CONTRACT if one[name] != other[name]]
+    if differing:
+        return (
+            f"{first.name} and {second.name} have scored {task} with another {' and '.join(differing)}: give both the same "
+            "evaluation.scoring, and run the stage score."
+        )
+    return None
+
+
+def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
+    summary = first.evaluations[task][first.seeds(task)[0]].summary
+    resampling = Resampling(confidence=summary["confidence"], **summary["bootstrap"])
+    seeds = tuple(seed for seed in first.seeds(task) if seed in second.seeds(task))
+    theirs = set(second.problems(task))
+    shared = [problem for problem in first.problems(task) if problem in theirs]
+    return TaskPair(
+        task=task,
+        first=first.name,
+        second=second.name,
+        problems=len(shared),
+        left_out=len(first.problems(task)) + len(theirs) - 2 * len(shared),
+        seeds=seeds,
+        confidence=resampling.confidence,
+        metrics=tuple(_metrics(first, second, task, seeds, shared, resampling)),
+    )
+
+
+def _metrics(
+    first: Evaluated,
+    second: Evaluated,
+    task: str,
+    seeds: Sequence[int],
+    shared: Sequence[Problem],
+    resampling: Resampling,
+) -> Iterator[Metric]:
+    ones, others = (_values(each, task, seeds, shared) for each in (first, second))
+    for name in ones:
+        if name in others and name != "pass_at_1":  # that is mean@k
+            yield Metric(
+                name=name,
+                first=_estimate(name, ones[name], seeds, resampling),
+                second=_estimate(name, others[name], seeds, resampling),
+                difference=paired_difference(ones[name], others[name], resampling),
+            )
+
+
+def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:
+    """Return the estimate as in the report: Wilson's interval for the greedy accuracies of one seed, else the bootstrap."""
+    if name in PROPORTIONS and len(seeds) == 1:
+        return wilson(int(values.sum()), values.size, resampling.confidence)
+    return bootstrap(values, resampling)
+
+
+def _values(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Sequence[Problem]) -> dict[str, Floats]:
+    """Return each metric on the shared problems, [seeds, problems]; without shared seeds the mean over all, [1, problems]."""
+    place = {problem: number for number, problem in enumerate(evaluated.problems(task))}
+    columns = [place[problem] for problem in shared]
+    by_seed = evaluated.evaluations[task]
+    values = [values_per_problem(by_seed[seed].outcomes) for seed in seeds or evaluated.seeds(task)]
+    stacked = {name: np.stack([each[name][columns] for each in values]) for name in values[0]}
+    return stacked if seeds else {name: matrix.mean(axis=0, keepdims=True) for name, matrix in stacked.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of a comparison: scores, differences and a verdict."""
+    """Result of a comparison: scores and differences."""
 
     names: tuple[str, ...]
     policy: Variant  # whose scores these are
@@ -22,28 +205,14 @@ class Comparison:
     notes: tuple[str, ...]  # sentences on what cannot be compared
     differences: tuple[Difference, ...]
 
-    def as_object(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
-        return {
-            "experiments": list(self.names),
-            "policy": self.policy,
-            "pairs": [asdict(pair) | _sentences(pair) for pair in self.pairs],
-            "notes": list(self.notes),
-            "differences": as_objects(self.differences, self.names),
-        }
 
-
-def _sentences(pair: TaskPair) -> dict[str, str]:
-    return {"verdict": verdict(pair), "others": others(pair), "scope": scope(pair)}
-
-
-def compare(given: Sequence[str], policy: Variant = "trained") -> Comparison:
-    """Compare experiments, by name or by folder. UserError: one has no scores, or there is nothing to compare."""
-    evaluated = [read_evaluated(name, policy) for name in given]
+def compare(experiments: Sequence[str], policy: Variant = "trained") -> Comparison:
+    """Compare experiments, by name or by folder. Raises UserError if one has no scores, or there is nothing to compare."""
+    evaluated = [read_evaluated(name, policy) for name in experiments]
     names = tuple(each.name for each in evaluated)
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("Name two experiments or more, each once: `dagrpo compare A B`.")
-    made, notes = pairs(evaluated)
+    task_pairs, notes = pairs(evaluated)
     return Comparison(
-        names=names, policy=policy, pairs=tuple(made), notes=tuple(notes), differences=tuple(differences(names))
+        names=names, policy=policy, pairs=tuple(task_pairs), notes=tuple(notes), differences=tuple(differences(names))
     )

@@ -22,7 +22,7 @@ Facts = dict[tuple[str, str], str]  # (group, name) -> text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not the same in all experiments."""
+    """A key whose value differs between the experiments."""
 
     group: str  # one of GROUPS
     name: str  # a dotted key, a file, a stage, a package
@@ -30,30 +30,30 @@ class Difference:
 
 
 def differences(names: Sequence[str]) -> list[Difference]:
-    """Everything on record that is not the same in all of them, by group. UserError: a record is damaged."""
-    made = [all_made(name) for name in names]
-    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in made]
-    facts = _with_files(facts, made)
+    """Return every recorded value that differs between the experiments, by group. Raises UserError for a damaged record."""
+    records = [all_made(name) for name in names]
+    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in records]
+    facts = _with_files(facts, records)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
-    found = [
+    rows = [
         Difference(group=group, name=name, values=tuple(each.get((group, name), ABSENT) for each in facts))
         for group, name in keys
     ]
-    return [each for each in found if len(set(each.values)) > 1]
+    return [each for each in rows if len(set(each.values)) > 1]
 
 
-def _parameters(made: Sequence[Made]) -> Facts:
-    """Return each key that a stage has read. Several values: the experiment is not of one piece."""
-    return {("parameters", key): text for key, text in _texts(each.params for each in made).items()}
+def _parameters(records: Sequence[Made]) -> Facts:
+    """Return each key that a stage has read. Several values: the experiment's stages ran with different ones."""
+    return {("parameters", key): text for key, text in _texts(each.params for each in records).items()}
 
 
-def _runtime(made: Sequence[Made]) -> Facts:
-    """Return each key as it was when stages ran, whether they have read it or not. Several values: it was changed between them."""
-    return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in made).items()}
+def _runtime(records: Sequence[Made]) -> Facts:
+    """Return each key of runtime at the time when stages ran. Several values: it was changed between them."""
+    return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in records).items()}
 
 
 def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return all values that each dotted key has in them."""
+    """Return all values of each dotted key."""
     values: dict[str, set[str]] = {}
     for section in sections:
         for key, value in flat(section).items():
@@ -61,54 +61,47 @@ def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {key: ", ".join(sorted(texts)) for key, texts in values.items()}
 
 
-def _data(made: Sequence[Made]) -> Facts:
+def _data(records: Sequence[Made]) -> Facts:
     """Return the digest of each prepared file, by its task and name."""
     return {
         ("data", in_any_experiment(path, each.experiment).removeprefix("data/*/")): digest[:DIGITS]
-        for each in made
+        for each in records
         if each.stage == "prepare"
         for path, digest in each.outputs.items()
     }
 
 
-def _environment(made: Sequence[Made]) -> Facts:
+def _environment(records: Sequence[Made]) -> Facts:
     values: dict[str, set[str]] = {}
-    for each in made:
+    for each in records:
         for name, version in each.environment.items():
             if name != "device" or each.stage == "train":  # other stages use the CPU anyway
                 values.setdefault(name, set()).add(str(version))
-    return {("environment", name): ", ".join(sorted(found)) for name, found in values.items()}
+    return {("environment", name): ", ".join(sorted(versions)) for name, versions in values.items()}
 
 
-def _code(made: Sequence[Made]) -> Facts:
+def _code(records: Sequence[Made]) -> Facts:
     values: dict[str, set[str]] = {}
-    for each in made:
+    for each in records:
         values.setdefault(each.stage, set()).add(each.code[:DIGITS])
     return {("code", f"stage {stage}"): ", ".join(sorted(digests)) for stage, digests in values.items()}
 
 
-def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[Facts]:
-    """Replace a stage whose code differs by its files, if each one's digest is recorded."""
+def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[Made]]) -> list[Facts]:
+    """Replace a stage whose code differs by the files that differ, if the digest of each is recorded."""
     result = [dict(each) for each in facts]
     stages = {name for each in facts for group, name in each if group == "code"}
     for stage in stages:
         if len({each.get(("code", stage)) for each in facts}) == 1:
             continue
-        files = [_files_of(each, stage.removeprefix("stage ")) for each in made]
-        if all(found is not None for found in files):
-            for own, found in zip(result, files, strict=True):
+        files = [_files_of(each, stage.removeprefix("stage ")) for each in records]
+        if all(digests is not None for digests in files):
+            for own, digests in zip(result, files, strict=True):
                 del own["code", stage]
-                own.update({("code", file): digest[:DIGITS] for file, digest in (found or {}).items()})
+                own.update({("code", file): digest[:DIGITS] for file, digest in (digests or {}).items()})
     return result
 
 
-def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
-    each = next((each for each in made if each.stage == stage), None)
+def _files_of(records: Sequence[Made], stage: str) -> Mapping[str, str] | None:
+    each = next((each for each in records if each.stage == stage), None)
     return None if each is None else code_recorded(each.provenance, each.code, each.inputs)
-
-
-def as_objects(found: Sequence[Difference], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the differences for JSON, each value under its experiment."""
-    return [
-        {"group": each.group, "name": each.name, "values": dict(zip(names, each.values, strict=True))} for each in found
-    ]

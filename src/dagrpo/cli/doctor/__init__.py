@@ -1,4 +1,4 @@
-"""`dagrpo doctor`: checks this machine and suggests fixes.
+"""`dagrpo doctor`: check this machine and suggest fixes.
 
-Changes nothing.
+It changes nothing.
 """

@@ -1,4 +1,4 @@
-"""The command `dagrpo doctor`."""
+"""Command `dagrpo doctor`."""
 
 import json
 from collections.abc import Sequence
@@ -12,30 +12,29 @@ if TYPE_CHECKING:
 
     from dagrpo.cli.doctor.finding import Finding
 
-EPILOG = "Examples: `dagrpo doctor`; `dagrpo doctor --online` asks the hub, too"
 STYLES = {"ok": "green", "missing": "bold red", "none": "yellow"}
 LONGEST = 200
 
 
 def doctor(
-    online: Annotated[bool, typer.Option("--online", help="also ask whether the hub answers")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per line")] = False,
+    online: Annotated[bool, typer.Option("--online", help="also check that the hub answers")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: a list with an object per line")] = False,
 ) -> None:
     """Check this machine and suggest fixes; exit code 1 if something that runs need is missing."""
-    from dagrpo.cli.doctor import accounts, machine, software
-    from dagrpo.cli.status.terminal import console
+    from dagrpo.cli.doctor import machine, software
+    from dagrpo.utils.console import plain_console
 
     on_machine = machine.findings(needs_isolation=software.needs_isolation())
-    found = [*software.findings(), *on_machine, *accounts.findings(online=online)]
+    findings = [*software.findings(), *on_machine, *software.credentials(online=online)]
     if as_json:
-        typer.echo(json.dumps([asdict(each) | {"state": each.state} for each in found], indent=2))
+        typer.echo(json.dumps([asdict(each) | {"state": each.state} for each in findings], indent=2))
     else:
-        console().print(_table(found), soft_wrap=False)
-    if any(each.is_trouble for each in found):
+        plain_console().print(_table(findings), soft_wrap=False)
+    if any(each.is_trouble for each in findings):
         raise typer.Exit(1)
 
 
-def _table(found: Sequence["Finding"]) -> "Table":
+def _table(findings: Sequence["Finding"]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -45,14 +44,9 @@ def _table(found: Sequence["Finding"]) -> "Table":
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in found:
-        told = Text(one_line(each.found, LONGEST))
+    for each in findings:
+        text = Text(one_line(each.detail, LONGEST))
         if not each.is_there:
-            told.append(f"\n{each.remedy}", style="dim")
-        table.add_row(Text(each.state, STYLES[each.state]), each.name, told)
+            text.append(f"\n{each.remedy}", style="dim")
+        table.add_row(Text(each.state, STYLES[each.state]), each.name, text)
     return table
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(doctor)

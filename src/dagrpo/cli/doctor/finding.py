@@ -1,4 +1,4 @@
-"""A line of the diagnosis, and shared helpers."""
+"""A line of `dagrpo doctor`, and shared helpers."""
 
 import os
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ GIBIBYTE = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the diagnosis. Never holds a secret: of a credential only its presence."""
+    """One line of the report. Never holds a secret: of a credential only its presence."""
 
     name: str  # "GPU"
-    found: str  # as text; for a missing item, the fault
+    detail: str  # as text; for a missing item, the fault
     is_there: bool = True
     is_needed: bool = True  # without it, runs fail; else they do without
     remedy: str = ""  # a command, or what to do, where it is missing
@@ -22,7 +22,7 @@ class Finding:
 
     @property
     def state(self) -> str:
-        """Return "ok"; "missing": a run needs it; "none": a run does without."""
+        """The state: "ok", "missing" if a run needs the item, "none" if a run works without it."""
         return "ok" if self.is_there else "missing" if self.is_needed else "none"
 
 

@@ -3,12 +3,18 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from dagrpo.cli.doctor.finding import Finding, apt, version_of
-from dagrpo.cli.doctor.nvidia_smi import LEAST_CAPABILITY, LEAST_MEBIBYTES, SECONDS, VISIBLE, Card, visible
 
+LEAST_CAPABILITY = (8, 0)  # for bfloat16, and for attention that keeps no matrix of all pairs
+LEAST_MEBIBYTES = 22_000  # of a GPU, for `make gpu-check`: an L4 or an RTX 4090
+SECONDS = 20.0  # for the driver to answer
+FIELDS = ("index", "name", "memory.total", "driver_version", "compute_cap", "uuid")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 CUDA = (13, 0)  # of torch in requirements/gpu.lock
 LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions
 COMPATIBLE_DRIVER = 535  # the oldest long-lived branch that cuda-compat works on
@@ -16,26 +22,93 @@ CONSUMER = ("geforce", "titan")  # cards that cuda-compat refuses
 INSTALLED_COMPAT = (Path("/usr/local/cuda/compat"), Path(f"/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"))
 
 
-def of_cards(found: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
+class Card(NamedTuple):
+    """A GPU as nvidia-smi lists it; an unknown value is None."""
+
+    number: str
+    name: str
+    mebibytes: int | None  # None: it shares the machine's memory
+    driver: str  # "580.95.05"
+    capability: tuple[int, int] | None  # (9, 0); None: nvidia-smi is too old to say
+    uuid: str = ""  # "GPU-5f1c..."
+
+    @property
+    def is_old(self) -> bool:
+        return self.capability is not None and self.capability < LEAST_CAPABILITY
+
+    @property
+    def is_small(self) -> bool:
+        return self.mebibytes is not None and self.mebibytes < LEAST_MEBIBYTES
+
+
+def cards() -> list[Card]:
+    """Return the GPUs that the driver lists; [] without a driver, or if it lists none."""
+    fields: Sequence[str] = FIELDS
+    answer = _query(fields)
+    if answer is None:  # an old driver refuses the whole query for the field compute_cap
+        fields = [field for field in FIELDS if field != "compute_cap"]
+        answer = _query(fields)
+    rows = [[cell.strip() for cell in line.split(",")] for line in (answer or "").splitlines()]
+    return [_of_row(dict(zip(fields, row, strict=False))) for row in rows if row[0].isdecimal()]
+
+
+def _query(fields: Sequence[str]) -> str | None:
+    """Return nvidia-smi's output for these fields; None if it fails."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _of_row(row: Mapping[str, str]) -> Card:
+    """Parse the GPU of one line, by field; a field may be missing or hold words such as [N/A]."""
+    memory = row.get("memory.total", "")
+    return Card(
+        number=row["index"],
+        name=row.get("name", "GPU"),
+        mebibytes=int(memory) if memory.isdecimal() else None,
+        driver=row.get("driver_version", "unknown"),
+        capability=version_of(row.get("compute_cap", "")),
+        uuid=row.get("uuid", ""),
+    )
+
+
+def visible(cards: Sequence[Card]) -> list[Card]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, by index or the beginning of a UUID; all if it is not set."""
+    if VISIBLE not in os.environ:
+        return list(cards)
+    listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
+    names = list(takewhile(lambda name: name not in {"", "-1"}, listed))  # as CUDA reads it
+    named = [card for name in names for card in cards if name == card.number or _is_uuid(name, card)]
+    slices = [name for name in names if name.startswith("MIG-")]  # nvidia-smi lists the whole GPU, not the slice
+    return [*dict.fromkeys(named), *(Card(name, "a slice", None, cards[0].driver, None) for name in slices if cards)]
+
+
+def _is_uuid(name: str, card: Card) -> bool:
+    return name.startswith("GPU-") and card.uuid.startswith(name)
+
+
+def of_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
     """Yield the driver's version, then each GPU that CUDA_VISIBLE_DEVICES leaves. One that fits is enough.
 
     `needs_memory`: a GPU of less than LEAST_MEBIBYTES does not fit.
     """
-    seen = visible(found)
-    if not found:
+    seen = visible(cards)
+    if not cards:
         yield Finding(
             name="GPU",
-            found="nvidia-smi lists none",
+            detail="nvidia-smi lists none",
             is_there=False,
             remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
         )
         return
-    yield driver((seen or found)[0])
+    yield driver((seen or cards)[0])
     if not seen:
-        numbers = ",".join(card.number for card in found)
+        numbers = ",".join(card.number for card in cards)
         yield Finding(
             name="GPU",
-            found=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
+            detail=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
             is_there=False,
             remedy=f"unset {VISIBLE}, or export {VISIBLE}={numbers}",
         )
@@ -53,11 +126,11 @@ def driver(card: Card) -> Finding:
     compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
     if major >= LEAST_DRIVER or compat is not None:
         return Finding(
-            name="driver", found=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
+            name="driver", detail=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
         )
     return Finding(
         name="driver",
-        found=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
+        detail=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
         is_there=False,
         remedy=f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}",
     )
@@ -79,7 +152,7 @@ def _compat_remedy() -> str:
 
 
 def _compat() -> Path | None:
-    """Return the folder whose libcuda programs load, if that is of a new enough driver.
+    """Return the folder whose libcuda programs load, if it is of a new enough driver.
 
     The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
     """
@@ -121,7 +194,7 @@ def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
     is_unfit = card.number not in fitting
     return Finding(
         name=f"GPU {card.number}",
-        found="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
+        detail="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
         is_there=not troubles,
         is_needed=is_unfit and not fitting,
         remedy=_card_remedy(fitting, is_unfit=is_unfit),

@@ -19,7 +19,7 @@ UNREACHABLE = (OSError, ValueError, HTTPException)  # what urlopen raises, of a 
 
 def data(mirror: str | None = None) -> Finding:
     """Check access to GSM8K: in the folder `mirror`, or the one that DAGRPO_DATA names, else at the hub."""
-    asked = "--mirror" if mirror else "DAGRPO_DATA"
+    source = "--mirror" if mirror else "DAGRPO_DATA"
     mirror = mirror or os.environ.get("DAGRPO_DATA")
     if mirror:
         missing = [
@@ -29,11 +29,11 @@ def data(mirror: str | None = None) -> Finding:
         ]
         return Finding(
             name="GSM8K",
-            found=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {asked} names"
+            detail=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {source} names"
             if missing
             else mirror,
             is_there=not missing,
-            remedy=f"copy the files there (docs/tasks.md), or leave out {asked} to ask the hub",
+            remedy=f"copy the files there (docs/tasks.md), or leave out {source} to ask the hub",
         )
     return hub()
 
@@ -41,7 +41,7 @@ def data(mirror: str | None = None) -> Finding:
 def hub() -> Finding:
     """Check that the hub, or the mirror that HF_ENDPOINT names, has GSM8K."""
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
-    shown = endpoint.rpartition("@")[2]  # without a password
+    address = endpoint.rpartition("@")[2]  # without a password
     try:
         with urlopen(request(f"{endpoint.rstrip('/')}/api/{DATA_SET}", method="HEAD"), timeout=SECONDS_OF_HUB):
             trouble = ""
@@ -51,7 +51,7 @@ def hub() -> Finding:
         trouble = f"cannot be reached ({reason(error)})"
     return Finding(
         name="GSM8K",
-        found=f"{shown} {trouble or f'has {DATA_SET}'}",
+        detail=f"{address} {trouble or f'has {DATA_SET}'}",
         is_there=not trouble,
         remedy="check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror; or give a folder with copies: "
         "export DAGRPO_DATA=FOLDER, or of the check --mirror FOLDER in GPU_CHECK",
@@ -65,11 +65,11 @@ def request(address: str, *, method: str = "GET", accept: str = "*/*") -> Reques
     """
     parts = urlsplit(address)
     user, _, host = parts.netloc.rpartition("@")
-    made = Request(urlunsplit(parts._replace(netloc=host)), method=method, headers={"Accept": accept})
+    result = Request(urlunsplit(parts._replace(netloc=host)), method=method, headers={"Accept": accept})
     if user:
         pair = unquote(user if ":" in user else f"{user}:")
-        made.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
-    return made
+        result.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+    return result
 
 
 def reason(error: Exception) -> str:

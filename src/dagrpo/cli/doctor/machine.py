@@ -1,7 +1,4 @@
-"""Checks of the machine: processors, memory, disk, GPUs, isolation, ports.
-
-Shared memory is among them.
-"""
+"""Checks of the machine: processors, memory, disk, GPUs, isolation, ports."""
 
 import asyncio
 import os
@@ -11,9 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.cli.doctor import needs, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, needs, programs
 from dagrpo.cli.doctor.finding import Finding
-from dagrpo.cli.doctor.gpus import of_cards
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
 
@@ -27,7 +23,7 @@ SANDBOX_SECONDS = 20.0
 
 def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     """Yield all findings, in seconds. `needs_isolation`: the experiment runs programs of the policy."""
-    yield Finding(name="processors", found=f"{len(os.sched_getaffinity(0))} that this process may use")
+    yield Finding(name="processors", detail=f"{len(os.sched_getaffinity(0))} that this process may use")
     yield _memory()
     yield needs.disk(Path.cwd(), LEAST_DISK)
     yield needs.shared_memory()
@@ -41,7 +37,7 @@ def _memory() -> Finding:
     memory = psutil.virtual_memory()
     return Finding(
         name="memory",
-        found=f"{_gib(memory.available)} of {_gib(memory.total)} free",
+        detail=f"{_gib(memory.available)} of {_gib(memory.total)} free",
         is_there=memory.available >= LEAST_MEMORY,
         remedy=f"end other programs: the smallest experiment takes {_gib(LEAST_MEMORY)}",
     )
@@ -53,17 +49,17 @@ def _gpus() -> Iterator[Finding]:
     if not devices:
         yield Finding(
             name="GPU",
-            found="everything runs on the CPU",
+            detail="everything runs on the CPU",
             is_there=False,
             is_needed=False,
             remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
         )
         return
-    cards = nvidia_smi.cards()
+    cards = gpus.cards()
     yield from (
-        of_cards(cards)
+        gpus.of_cards(cards)
         if cards
-        else (Finding(name=f"GPU {device}", found="as CUDA_VISIBLE_DEVICES names it") for device in devices)
+        else (Finding(name=f"GPU {device}", detail="as CUDA_VISIBLE_DEVICES names it") for device in devices)
     )
     yield programs.headers(is_needed=programs.is_environment())
     yield from programs.compilers()
@@ -71,7 +67,7 @@ def _gpus() -> Iterator[Finding]:
     if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
         yield Finding(
             name="packages for a GPU",
-            found="not installed: everything runs on the CPU",
+            detail="not installed: everything runs on the CPU",
             is_there=False,
             is_needed=False,
             remedy="make gpu",
@@ -88,7 +84,7 @@ def _isolation(*, is_needed: bool) -> Finding:
         trouble, _, remedy = str(error).rpartition("; ")
         return Finding(
             name="bubblewrap",
-            found=trouble or str(error),
+            detail=trouble or str(error),
             is_there=False,
             is_needed=is_needed,
             remedy=remedy if trouble else "apt-get install bubblewrap",
@@ -96,7 +92,7 @@ def _isolation(*, is_needed: bool) -> Finding:
     works = result.status == "ok" and result.stdout == "1\n"
     return Finding(
         name="bubblewrap",
-        found=f"isolates programs, {result.seconds:.1f} s for one"
+        detail=f"isolates programs, {result.seconds:.1f} s for one"
         if works
         else f"a program ended with {result.status}",
         is_there=works,
@@ -110,10 +106,10 @@ def _loopback() -> Finding:
         try:
             bound.bind(("127.0.0.1", 0))
         except OSError as error:
-            found, works = f"no port on 127.0.0.1 ({error.strerror})", False
+            detail, works = f"no port on 127.0.0.1 ({error.strerror})", False
         else:
-            found, works = "ports on 127.0.0.1 can be opened", True
-    return Finding(name="loopback", found=found, is_there=works, remedy="ip link set lo up")
+            detail, works = "ports on 127.0.0.1 can be opened", True
+    return Finding(name="loopback", detail=detail, is_there=works, remedy="ip link set lo up")
 
 
 def _port_of_ui() -> Finding:
@@ -122,10 +118,10 @@ def _port_of_ui() -> Finding:
         try:
             bound.bind(("127.0.0.1", PORT_OF_UI))
         except OSError:
-            found, is_free = f"port {PORT_OF_UI} is taken", False
+            detail, is_free = f"port {PORT_OF_UI} is taken", False
         else:
-            found, is_free = f"port {PORT_OF_UI} is free", True
-    return Finding(name="dagrpo ui", found=found, is_there=is_free, is_needed=False, remedy="dagrpo ui --port 5001")
+            detail, is_free = f"port {PORT_OF_UI} is free", True
+    return Finding(name="dagrpo ui", detail=detail, is_there=is_free, is_needed=False, remedy="dagrpo ui --port 5001")
 
 
 def _gib(count: float) -> str:

@@ -16,9 +16,8 @@ from pathlib import Path
 if not __package__:  # run as a file, by a Python in which no package is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from dagrpo.cli.doctor import hub, nvidia_smi, programs
+from dagrpo.cli.doctor import gpus, hub, programs
 from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, gib, sudo
-from dagrpo.cli.doctor.gpus import of_cards
 
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes
@@ -31,14 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="needs.py", add_help=False)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--mirror")
-    given, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
+    options, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
     is_project = Path(sys.prefix) == Path(".venv").absolute()  # else `make gpu` makes .venv, of a Python with headers
-    checked = list(of_check(mirror=given.mirror, with_headers=is_project) if given.check else of_gpu())
+    checked = list(of_check(mirror=options.mirror, with_headers=is_project) if options.check else of_gpu())
     for each in checked:
         if not each.is_there:
-            print(f"{each.state}: {each.name}: {each.found}\n    {each.remedy}", file=sys.stderr)
+            print(f"{each.state}: {each.name}: {each.detail}\n    {each.remedy}", file=sys.stderr)
     if any(each.is_trouble for each in checked):
-        print("Nothing was installed or removed. Mend what is missing, then give the same command.", file=sys.stderr)
+        print(
+            "Nothing was installed or removed. Fix what is missing, then run the same command again.", file=sys.stderr
+        )
         raise SystemExit(1)
 
 
@@ -47,7 +48,7 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: b
 
     `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is required, not only advised.
     """
-    yield from of_cards(nvidia_smi.cards(), needs_memory=needs_memory)
+    yield from gpus.of_cards(gpus.cards(), needs_memory=needs_memory)
     yield programs.python()
     yield programs.environment_module()
     yield programs.headers(is_needed=with_headers)
@@ -70,7 +71,7 @@ def disk(folder: Path, least: int = LEAST_DISK) -> Finding:
     free = shutil.disk_usage(folder).free
     return Finding(
         name="disk",
-        found=f"{gib(free)} free in {folder.absolute()}, and {gib(least)} are needed",
+        detail=f"{gib(free)} free in {folder.absolute()}, and {gib(least)} are needed",
         is_there=free >= least,
         remedy="`dagrpo clean --tries`, or move the project to a larger disk (and UV_CACHE_DIR with it)",
     )
@@ -81,7 +82,7 @@ def shared_memory() -> Finding:
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     return Finding(
         name=str(SHARED_MEMORY),
-        found=f"{gib(free)} free, and {gib(LEAST_SHARED_MEMORY)} are needed",
+        detail=f"{gib(free)} free, and {gib(LEAST_SHARED_MEMORY)} are needed",
         is_there=free >= LEAST_SHARED_MEMORY,
         remedy=f"{sudo()}mount -o remount,size=16G {SHARED_MEMORY}; of a container, start it with --shm-size 16g",
     )
@@ -94,7 +95,7 @@ def cache() -> Finding:
     works = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     return Finding(
         name="cache",
-        found=str(place) if works else f"{place} cannot be written",
+        detail=str(place) if works else f"{place} cannot be written",
         is_there=works,
         remedy=f"{sudo()}chown -R $(id -u):$(id -g) {place}; or export XDG_CACHE_HOME=FOLDER",
     )
@@ -108,12 +109,12 @@ def repository(folder: Path) -> Finding:
         in_english = os.environ | {"LC_ALL": "C"}
         done = subprocess.run(command, capture_output=True, text=True, env=in_english, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(name="repository", found=str(error), is_there=False, remedy=apt("git"))
+        return Finding(name="repository", detail=str(error), is_there=False, remedy=apt("git"))
     words = (done.stderr.strip().splitlines() or [""])[0]
     is_foreign = "dubious ownership" in words
     return Finding(
         name="repository",
-        found=str(place) if done.returncode == 0 else words,
+        detail=str(place) if done.returncode == 0 else words,
         is_there=done.returncode == 0,
         remedy=f"git config --global --add safe.directory {place}"
         if is_foreign

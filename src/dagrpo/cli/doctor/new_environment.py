@@ -52,10 +52,10 @@ class _Links(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, "str | None"]]) -> None:
-        self.found += [value for key, value in attrs if (tag, key) == ("a", "href") and value]
+        self.links += [value for key, value in attrs if (tag, key) == ("a", "href") and value]
 
 
 def main(folder: Path) -> None:
@@ -119,12 +119,12 @@ def _of_index(name: str) -> bytes:
     links = _Links()
     with urlopen(hub.request(f"{index.rstrip('/')}/uv/", accept=AS_HTML), timeout=SECONDS) as answer:
         links.feed(answer.read().decode(errors="replace"))
-        found = [
-            urljoin(answer.url, link) for link in links.found if unquote(urlsplit(link).path).rpartition("/")[2] == name
+        addresses = [
+            urljoin(answer.url, link) for link in links.links if unquote(urlsplit(link).path).rpartition("/")[2] == name
         ]
-    if not found:
+    if not addresses:
         raise WheelRefused(f"the page uv of the package index links to no {name}")
-    with urlopen(hub.request(_with_user(found[0], index)), timeout=SECONDS) as answer:
+    with urlopen(hub.request(_with_user(addresses[0], index)), timeout=SECONDS) as answer:
         content: bytes = answer.read()
     return content
 

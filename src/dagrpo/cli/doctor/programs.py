@@ -18,7 +18,7 @@ def python() -> Finding:
     fits = OLDEST <= sys.version_info[:2] <= NEWEST
     return Finding(
         name="Python",
-        found=f"{version}" if fits else f"{version}, and Python 3.11, 3.12 or 3.13 is needed",
+        detail=f"{version}" if fits else f"{version}, and Python 3.11, 3.12 or 3.13 is needed",
         is_there=fits,
         is_needed=False,
         remedy="`make gpu` gets Python 3.12 by uv, from GitHub; elsewhere set UV_PYTHON_INSTALL_MIRROR",
@@ -29,7 +29,7 @@ def environment_module() -> Finding:
     """Check that the Python that runs this can make environments."""
     return Finding(
         name="venv",
-        found="python3 -m venv works"
+        detail="python3 -m venv works"
         if makes_environments()
         else "this Python has no ensurepip, so it makes no environment",
         is_there=makes_environments(),
@@ -49,7 +49,7 @@ def headers(*, is_needed: bool) -> Finding:
     place = Path(sysconfig.get_path("include", vars=base)) / "Python.h"
     return Finding(
         name="Python.h",
-        found=str(place) if place.is_file() else f"{place} is not there: Triton compiles no kernel without it",
+        detail=str(place) if place.is_file() else f"{place} is not there: Triton compiles no kernel without it",
         is_there=place.is_file(),
         is_needed=is_needed,
         remedy=f"{apt('python3-dev')}; or `make gpu`, which gets a Python with headers by uv",
@@ -76,7 +76,7 @@ def compilers() -> Iterator[Finding]:
         place = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(
             name=f"{language} compiler",
-            found=place or f"none of {', '.join(programs)} is on PATH",
+            detail=place or f"none of {', '.join(programs)} is on PATH",
             is_there=place is not None,
             remedy=apt("g++"),
         )
@@ -84,4 +84,4 @@ def compilers() -> Iterator[Finding]:
 
 def program(name: str) -> Finding:
     place = shutil.which(name)
-    return Finding(name=name, found=place or "not on PATH", is_there=place is not None, remedy=apt(name))
+    return Finding(name=name, detail=place or "not on PATH", is_there=place is not None, remedy=apt(name))

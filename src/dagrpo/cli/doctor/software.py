@@ -1,8 +1,6 @@
-"""Checks of installed software, and of the project's folder.
+"""Checks of installed software, credentials, and the project's folder."""
 
-Python, the packages, and the programs that are called.
-"""
-
+import os
 import platform
 import re
 import shutil
@@ -11,11 +9,16 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
+import httpx
+from huggingface_hub import constants, get_token
+
 from dagrpo.cli.doctor import programs
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.core.errors import UserError
+from dagrpo.core.redaction import redacted
 from dagrpo.utils.environment import version_of
+from dagrpo.utils.hub import endpoint
 
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
 SETUP = "make setup"
@@ -23,6 +26,13 @@ LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 MOST_NAMED = 3
 INTERPRETER = "code_interpreter"  # the tool that runs programs
+SECONDS = 10.0
+VARIABLES = {
+    "MLFLOW_TRACKING_URI": "an MLflow server; without one, history is kept in mlflow.db",
+    "MLFLOW_TRACKING_TOKEN": "for an MLflow server that asks for one",
+    "AWS_ACCESS_KEY_ID": "for a DVC remote on S3",
+    "GOOGLE_APPLICATION_CREDENTIALS": "for a DVC remote on Google Cloud",
+}
 
 
 def findings() -> Iterator[Finding]:
@@ -38,7 +48,7 @@ def _python() -> Finding:
     fits = programs.OLDEST <= sys.version_info[:2] <= programs.NEWEST
     return Finding(
         name="Python",
-        found=f"{platform.python_version()} in {sys.prefix}",
+        detail=f"{platform.python_version()} in {sys.prefix}",
         is_there=fits,
         remedy="set the project up with Python 3.11, 3.12 or 3.13: `rm -rf .venv`, then `make setup`",
     )
@@ -46,7 +56,7 @@ def _python() -> Finding:
 
 def _package(name: str) -> Finding:
     version = version_of(name)
-    return Finding(name=name, found=version or "not installed", is_there=version is not None, remedy=SETUP)
+    return Finding(name=name, detail=version or "not installed", is_there=version is not None, remedy=SETUP)
 
 
 def _lock() -> Iterator[Finding]:
@@ -59,7 +69,7 @@ def _lock() -> Iterator[Finding]:
     more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
     yield Finding(
         name="versions",
-        found=f"{named}{more} not as in {path}" if differing else f"as in {path}",
+        detail=f"{named}{more} not as in {path}" if differing else f"as in {path}",
         is_there=not differing,
         is_needed=False,
         remedy=SETUP,
@@ -83,19 +93,19 @@ def _plain(name: str) -> str:
 
 def _git() -> Finding:
     place = shutil.which("git")
-    return Finding(name="git", found=place or "not found", is_there=place is not None, remedy="apt-get install git")
+    return Finding(name="git", detail=place or "not found", is_there=place is not None, remedy="apt-get install git")
 
 
 def _project() -> Iterator[Finding]:
-    """Yield findings on the folder's own files; without a Snakefile, that one alone."""
-    if found := without_snakefile():
-        yield Finding(name="project", found=found, is_there=False, remedy=REMEDY)
+    """Yield findings on the folder's own files; without a Snakefile, only that."""
+    if fault := without_snakefile():
+        yield Finding(name="project", detail=fault, is_there=False, remedy=REMEDY)
         return
     yield _params()
     has_dvc = Path(".dvc/config").is_file()
     yield Finding(
         name="DVC",
-        found="initialised" if has_dvc else "not initialised",
+        detail="initialised" if has_dvc else "not initialised",
         is_there=has_dvc,
         is_needed=False,
         remedy="dvc init",
@@ -105,7 +115,7 @@ def _project() -> Iterator[Finding]:
 def needs_isolation() -> bool:
     """Return True if the experiment of params.yaml runs programs of the policy in dagrpo's sandboxes."""
     from dagrpo.config.schema import read_params
-    from dagrpo.data.registry import get_task
+    from dagrpo.data.task import get_task
     from dagrpo.tools import config_for
 
     try:
@@ -123,5 +133,38 @@ def _params() -> Finding:
         params = read_params(Path("params.yaml"))
     except UserError as error:
         mistake = str(error).splitlines()[0]
-        return Finding(name="params.yaml", found=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
-    return Finding(name="params.yaml", found=f"experiment {params.experiment.name}")
+        return Finding(name="params.yaml", detail=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
+    return Finding(name="params.yaml", detail=f"experiment {params.experiment.name}")
+
+
+def credentials(*, online: bool) -> Iterator[Finding]:
+    """Yield each credential; with `online` also the hub's answer."""
+    has_token = get_token() is not None
+    yield Finding(
+        name="HF_TOKEN",
+        detail="present" if has_token else "not set",
+        is_there=has_token,
+        is_needed=False,
+        remedy="for gated models: `hf auth login`, or set HF_TOKEN",
+    )
+    for name, purpose in VARIABLES.items():
+        is_set = bool(os.environ.get(name))
+        yield Finding(
+            name=name, detail="present" if is_set else "not set", is_there=is_set, is_needed=False, remedy=purpose
+        )
+    if online:
+        yield _hub()
+
+
+def _hub() -> Finding:
+    """Check that the hub answers; a refusal counts as an answer."""
+    try:
+        detail, answers = f"{endpoint()} answers {httpx.head(constants.ENDPOINT, timeout=SECONDS).status_code}", True
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        detail, answers = redacted(f"{endpoint()} cannot be reached ({type(error).__name__})"), False
+    return Finding(
+        name="hub",
+        detail=detail,
+        is_there=answers,
+        remedy="check the network; behind a proxy set HTTPS_PROXY; or set HF_ENDPOINT to a mirror, or data.mirror to copies",
+    )

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dagrpo.cli.profiling.measured import StepProfile
     from dagrpo.config.schema import Params
 
-EPILOG = "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`"
 PARAMS = Path("params.yaml")
 UPDATE = "update"
 MOST_OPERATORS = 12  # rows of the second table
@@ -29,19 +28,18 @@ GIBIBYTE = 1 << 30
 def profile(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="that of params.yaml if not given; else the name of a preset", autocompletion=names),
+        typer.Argument(help="name of a preset; by default the experiment of params.yaml", autocompletion=names),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=100, help="steps to measure, after one that warms up")] = 3,
-    to: Annotated[Path | None, typer.Option(help=f"a new file for the trace, NAME{ENDING}")] = None,
-    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="number of steps to measure, after one warm-up step")] = 3,
+    to: Annotated[Path | None, typer.Option(help=f"new file for the trace, NAME{ENDING}")] = None,
+    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; by default the first")] = None,
 ) -> None:
-    """Take a few training steps in a scratch folder, and say where their time goes. The experiment's results stay as they are."""
-    from dagrpo.cli.half_steps.place import training_run
-    from dagrpo.cli.own_code import require_own_code
-    from dagrpo.cli.status.terminal import console
+    """Run a few training steps in a scratch folder, and report where their time goes. The experiment's results stay unchanged."""
+    from dagrpo.cli.train.command import training_run
+    from dagrpo.config.project import require_own_code
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
-    from dagrpo.utils.console import say
+    from dagrpo.utils.console import plain_console, say
     from dagrpo.utils.devices import own_devices
     from dagrpo.utils.threads import fix_threads
 
@@ -63,8 +61,8 @@ def profile(
 
         say(f"{params.experiment.name}: one step to warm up, then {steps} measured, in one process")
         measured = measure(run, steps, trace, threads)
-    console().print(parts_table(measured))
-    console().print(operators_table(measured))
+    plain_console().print(parts_table(measured))
+    plain_console().print(operators_table(measured))
     print("\n".join(_summary(measured)))
     print(f"The trace is in {trace}: open it at https://ui.perfetto.dev or in chrome://tracing.")
 
@@ -76,9 +74,9 @@ def _params(experiment: str | None) -> "Params":
     if experiment is None:
         return read_params(PARAMS)
     if PARAMS.is_file():
-        held = read_params(PARAMS)
-        if held.experiment.name == experiment:
-            return held
+        params = read_params(PARAMS)
+        if params.experiment.name == experiment:
+            return params
     return composed([experiment])
 
 
@@ -86,7 +84,7 @@ def _require_new_file(trace: Path) -> None:
     if not trace.name.endswith(ENDING):
         raise UserError(f"--to {trace} does not end in {ENDING}: torch writes a compressed JSON file.")
     if os.path.lexists(trace):  # a link to a file that is not there is followed, too
-        raise UserError(f"{trace} is there already: name another file with --to, or delete it.")
+        raise UserError(f"{trace} already exists: name another file with --to, or delete it.")
     if not trace.absolute().parent.is_dir():
         raise UserError(f"--to {trace} is in a folder that is not there: make it, or name another file.")
 
@@ -138,8 +136,3 @@ def _table(first: str, *others: str) -> "Table":
     for name in others:
         table.add_column(name, justify="right")
     return table
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(profile)

@@ -14,10 +14,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
 
 if TYPE_CHECKING:
-    from dagrpo.cli.replay.recorded import RecordedRun
+    from dagrpo.cli.replay.recorded_run import RecordedRun
     from dagrpo.trainer.sync.digest_table import Computed
 
-EPILOG = "Example: `dagrpo replay arithmetic_tiny --steps 3,17`"
 STEPS = "numbers and ranges of steps, such as 3,17 or 1-5"
 MOST_IN_A_RANGE = 1_000_000
 
@@ -26,18 +25,18 @@ def replay(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed", autocompletion=experiments)
     ],
-    steps: Annotated[str | None, typer.Option(help=f"{STEPS}; the last one if not given")] = None,
-    seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
+    steps: Annotated[str | None, typer.Option(help=f"{STEPS}; by default the last one")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
 ) -> None:
-    """Compute steps of a run again from its rollouts; exit code 1 where gradients or weights are not the recorded ones."""
-    from dagrpo.cli.replay.recorded import read_run
+    """Recompute steps of a run from its rollouts; exit code 1 if gradients or weights differ from the recorded ones."""
+    from dagrpo.cli.replay.recorded_run import read_run
 
     recorded = read_run(_folder(run, seed))
-    asked = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
-    computed = recorded.computed(asked)
+    numbers = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
+    computed = recorded.computed(numbers)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
-        raise typer.Exit(_in_processes(computed, recorded.folder, asked))
-    _replay(recorded, asked, computed)
+        raise typer.Exit(_in_processes(computed, recorded.folder, numbers))
+    _replay(recorded, numbers, computed)
 
 
 def _folder(run: str, seed: int | None) -> Path:
@@ -116,8 +115,3 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
     console.print(terminal.basis(run, checks, here))
     if difference := terminal.first_difference(checks):
         raise UserError(difference)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(replay)

@@ -112,10 +112,10 @@ class UpdatedPolicy:
             self._prepared.add(budget)
 
     def _require_known_tokens(self, step: int, batch: RolloutBatch) -> None:
-        known = int(self.model.config.get_text_config().vocab_size)
+        vocabulary = int(self.model.config.get_text_config().vocab_size)
         lowest, highest = (int(each) for each in batch.sequences.token_ids.aminmax())
-        if lowest < 0 or highest >= known:
+        if lowest < 0 or highest >= vocabulary:
             raise UserError(
                 f"The rollouts of step {step} have the token {lowest if lowest < 0 else highest}, and the policy knows 0 to "
-                f"{known - 1}: name rollouts of this policy."
+                f"{vocabulary - 1}: name rollouts of this policy."
             )

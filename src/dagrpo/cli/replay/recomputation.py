@@ -6,10 +6,9 @@ No engine is opened, and nothing is sampled.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dagrpo.cli.replay.batch import RecordedStep, read_step
-from dagrpo.cli.replay.pictures import pictures_of
 from dagrpo.cli.replay.policy import UpdatedPolicy
-from dagrpo.cli.replay.recorded import RecordedRun
+from dagrpo.cli.replay.recorded_run import RecordedRun
+from dagrpo.cli.replay.recorded_step import RecordedStep, pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.trainer import state
 from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests
@@ -83,15 +82,15 @@ class Recomputation:
     def _go_to_nearest_state(self, at_most: int) -> None:
         """Load the newest saved state of at most `at_most` steps, if it is ahead of the policy."""
         root = self._run.state
-        found = state.nearest(root, at_most) if self._world.is_rank_zero else None
-        step: int = self._world.broadcast(0 if found is None else found.step)
+        nearest = state.nearest(root, at_most) if self._world.is_rank_zero else None
+        step: int = self._world.broadcast(0 if nearest is None else nearest.step)
         if step <= self._finished:
             return
         try:
             self._policy.load(state.at(root, step))
         except FileNotFoundError:
             raise UserError(
-                f"The state of step {step} was removed while it was read, as a run does that goes on: replay again."
+                f"The state of step {step} was removed by a running training while it was read: replay again."
             ) from None
         self._from = self._finished = step
         self._require_the_recorded_weights(step)
@@ -113,8 +112,8 @@ class Recomputation:
         return read_step(self._run.table(step), self._run.training, self._pictures)
 
     def _check(self, step: int) -> StepCheck:
-        recorded, given = self._run.digests[step], self._read(step)
-        stats = self._policy.update(step, given.batch, recorded.computed.budget, recorded.computed.hashed_by)
+        recorded, table = self._run.digests[step], self._read(step)
+        stats = self._policy.update(step, table.batch, recorded.computed.budget, recorded.computed.hashed_by)
         self._finished = step
         return StepCheck(
             step=step,
@@ -124,7 +123,7 @@ class Recomputation:
             computed=stats.digests,
             recorded_grad_norm=self._run.grad_norms[step],
             grad_norm=stats.grad_norm,
-            largest_logprob_difference=float((stats.logprobs - given.trainer_logprobs).abs().max()),
+            largest_logprob_difference=float((stats.logprobs - table.trainer_logprobs).abs().max()),
         )
 
 

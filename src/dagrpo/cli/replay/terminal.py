@@ -6,17 +6,17 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.replay.recomputation import StepCheck
-from dagrpo.cli.replay.recorded import RecordedRun
+from dagrpo.cli.replay.recorded_run import RecordedRun
 from dagrpo.trainer.sync.digest_table import Computed, joint_digest
 from dagrpo.utils.environment import environment
 
-SHOWN = 16  # hex digits of a digest
+DIGITS = 16  # hex digits of a digest
 SAME, DIFFERENT, UNKNOWN = ("same", "green"), ("differs", "bold red"), ("not recorded", "dim")
 
 
 def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
     """Return a table with one row per step; the digests are the recorded ones."""
-    shown = Table(title=Text(str(run.folder)), title_justify="left")
+    table_of_steps = Table(title=Text(str(run.folder)), title_justify="left")
     for heading in (
         "step",
         "computed from",
@@ -27,20 +27,20 @@ def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
         "gradient norm",
         "logprobs differ by at most",
     ):
-        shown.add_column(heading)
+        table_of_steps.add_column(heading)
     for check in checks:
         gradients = [joint_digest(each) for each in check.recorded.gradients]
-        shown.add_row(
+        table_of_steps.add_row(
             str(check.step),
             f"step {check.after}" if check.after else "initial",
-            ", ".join(digest[:SHOWN] for digest in gradients),
+            ", ".join(digest[:DIGITS] for digest in gradients),
             _verdict(check, agrees=check.gradient_agrees),
-            joint_digest(check.recorded.weights)[:SHOWN] if check.is_compared else "",
+            joint_digest(check.recorded.weights)[:DIGITS] if check.is_compared else "",
             _verdict(check, agrees=check.weights_agree),
             f"{check.recorded_grad_norm:.6g}" + ("" if check.difference is None else f", now {check.grad_norm:.6g}"),
             f"{check.largest_logprob_difference:.1e}",
         )
-    return shown
+    return table_of_steps
 
 
 def _verdict(check: StepCheck, *, agrees: bool) -> Text:
@@ -77,13 +77,13 @@ def first_difference(checks: Sequence[StepCheck]) -> str | None:
     """Return a sentence about the first step that differs from the recorded one."""
     for check in checks:
         if check.difference is not None:
-            found, start = (
+            difference, start = (
                 check.difference,
                 f"the state of step {check.after}" if check.after else "the initial checkpoint",
             )
             return (
-                f"Step {check.step}, computed again from {start}, is not what the run recorded: the {found.kind} of its update "
-                f"{found.update} differs first in {found.tensor} (gradient norm {check.recorded_grad_norm:.6g} then, "
+                f"Step {check.step}, computed again from {start}, is not what the run recorded: the {difference.kind} of its update "
+                f"{difference.update} differs first in {difference.tensor} (gradient norm {check.recorded_grad_norm:.6g} then, "
                 f"{check.grad_norm:.6g} now; logprobs up to {check.largest_logprob_difference:.1e} apart)."
             )
     return None

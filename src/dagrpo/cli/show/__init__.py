@@ -1,4 +1,1 @@
-"""`dagrpo show`: best and worst attempts of a step or an evaluation.
-
-Shown as conversations.
-"""
+"""`dagrpo show`: best and worst attempts of a step or an evaluation."""

@@ -1,17 +1,20 @@
-"""Attempts of a file, and the choice of which to show."""
+"""Attempts of a file, and the choice among them."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import shown
-from dagrpo.rollout.segments import Segment, segments
 from dagrpo.rollout.table import sighted, without_discarded
-from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
+from dagrpo.rollout.transcript import Segment, Transcript, best_and_worst, segments, transcript
 from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
@@ -19,11 +22,12 @@ NEEDED = (
     *("finish_reason", "ground_truth", "question"),
 )
 GRADED = ("extracted", "verdict", "correct")
+IMAGES = "images"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """One attempt that was chosen."""
+class Selected:
+    """One chosen attempt."""
 
     title: str  # "best 1 of 3"
     transcript: Transcript
@@ -37,13 +41,14 @@ class Chosen:
     attempts: int  # in the file
     step: int | None  # of training
     mean: float | None  # reward, or share of right answers; None: not graded
-    shown: tuple[Shown, ...]
+    selected: tuple[Selected, ...]
 
 
 def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Chosen:
-    """Choose the best and the worst attempts of a file. `prompt`: only of prompts that contain this text, ignoring case.
+    """Choose the best and the worst attempts of a file.
 
-    Raises UserError if it is not a rollout table, or no prompt contains the text.
+    prompt: only attempts at prompts that contain this text, ignoring case. Raises UserError if the file is not a rollout table, or no
+    prompt contains the text.
     """
     table = _read(place)
     if prompt is not None:
@@ -58,8 +63,8 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Ch
         attempts=len(rows),
         step=table["step"][0].as_py() if "step" in table.column_names else None,
         mean=sum(graded) / len(graded) if graded else None,
-        shown=tuple(
-            _shown(title, table.slice(row, 1).to_pylist()[0])
+        selected=tuple(
+            _selected(title, table.slice(row, 1).to_pylist()[0])
             for title, row in zip(titles, (*highest, *lowest), strict=True)
         ),
     )
@@ -89,14 +94,16 @@ def _read(place: Place) -> pa.Table:
 
 def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     """Return the rows whose prompt or question contains a text; spaces count as one."""
-    wanted = _plain(text)
+    pattern = _plain(text)
     rows = table.select(["prompt", "question"]).to_pylist()
-    found = [number for number, row in enumerate(rows) if any(wanted in _plain(value or "") for value in row.values())]
-    if not found:
+    matches = [
+        number for number, row in enumerate(rows) if any(pattern in _plain(value or "") for value in row.values())
+    ]
+    if not matches:
         raise UserError(
             f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
         )
-    return table.take(found)
+    return table.take(matches)
 
 
 def _plain(text: str) -> str:
@@ -107,5 +114,35 @@ def _titles(kind: str, rows: Sequence[int]) -> list[str]:
     return [f"{kind} {number} of {len(rows)}" for number in range(1, len(rows) + 1)]
 
 
-def _shown(title: str, row: Mapping[str, Any]) -> Shown:
-    return Shown(title=title, transcript=transcript(row), samples=segments(row))
+def _selected(title: str, row: Mapping[str, Any]) -> Selected:
+    return Selected(title=title, transcript=transcript(row), samples=segments(row))
+
+
+def pictures(place: Place, task: str, problem: int) -> str | None:
+    """Return a problem's number of pictures, and their file and row; None without pictures, or if its split is missing."""
+    split = _split(place, task)
+    counts = () if split is None else _counts(split)
+    count = counts[problem] if 0 <= problem < len(counts) else 0
+    return f"{count}, in column {IMAGES} of {split}, row {problem} (from 0)" if count else None
+
+
+def _split(place: Place, task: str) -> Path | None:
+    """Return the split that the attempts' problem indices refer to; None if it is missing."""
+    if place.run is None:
+        return None
+    run = place.run.absolute()  # a relative path may have too few parents
+    if run.parent.name != "runs" or len(run.parents) < 4:
+        return None
+    results = run.parents[1]
+    test = results.parents[1] / "data" / results.name / task / "test.parquet"
+    split = test if place.attempts.name == "completions.parquet" else results / "difficulty/train.parquet"
+    if not split.is_file():
+        return None
+    return split if place.run.is_absolute() else Path(os.path.relpath(split))
+
+
+@lru_cache(maxsize=8)
+def _counts(split: Path) -> tuple[int, ...]:
+    """Count the pictures of every row. Raises UserError if the file is damaged."""
+    table = read_parquet(split, columns=[IMAGES])
+    return tuple(pc.list_value_length(table[IMAGES]).to_pylist()) if IMAGES in table.column_names else ()

@@ -1,4 +1,4 @@
-"""The command `dagrpo show`."""
+"""Command `dagrpo show`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,6 @@ from dagrpo.cli.shell_completion import evaluated_tasks, experiments, seeds
 from dagrpo.cli.show.place import Place, Which
 from dagrpo.core.errors import UserError
 
-EPILOG = 'Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; `dagrpo show arithmetic_tiny --prompt "48+44" --tokens`'
 NO_TOKENIZER = "The run has no tokenizer.json, so its tokens cannot be shown: this is the text."
 
 
@@ -20,22 +19,25 @@ def show(
             metavar="RUN", help="an experiment, the folder of a seed, or a parquet file", autocompletion=experiments
         ),
     ],
-    step: Annotated[int | None, typer.Option(help="of training; the last one if not given")] = None,
-    best: Annotated[int, typer.Option(min=0, help="how many of the highest rewards")] = 3,
-    worst: Annotated[int, typer.Option(min=0, help="how many of the lowest rewards")] = 3,
-    seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
+    step: Annotated[int | None, typer.Option(help="training step; by default the last one")] = None,
+    best: Annotated[int, typer.Option(min=0, help="number of attempts with the highest rewards")] = 3,
+    worst: Annotated[int, typer.Option(min=0, help="number of attempts with the lowest rewards")] = 3,
+    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
     task: Annotated[
-        str | None, typer.Option(help="an evaluation instead of training: its task", autocompletion=evaluated_tasks)
+        str | None,
+        typer.Option(help="show an evaluation of this task instead of training", autocompletion=evaluated_tasks),
     ] = None,
-    which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
-    prompt: Annotated[str | None, typer.Option(help="only problems whose prompt has this text")] = None,
-    full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
+    which: Annotated[Which, typer.Option(help="policy of the evaluation: base or trained")] = "trained",
+    prompt: Annotated[str | None, typer.Option(help="show only problems whose prompt contains this text")] = None,
+    full: Annotated[bool, typer.Option("--full", help="print prompts, thinking, calls and results in full")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="print the tokens, and mark those that are trained on")
+    ] = False,
 ) -> None:
     """Show the best and the worst attempts of a training step or of an evaluation, turn by turn."""
     from dagrpo.cli.show import attempts, terminal
-    from dagrpo.cli.show.pictures import pictures
-    from dagrpo.cli.show.tokens import decoder
+    from dagrpo.cli.show.attempts import pictures
+    from dagrpo.cli.show.terminal import decoder
 
     place = _place(run, step, seed, task, which)
     chosen = attempts.choose(place, best, worst, prompt)
@@ -44,9 +46,9 @@ def show(
     console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
     if tokens and decode is None:
         console.print(NO_TOKENIZER)
-    for shown in chosen.shown:
-        beside = pictures(place, shown.transcript.task, shown.transcript.problem_index)
-        console.print(terminal.attempt(shown, full=full, decode=decode, pictures=beside))
+    for attempt in chosen.selected:
+        beside = pictures(place, attempt.transcript.task, attempt.transcript.problem_index)
+        console.print(terminal.attempt(attempt, full=full, decode=decode, pictures=beside))
 
 
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:
@@ -60,8 +62,3 @@ def _place(run: str, step: int | None, seed: int | None, task: str | None, which
     if step is not None:
         raise UserError("--step is of training, --task of an evaluation: give one of the two.")
     return place.evaluation(folder, task, which)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(show)

@@ -1,4 +1,4 @@
-"""Selection of the file of attempts: training step, evaluation, or path."""
+"""The file of attempts: of a step, an evaluation, or a path."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ WITH_TOKENIZER = ("exported", "initial", "sft", "policy")  # checkpoints of a ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The file from which attempts are read."""
+    """A file of attempts, with its scores and its run."""
 
     attempts: Path  # a rollout table
     scores: Path | None  # of the same attempts, row by row; None: the table has all there is, or nothing is graded
@@ -27,18 +27,18 @@ class Place:
 
 def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
     """Return the folder of one seed. `name`: that folder, or an experiment. Raises UserError listing the existing ones."""
-    given = Path(name)
-    if (given / "rollouts").is_dir() or (given / "eval").is_dir():
-        return given
-    runs = given / "runs" if (given / "runs").is_dir() else root / name / "runs"
+    folder = Path(name)
+    if (folder / "rollouts").is_dir() or (folder / "eval").is_dir():
+        return folder
+    runs = folder / "runs" if (folder / "runs").is_dir() else root / name / "runs"
     seeds = sorted(path.name.removeprefix("seed_") for path in runs.glob("seed_*"))
     if not seeds:
-        known = sorted(path.parent.name for path in root.glob("*/runs"))
-        if tries := [each for each in known if each.startswith(f"{given.name}{TRY}")]:
+        experiments = sorted(path.parent.name for path in root.glob("*/runs"))
+        if tries := [each for each in experiments if each.startswith(f"{folder.name}{TRY}")]:
             one_of = "a try of it: give its name" if len(tries) == 1 else "tries of it: give the name of one"
             raise UserError(f"There is no run `{name}`, only {one_of}, {_listed(tries)}.")
         raise UserError(
-            f"There is no experiment `{name}` in {root}: {nearest(given.name, known)}. A seed's folder or a parquet file may be "
+            f"There is no experiment `{name}` in {root}: {nearest(folder.name, experiments)}. A seed's folder or a parquet file may be "
             "named as well."
         )
     if seed is None and len(seeds) > 1 and "0" not in seeds:
@@ -55,12 +55,12 @@ def training_step(run: Path, step: int | None) -> Place:
     steps = {int(match.group(1)): path for path in folder.glob("*.parquet") if (match := STEP.fullmatch(path.name))}
     if not steps:
         raise UserError(f"{run} has no rollouts: run the stage train, or name an evaluation with --task.")
-    wanted = max(steps) if step is None else step
-    if wanted not in steps:
+    number = max(steps) if step is None else step
+    if number not in steps:
         first, last = min(steps), max(steps)
-        known = f"step {first} alone" if first == last else f"the steps {first} to {last}"
-        raise UserError(f"{run} has no step {step}: it has {known}.")
-    return Place(attempts=steps[wanted], scores=None, run=run)
+        existing = f"step {first} alone" if first == last else f"the steps {first} to {last}"
+        raise UserError(f"{run} has no step {step}: it has {existing}.")
+    return Place(attempts=steps[number], scores=None, run=run)
 
 
 def evaluation(run: Path, task: str, which: Which) -> Place:
@@ -68,9 +68,11 @@ def evaluation(run: Path, task: str, which: Which) -> Place:
     folder = run / "eval" / task / which
     attempts, scores = folder / "completions.parquet", folder / "scores.parquet"
     if not attempts.is_file():
-        found = sorted(str(path.parent.relative_to(run / "eval")) for path in run.glob("eval/*/*/completions.parquet"))
-        known = f"it has {_listed(found)}" if found else "it has none yet"
-        raise UserError(f"{run} has no evaluation {task}/{which}: {known} (--task and --which choose).")
+        existing = sorted(
+            str(path.parent.relative_to(run / "eval")) for path in run.glob("eval/*/*/completions.parquet")
+        )
+        hint = f"it has {_listed(existing)}" if existing else "it has none yet"
+        raise UserError(f"{run} has no evaluation {task}/{which}: {hint} (--task and --which choose).")
     return Place(attempts=attempts, scores=scores if scores.is_file() else None, run=run)
 
 

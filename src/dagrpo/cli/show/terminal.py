@@ -1,6 +1,6 @@
 """Attempts on a terminal or in a pipe.
 
-A policy's text is escaped: no byte of it controls the terminal.
+A policy's text is escaped, so that it cannot control the terminal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.checkpoints.token_text import Decode
-from dagrpo.cli.show.attempts import Chosen, Shown
+from dagrpo.checkpoints.token_text import Decode, decoder_of
+from dagrpo.cli.show.attempts import Chosen, Selected
+from dagrpo.cli.show.place import Place, tokenizer_file
 from dagrpo.core.escape import one_line, visible
-from dagrpo.rollout.segments import Segment
-from dagrpo.rollout.transcript import Call, Said, Transcript
+from dagrpo.rollout.transcript import Call, Segment, Transcript, Utterance
 from dagrpo.utils.console import VisibleConsole
 
-WRITTEN, GIVEN, LABEL = "green", "dim", "bold"
+WRITTEN, CONTEXT, LABEL = "green", "dim", "bold"
 STYLES = {
     "right": "bold green",
     "wrong": "bold red",
@@ -27,10 +27,11 @@ STYLES = {
 }
 FOLDED_TEXT = 1500  # characters of a turn
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
+REMEDY = "restore it, or leave out --tokens"
 
 
 def console() -> VisibleConsole:
-    """Return the console for attempts: nothing in a text is markup, a number to highlight or an emoji."""
+    """Return the console for attempts, without markup, highlighting and emoji."""
     return VisibleConsole(highlight=False, markup=False, emoji=False)
 
 
@@ -40,30 +41,30 @@ def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "right"
     facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
-    legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", GIVEN))] if coloured else []
+    legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", CONTEXT))] if coloured else []
     return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)
 
 
-def attempt(shown: Shown, *, full: bool, decode: Decode | None, pictures: str | None = None) -> RenderableType:
+def attempt(selected: Selected, *, full: bool, decode: Decode | None, pictures: str | None = None) -> RenderableType:
     """Render one attempt: its facts, then its messages turn by turn, or with `decode` the tokens themselves.
 
     `pictures`: number and location of the problem's pictures.
     """
-    body = _tokens(shown.samples, decode) if decode else _conversation(shown.transcript, full=full)
+    body = _tokens(selected.samples, decode) if decode else _conversation(selected.transcript, full=full)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
     if pictures is not None:
-        grid.add_row(Text("pictures", style=LABEL), Text(pictures, style=GIVEN))
+        grid.add_row(Text("pictures", style=LABEL), Text(pictures, style=CONTEXT))
     for label, text in body:
         grid.add_row(Text(label, style=LABEL), text)
-    return Group(Rule(style=GIVEN), _title(shown), *_outcome(shown.transcript), grid)
+    return Group(Rule(style=CONTEXT), _title(selected), *_outcome(selected.transcript), grid)
 
 
-def _title(shown: Shown) -> Text:
-    read = shown.transcript
+def _title(selected: Selected) -> Text:
+    read = selected.transcript
     sample = "greedy" if read.is_greedy else f"sample {read.sample_index}"
-    return Text(f"{shown.title}: {one_line(read.task, 40)}, problem {read.problem_index}, {sample}", style=LABEL)
+    return Text(f"{selected.title}: {one_line(read.task, 40)}, problem {read.problem_index}, {sample}", style=LABEL)
 
 
 def _outcome(read: Transcript) -> Iterator[Text]:
@@ -82,36 +83,36 @@ def _outcome(read: Transcript) -> Iterator[Text]:
     yield line
     if read.components:
         parts = (f"{one_line(name, 30)} {value:.3g}" for name, value in read.components.items())
-        yield Text(f"components: {', '.join(parts)}", style=GIVEN)
+        yield Text(f"components: {', '.join(parts)}", style=CONTEXT)
     if read.fault:
         yield Text(f"fault: {one_line(read.fault, 400)}", style="red")
 
 
 def _conversation(read: Transcript, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
     if full:
-        yield "prompt", Text(visible(read.prompt), style=GIVEN)
+        yield "prompt", Text(visible(read.prompt), style=CONTEXT)
     else:
-        yield "problem", Text(visible(read.question, FOLDED_TEXT), style=GIVEN)
+        yield "problem", Text(visible(read.question, FOLDED_TEXT), style=CONTEXT)
     turn = 0
-    for said in read.said:
-        turn += said.speaker == "policy"
-        label = f"turn {turn}" if said.speaker == "policy" else said.speaker
-        yield from _said(label, said, full=full)
+    for utterance in read.utterances:
+        turn += utterance.speaker == "policy"
+        label = f"turn {turn}" if utterance.speaker == "policy" else utterance.speaker
+        yield from _utterance(label, utterance, full=full)
     if read.verdict is not None:
         extracted = "no answer" if read.extracted is None else one_line(read.extracted, FOLDED_LINE)
         yield "read as", Text(f"{extracted} (truth {one_line(read.ground_truth, FOLDED_LINE)})")
 
 
-def _said(label: str, said: Said, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
-    style = WRITTEN if said.speaker == "policy" else GIVEN
-    if said.thinking:
-        thinking = visible(said.thinking) if full else one_line(said.thinking, FOLDED_LINE)
+def _utterance(label: str, utterance: Utterance, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
+    style = WRITTEN if utterance.speaker == "policy" else CONTEXT
+    if utterance.thinking:
+        thinking = visible(utterance.thinking) if full else one_line(utterance.thinking, FOLDED_LINE)
         yield label, Text(f"(thinking) {thinking}", style=f"italic {WRITTEN}")
         label = ""
-    if said.text or not (said.thinking or said.calls):
-        yield label, Text(visible(said.text.strip(), None if full else FOLDED_TEXT), style=style)
+    if utterance.text or not (utterance.thinking or utterance.calls):
+        yield label, Text(visible(utterance.text.strip(), None if full else FOLDED_TEXT), style=style)
         label = ""
-    for call in said.calls:
+    for call in utterance.calls:
         yield label, _call(call, full=full)
         label = ""
 
@@ -124,7 +125,7 @@ def _call(call: Call, *, full: bool) -> Text:
     if call.status:
         line.append(f"\n  {one_line(call.status, 20)}", style=STYLES.get(call.status, "red"))
         result = visible(call.result) if full else one_line(call.result, FOLDED_LINE)
-        line.append(f": {result}" if result else "", style=GIVEN)
+        line.append(f": {result}" if result else "", style=CONTEXT)
     return line
 
 
@@ -132,12 +133,18 @@ def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tu
     """Yield each sequence that the trainer sees, special tokens included."""
     for number, segments in enumerate(samples, start=1):
         tokens = sum(len(segment.token_ids) for segment in segments)
-        written = sum(len(segment.token_ids) for segment in segments if segment.written)
-        yield f"tokens {number}", Text(f"{tokens:,} tokens, {written:,} of them trained on", style=LABEL)
+        trained = sum(len(segment.token_ids) for segment in segments if segment.written)
+        yield f"tokens {number}", Text(f"{tokens:,} tokens, {trained:,} of them trained on", style=LABEL)
         for segment in segments:
-            label, style = ("wrote", WRITTEN) if segment.written else ("given", GIVEN)
+            label, style = ("wrote", WRITTEN) if segment.written else ("given", CONTEXT)
             yield label, Text(visible(decode(segment.token_ids)), style=style)
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def decoder(place: Place) -> Decode | None:
+    """Return a decoder for the run's policy; None if no tokenizer is found. Raises UserError if its file cannot be read."""
+    path = tokenizer_file(place)
+    return None if path is None else decoder_of(path, REMEDY)

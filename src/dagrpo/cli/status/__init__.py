@@ -1,4 +1,1 @@
-"""`dagrpo status`: the state of this folder's experiments.
-
-Taken from the records of their runs alone.
-"""
+"""`dagrpo status`: the state of this folder's experiments, from their records."""

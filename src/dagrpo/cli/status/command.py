@@ -1,4 +1,4 @@
-"""The command `dagrpo status`."""
+"""Command `dagrpo status`."""
 
 import json
 from collections.abc import Sequence
@@ -11,45 +11,44 @@ import typer
 from dagrpo.cli.shell_completion import experiments as names
 from dagrpo.core.errors import UserError
 
-EPILOG = "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; `dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy`"
-
 
 def status(
     experiments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT ...]", help="all if none is named", autocompletion=names),
+        typer.Argument(metavar="[EXPERIMENT ...]", help="by default all", autocompletion=names),
     ] = None,
     why: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="why the stage that makes this output, checkpoint folder or provenance.json would run again: "
-            "which parameter, input, or line of code has changed",
+            help="explain why the stage that makes this output, checkpoint folder or provenance.json would run again: "
+            "the parameter, input, or line of code that has changed",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="for programs: a list with an object per experiment; with --why one object")
+        bool, typer.Option("--json", help="print JSON: a list with an object per experiment; with --why one object")
     ] = False,
 ) -> None:
     """Print the state of every experiment in this folder (done, running, stale, stopped or failed), and the reason."""
-    from dagrpo.cli.own_code import require_own_code
     from dagrpo.cli.status import terminal
     from dagrpo.cli.status.experiments import statuses
+    from dagrpo.config.project import require_own_code
+    from dagrpo.utils.console import plain_console
 
     require_own_code()
     if why is not None:
         _explain(why, experiments or (), as_json=as_json)
         return
-    found = statuses(experiments or ())
+    result = statuses(experiments or ())
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        typer.echo(json.dumps([asdict(each) for each in result], indent=2))
     else:
-        terminal.console().print(terminal.shown(found))
+        plain_console().print(terminal.rendered(result))
 
 
 def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
-    from dagrpo.cli.status.terminal import console
     from dagrpo.cli.status.why import explain, rendered
+    from dagrpo.utils.console import plain_console
 
     if experiments:
         raise UserError("--why FILE stands alone: leave out the names of experiments.")
@@ -57,9 +56,4 @@ def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(explanation) | {"is_up_to_date": explanation.is_up_to_date}, indent=2))
     else:
-        console().print(rendered(explanation))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(epilog=EPILOG)(status)
+        plain_console().print(rendered(explanation))

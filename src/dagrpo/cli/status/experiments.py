@@ -1,13 +1,13 @@
-"""State of an experiment: running, failed, stale, done or incomplete."""
+"""State of an experiment: running, failed, stale, done or unfinished."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dagrpo.cli.status.progress import Progress, at_work
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
@@ -18,13 +18,86 @@ from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure
 from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
-from dagrpo.utils.provenance import provenances_of
+from dagrpo.pipeline.record import STATES
+from dagrpo.pipeline.snakemake.private import unfinished_outputs
+from dagrpo.utils.checksummed_json import Damaged, read_sealed
+from dagrpo.utils.files import read_object
+from dagrpo.utils.locks import noted_holder
+from dagrpo.utils.provenance import TOPS, provenances_of
+from dagrpo.utils.timings import step_seconds
 
+DESCRIPTION = "run.json"  # of a training's state
+LOCK_NOTE = "lock.json"
+STEPS_AVERAGED = 10
+REWARD = "reward/mean"
 _FAILURE = TypeAdapter(Failure)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Progress of an active job. The figures are None except in training after its first step."""
+
+    what: str  # "train, seed 0"
+    step: int | None = None
+    steps: int | None = None
+    reward: float | None = None  # mean of the last step
+    seconds_left: float | None = None
+
+
+def at_work(experiment: str) -> list[Progress]:
+    """Return the unfinished jobs of this experiment's run; [] unless a run is active."""
+    training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
+    started = sorted(set(_started(experiment)))
+    others = [Progress(what=what) for what in started if what not in training]
+    return [*training.values(), *others]
+
+
+def _states(experiment: str) -> list[Path]:
+    """Return the state folders of active trainings, without those of experiments whose longer name begins alike."""
+    folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
+    return [folder for folder in folders if _is_active(folder)]
+
+
+def _is_active(folder: Path) -> bool:
+    holder = noted_holder(folder / LOCK_NOTE)
+    return holder is not None and not holder.process.is_gone
+
+
+def _training(state: Path) -> Progress | None:
+    """Return the progress of a training; None if the state belongs to another stage."""
+    try:
+        run = read_object(state / DESCRIPTION)
+        what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
+    except (OSError, UserError, KeyError, TypeError, ValueError):
+        return None
+    finished = sorted((state / "metrics").glob("step_*.json"))
+    figures = [step for path in finished[-STEPS_AVERAGED:] if (step := _figures(path)) is not None]
+    if not figures:
+        return Progress(what=what, step=0, steps=steps)
+    seconds = sum(step_seconds(step["seconds"]) for step in figures) / len(figures)
+    done = len(finished)
+    reward = figures[-1]["metrics"].get(REWARD)
+    return Progress(what=what, step=done, steps=steps, reward=reward, seconds_left=max(0, steps - done) * seconds)
+
+
+def _figures(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_sealed(path)
+    except Damaged:  # it is being replaced, or the run will find it and make it again
+        return None
+
+
+def _started(experiment: str) -> Iterator[str]:
+    """Yield the jobs that Snakemake has recorded as started."""
+    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
+    for path in unfinished_outputs():
+        job = stage_and_seed(path) if path.startswith(starts) else None
+        if job is not None:
+            yield named(*job, path)
+
+
 class State(StrEnum):
-    """The state of an experiment, the most urgent one that applies."""
+    """State of an experiment, the most urgent one that applies."""
 
     RUNNING = "running"
     FAILED = "failed"
@@ -58,7 +131,7 @@ class Status:
     failures: tuple[Failure, ...]
 
 
-def statuses(asked: Sequence[str] = ()) -> list[Status]:
+def statuses(only: Sequence[str] = ()) -> list[Status]:
     """Return the status of each given experiment; by default of every one in this folder, the selected one first.
 
     Raises UserError if params.yaml has a mistake, or an experiment does not exist.
@@ -68,15 +141,15 @@ def statuses(asked: Sequence[str] = ()) -> list[Status]:
     selected = today.held.experiment.name if today.held is not None else None
     failures = all_failures()
     names = dict.fromkeys([*([selected] if selected else []), *experiments(), *sorted(failures)])
-    for name in asked:
+    for name in only:
         if name not in names:
             raise UserError(f"There is no experiment `{name}` in this folder: {nearest(name, names)}.")
-    return [_status(name, today, changes, failures.get(name, ())) for name in asked or names]
+    return [_status(name, today, changes, failures.get(name, ())) for name in only or names]
 
 
 def all_failures() -> dict[str, list[Failure]]:
     """Return the recorded failures of stages by experiment, the latest first."""
-    found: dict[str, list[Failure]] = {}
+    by_experiment: dict[str, list[Failure]] = {}
     for path in sorted(FAILURES.glob("*.json")):
         try:
             failure = _FAILURE.validate_json(path.read_bytes())
@@ -84,28 +157,28 @@ def all_failures() -> dict[str, list[Failure]]:
             continue
         parts = Path(failure.log).parts
         if len(parts) > 2 and parts[0] == "logs":
-            found.setdefault(parts[1], []).append(failure)
-    return {name: sorted(each, key=lambda failure: -failure.time) for name, each in found.items()}
+            by_experiment.setdefault(parts[1], []).append(failure)
+    return {name: sorted(each, key=lambda failure: -failure.time) for name, each in by_experiment.items()}
 
 
 def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
-    made, damaged = _records(name)
+    records, damaged = _records(name)
     is_selected = today.held is not None and today.held.experiment.name == name
     runner = runner_of(name) or (driver() if is_selected else None)
-    params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
-    wanted = expected(params, name) if params is not None else None
-    current = [each for each in made if wanted is None or each.provenance in wanted]
+    params = today.held if is_selected else next(filter(None, map(today.params_of, records)), None)
+    jobs = expected(params, name) if params is not None else None
+    current = [each for each in records if jobs is None or each.provenance in jobs]
     stale = (
-        *_removed(current, wanted or []),
+        *_removed(current, jobs or []),
         *(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each))),
     )
-    is_complete = any(each.stage == "report" for each in made) if wanted is None else len(current) == len(wanted)
+    is_complete = any(each.stage == "report" for each in records) if jobs is None else len(current) == len(jobs)
     return Status(
         experiment=name,
         state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
         is_selected=is_selected,
         made=len(current),
-        expected=None if wanted is None else len(wanted),
+        expected=None if jobs is None else len(jobs),
         runner=None if runner is None else str(runner),
         progress=tuple(at_work(name)) if runner is not None else (),
         stale=stale,
@@ -114,25 +187,25 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     )
 
 
-def _removed(made: Sequence[Made], wanted: Sequence[Path]) -> Iterator[Stale]:
-    """Yield stages whose outputs others have read, and of which nothing is left, their record included."""
-    read = {Path(path).parent for each in made for path in each.inputs}
-    left = {each.provenance for each in made}
-    for provenance in wanted:
+def _removed(records: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
+    """Yield stages whose outputs other stages have read, and whose outputs and records are all removed."""
+    read = {Path(path).parent for each in records for path in each.inputs}
+    recorded = {each.provenance for each in records}
+    for provenance in jobs:
         job = stage_and_seed(str(provenance))
-        if provenance not in left and provenance.parent in read and not provenance.exists() and job is not None:
+        if provenance not in recorded and provenance.parent in read and not provenance.exists() and job is not None:
             gone = Change(kind=Kind.OUTPUT, name=str(provenance.parent), before=None, now=None)
             yield Stale(what=named(*job, str(provenance)), changes=(gone,))
 
 
 def _records(name: str) -> tuple[list[Made], list[str]]:
-    made, damaged = list[Made](), list[str]()
+    records, damaged = list[Made](), list[str]()
     for path in provenances_of(name):
         try:
-            made.append(read_made(path))
+            records.append(read_made(path))
         except UserError as error:
             damaged.append(str(error))
-    return made, damaged
+    return records, damaged
 
 
 def _state(is_running: bool, failures: Sequence[Failure], is_stale: bool, is_complete: bool) -> State:

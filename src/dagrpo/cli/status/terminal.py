@@ -1,17 +1,13 @@
-"""Experiments on a terminal or in a pipe, with details.
-
-A line for each.
-"""
+"""Experiments on a terminal or in a pipe: a line each, details."""
 
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group
 from rich.text import Text
 
-from dagrpo.cli.status.experiments import Stale, State, Status
-from dagrpo.cli.status.progress import Progress
+from dagrpo.cli.status.experiments import Progress, Stale, State, Status
 from dagrpo.core.escape import one_line, sentence
-from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.console import duration
 
 STYLES = {
     State.RUNNING: "bold cyan",
@@ -23,19 +19,10 @@ STYLES = {
 }
 MOST_STALE, MOST_CHANGES = 4, 3  # shown of one experiment, and of one stage
 LONGEST_CHANGE, LONGEST_NAME = 160, 80
-PIPE_WIDTH = 200
 
 
-def console() -> VisibleConsole:
-    """Return the console for statuses: nothing in a text is markup. A pipe breaks no line."""
-    made = VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if not made.is_terminal:
-        made.width = PIPE_WIDTH
-    return made
-
-
-def shown(statuses: Sequence[Status]) -> Group:
-    """Render all statuses; without any, a hint on selecting an experiment."""
+def rendered(statuses: Sequence[Status]) -> Group:
+    """Render all statuses; without any, advice on selecting an experiment."""
     if not statuses:
         return Group(Text("No experiment has been run in this folder: `dagrpo use arithmetic_tiny` selects one."))
     return Group(*(line for status in statuses for line in _lines(status)))
@@ -57,7 +44,7 @@ def _lines(status: Status) -> Iterator[Text]:
         )
         for failure in status.failures
     )
-    yield from (Text(f"  {sentence(told)}", style="red") for told in status.damaged)
+    yield from (Text(f"  {sentence(message)}", style="red") for message in status.damaged)
     if status.state == State.RUNNING:  # the run makes stale outputs again
         return
     yield from (Text(f"  {_stale(stale)}", style="yellow") for stale in status.stale[:MOST_STALE])
@@ -78,15 +65,7 @@ def _progress(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
-    """Format a duration, such as 45 s, 12 min or 3 h 20 min."""
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def _stale(stale: Stale) -> str:
-    told = [one_line(str(change), LONGEST_CHANGE) for change in stale.changes[:MOST_CHANGES]]
-    rest = len(stale.changes) - len(told)
-    return f"{stale.what} would run again: {'; '.join(told)}" + (f"; and {rest} more" if rest else "")
+    texts = [one_line(str(change), LONGEST_CHANGE) for change in stale.changes[:MOST_CHANGES]]
+    rest = len(stale.changes) - len(texts)
+    return f"{stale.what} would run again: {'; '.join(texts)}" + (f"; and {rest} more" if rest else "")

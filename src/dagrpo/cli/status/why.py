@@ -1,4 +1,4 @@
-"""Explanation of why a stage would run again."""
+"""`dagrpo status --why`: why a stage would run again."""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -49,23 +49,23 @@ class Explanation:
 
 def explain(file: Path) -> Explanation:
     """Find the changes of the stage that makes a file, and of those before it. Raises UserError if no recorded stage made it."""
-    made = maker_of(file)
+    record = maker_of(file)
     today = Today.read()
-    if made is None:
-        raise UserError(_not_made(file, today))
+    if record is None:
+        raise UserError(_no_maker(file, today))
     changes = Changes(today)
-    before = [reason for each in _ancestors(made) if (reason := _reason(each, changes)) is not None]
-    return Explanation(file=str(file), made_by=made.what, own=_reason(made, changes), before=tuple(before))
+    before = [reason for each in _ancestors(record) if (reason := _reason(each, changes)) is not None]
+    return Explanation(file=str(file), made_by=record.what, own=_reason(record, changes), before=tuple(before))
 
 
-def _not_made(file: Path, today: Today) -> str:
+def _no_maker(file: Path, today: Today) -> str:
     selected = [] if today.held is None else [today.held.experiment.name]
-    known = {*experiments(), *selected}
+    names = {*experiments(), *selected}
     name = _experiment(file)
-    if name in known and len(file.parts) == 1:
+    if name in names and len(file.parts) == 1:
         return f"{name} is an experiment: name one of its files, such as results/{name}/report/report.html."
-    if name is not None and name not in known:
-        return f"There is no experiment `{name}` on record in {', '.join(TOPS)}: {nearest(name, known)}."
+    if name is not None and name not in names:
+        return f"There is no experiment `{name}` on record in {', '.join(TOPS)}: {nearest(name, names)}."
     job = stage_and_seed(str(file)) or stage_and_seed(f"{file}/")  # a folder that does not exist yet
     if job is None:
         return f"{file} is not made by a stage: name a file in data/, models/ or results/ of an experiment."
@@ -83,9 +83,9 @@ def _experiment(file: Path) -> str | None:
     return str(file) if len(parts) == 1 and not file.suffix and not file.exists() else None
 
 
-def _ancestors(made: Made) -> list[Made]:
+def _ancestors(record: Made) -> list[Made]:
     """Return every job whose outputs lead to this one, the first of the pipeline first."""
-    makers = {path: each for each in all_made(made.experiment) for path in each.outputs}
+    makers = {path: each for each in all_made(record.experiment) for path in each.outputs}
     ordered: dict[Path, Made] = {}
 
     def visit(each: Made) -> None:
@@ -95,26 +95,26 @@ def _ancestors(made: Made) -> list[Made]:
                 visit(maker)
                 ordered[maker.provenance] = maker
 
-    visit(made)
-    ordered.pop(made.provenance, None)
+    visit(record)
+    ordered.pop(record.provenance, None)
     return list(ordered.values())
 
 
-def _reason(made: Made, changes: Changes) -> Reason | None:
-    found = changes.of(made)
-    notes = _notes(made)
-    if not found and not notes:
+def _reason(record: Made, changes: Changes) -> Reason | None:
+    own_changes = changes.of(record)
+    notes = _notes(record)
+    if not own_changes and not notes:
         return None
-    code = {each.name: each.before for each in found if each.kind == Kind.CODE and each.before and each.now}
+    code = {each.name: each.before for each in own_changes if each.kind == Kind.CODE and each.before and each.now}
     lines = {file: tuple(changed_lines(file, digest)) for file, digest in code.items()}
-    return Reason(what=made.what, changes=tuple(found), lines=lines, notes=tuple(notes))
+    return Reason(what=record.what, changes=tuple(own_changes), lines=lines, notes=tuple(notes))
 
 
-def _notes(made: Made) -> list[str]:
+def _notes(record: Made) -> list[str]:
     notes = []
-    if (UNFINISHED / urlsafe_b64encode(str(made.provenance).encode()).decode()).exists():
+    if (UNFINISHED / urlsafe_b64encode(str(record.provenance).encode()).decode()).exists():
         notes.append("a run has begun it and has not ended it")
-    if is_noted(made.experiment, made.provenance):
+    if is_noted(record.experiment, record.provenance):
         notes.append("a later stage has found one of its outputs damaged")
     return notes
 

@@ -1,1 +1,1 @@
-"""One file per data set. Each offers TASKS, and registry.py finds them."""
+"""One file per data set. Each offers TASKS, and task.py finds them."""

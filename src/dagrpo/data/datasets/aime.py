@@ -33,7 +33,10 @@ AIME_2025 = Source(
 
 
 def to_problem(row: Row) -> Problem:
-    """Return one raw row in its prompt form. UserError when its answer is not an integer from 0 to 999 (`025` is 25)."""
+    """Return one raw row in its prompt form.
+
+    Raises UserError if its answer is not an integer from 0 to 999 (`025` is 25).
+    """
     problem, answer = row.text("problem"), row.text("answer").strip()
     if not _ANSWER.fullmatch(answer):
         raise row.error("answer", f"is {answer[:40]!r}, not an integer from 0 to 999")

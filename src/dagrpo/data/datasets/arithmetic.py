@@ -75,35 +75,35 @@ KINDS: Mapping[Level, Kind] = {
 
 
 def load(params: "Data") -> Problems:
-    """Return the problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
-    wanted = params.section(Config)
-    counts = _problems_per_level(wanted)
+    """Return the problems of `params.arithmetic`. Raises UserError if its levels have fewer distinct problems."""
+    config = params.section(Config)
+    counts = _problems_per_level(config)
     splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
-    taken = 0
+    first = 0
     for level, count in counts.items():
-        problems = list(itertools.islice(_distinct_problems(level, wanted.seed), count))
-        test = _test_problems(wanted, taken + count) - _test_problems(wanted, taken)
+        problems = list(itertools.islice(_distinct_problems(level, config.seed), count))
+        test = _test_problems(config, first + count) - _test_problems(config, first)
         splits["test"] += problems[:test]
         splits["train"] += problems[test:]
-        taken += count
+        first += count
     for split in SPLITS:
-        random.Random(f"{wanted.seed}/{split}").shuffle(splits[split])
+        random.Random(f"{config.seed}/{split}").shuffle(splits[split])
     return Problems(
         splits={split: [_example(split, i, problem) for i, problem in enumerate(splits[split])] for split in SPLITS},
         source=f"reasoning-gym {version('reasoning-gym')} chain_sum",
         origin="generator",
         revision=None,
         files={},
-        expected={"train": wanted.train, "test": wanted.test},
+        expected={"train": config.train, "test": config.test},
         read={split: len(splits[split]) for split in SPLITS},
         levels=tuple(counts),
     )
 
 
-def _problems_per_level(wanted: Config) -> dict[Level, int]:
-    """Equal parts; what a small level cannot give, the larger ones share equally."""
-    total = wanted.train + wanted.test
-    levels = sorted(set(wanted.levels), key=lambda level: (KINDS[level].distinct(), level))
+def _problems_per_level(config: Config) -> dict[Level, int]:
+    """Divide the problems equally; larger levels share equally the problems that a small level lacks."""
+    total = config.train + config.test
+    levels = sorted(set(config.levels), key=lambda level: (KINDS[level].distinct(), level))
     available = sum(KINDS[level].distinct() for level in levels)
     if total > available:
         raise UserError(
@@ -117,13 +117,13 @@ def _problems_per_level(wanted: Config) -> dict[Level, int]:
     return counts
 
 
-def _test_problems(wanted: Config, taken: int) -> int:
-    """Return how many of the first `taken` problems go to the test split, so that each level gives its share."""
-    return taken * wanted.test // (wanted.train + wanted.test)
+def _test_problems(config: Config, first: int) -> int:
+    """Return how many of the `first` problems go to the test split, so that each level gives its share."""
+    return first * config.test // (config.train + config.test)
 
 
 def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
-    """Problems of a level in random order, each once."""
+    """Return the problems of a level in random order, each once."""
     kind = KINDS[level]
     seen = set()
     for expression, result in _chain_sums(kind, f"{seed}/{level}"):
@@ -137,7 +137,7 @@ def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
 
 
 def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
-    """chain_sum's endless stream of (expression, result); entry i depends on the seed and i alone."""
+    """Yield chain_sum's pairs (expression, result) without end; entry i depends on the seed and i alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # from a dependency of reasoning-gym, at every import
         # imported here: it takes a second or more, and only this task needs it

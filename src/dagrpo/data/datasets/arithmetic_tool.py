@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dagrpo.core.section import Seed, Share
 from dagrpo.core.types import Example
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, distinct, generated
 from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
@@ -61,46 +61,50 @@ class Calculation:
 
 def load(params: "Data", task: str, tools: tuple[str, ...]) -> Problems:
     """Return the problems of `params.arithmetic_tool`, half of them of each level."""
-    wanted = params.section(Config)
-    drawn = _calculations(wanted)
-    share = wanted.demonstrated_calls if tools else 0.0
-    calling = demonstrating(wanted.train, share, f"arithmetic_tool/{wanted.seed}")
-    train = [_example("train", i, each, tools, i in calling) for i, each in enumerate(drawn[wanted.test :])]
-    test = [_example("test", i, each, tools, False) for i, each in enumerate(drawn[: wanted.test])]
+    config = params.section(Config)
+    calculations = _calculations(config)
+    share = config.demonstrated_calls if tools else 0.0
+    calling = demonstrating(config.train, share, f"arithmetic_tool/{config.seed}")
+    train = [_example("train", i, each, tools, i in calling) for i, each in enumerate(calculations[config.test :])]
+    test = [_example("test", i, each, tools, False) for i, each in enumerate(calculations[: config.test])]
     return generated(task, {"train": train, "test": test}, levels=LEVELS)
 
 
-def _calculations(wanted: Config) -> list[Calculation]:
+def _calculations(config: Config) -> list[Calculation]:
     """Return the test problems, then those of train, the levels in turn."""
     streams = [
         distinct(
-            partial(_drawn, random.Random(f"arithmetic_tool/{wanted.seed}/{level}"), level),
-            lambda drawn: frozenset((drawn.first, drawn.second)),
+            partial(_calculation, random.Random(f"arithmetic_tool/{config.seed}/{level}"), level),
+            lambda each: frozenset((each.first, each.second)),
             "data.arithmetic_tool",
         )
         for level in LEVELS
     ]
-    return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
+    return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
 
 
-def _drawn(numbers: random.Random, level: str) -> Calculation:
+def _calculation(numbers: random.Random, level: str) -> Calculation:
     low, high = (100, 999) if level == "product_3_digit" else (10_000, 99_999)
     return Calculation(level=level, first=numbers.randint(low, high), second=numbers.randint(low, high))
 
 
-def _example(split: str, index: int, drawn: Calculation, tools: tuple[str, ...], calls: bool) -> Example:
-    answer = f"#### {drawn.value}"
-    turns = (called(TOOL, {"expression": drawn.expression}), result(drawn.value), said(answer))
+def _example(split: str, index: int, calculation: Calculation, tools: tuple[str, ...], calls: bool) -> Example:
+    answer = f"#### {calculation.value}"
+    turns = (
+        call_message(TOOL, {"expression": calculation.expression}),
+        result_message(calculation.value),
+        answer_message(answer),
+    )
     return Example(
         task="arithmetic_tool",
         split=split,
         index=index,
-        prompt=chat(f"{drawn.expression}="),
-        question=f"{drawn.expression}=",
+        prompt=chat(f"{calculation.expression}="),
+        question=f"{calculation.expression}=",
         answer=answer,
-        ground_truth=drawn.value,
+        ground_truth=calculation.value,
         data_source="arithmetic_tool",
-        ability=drawn.level,
+        ability=calculation.level,
         tools=tools,
         demonstration=turns if calls else (),
     )

@@ -33,7 +33,7 @@ CLOSING = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
 def to_problem(row: Row) -> Problem:
-    """Return one raw row. The prompt is the data set's own; UserError when it does not ask for `Answer:` as all of them do."""
+    """Return one raw row, with the data set's own prompt. Raises UserError if the prompt does not ask for `Answer:`."""
     prompt, ground_truth = row.text("prompt"), row.text("ground_truth").strip()
     if not (prompt.startswith(OPENING) and prompt.endswith(CLOSING)):
         raise row.error("prompt", "does not ask for the answer in the data set's own words")

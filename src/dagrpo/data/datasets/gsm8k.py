@@ -34,7 +34,7 @@ WITH_FEEDBACK = (
 
 
 def to_problem(row: Row, system: str = "", instruction: str = f" {INSTRUCTION}") -> Problem:
-    """Return one raw row in its prompt form. UserError when its answer does not end in `#### n`, as the verifier reads it."""
+    """Return one raw row in its prompt form. Raises UserError if its answer does not end in `#### n`, as the verifier needs."""
     question, answer = row.text("question"), row.text("answer")
     ground_truth = extract(answer, "strict")
     if ground_truth is None:

@@ -32,7 +32,7 @@ _BARE = re.compile(r"\\(?:boxed|fbox)\s++([^\s${}]++)\s*+\$")  # TeX takes the o
 
 
 def math_problem(row: Row) -> Problem:
-    r"""Return one row of MATH. UserError when its solution ends in no `\boxed{...}`."""
+    r"""Return one row of MATH. Raises UserError if its solution does not end in `\boxed{...}`."""
     solution = row.text("solution")
     bare = _BARE.findall(solution)
     ground_truth = last_boxed(solution) or (bare[-1] if bare else None)
@@ -42,7 +42,7 @@ def math_problem(row: Row) -> Problem:
 
 
 def math_500_problem(row: Row) -> Problem:
-    """Return one row of MATH-500, whose answers stand apart."""
+    """Return one row of MATH-500, which has the answer in a separate column."""
     return _problem(row, row.text("solution"), row.text("answer").strip())
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dagrpo.core.section import Seed, Share
 from dagrpo.core.types import Example
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, distinct, generated
 from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
@@ -102,7 +102,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Puzzle:
     """One problem: its kind, and the numbers in it."""
 
     level: str
@@ -123,46 +123,52 @@ class Drawn:
 
 def load(params: "Data") -> Problems:
     """Return the problems of `params.python_math`, the kinds in turn."""
-    wanted = params.section(Config)
-    drawn = _problems(wanted)
-    running = demonstrating(wanted.train, wanted.demonstrated_calls, f"python_math/{wanted.seed}")
-    train = [_example("train", index, each, index in running) for index, each in enumerate(drawn[wanted.test :])]
-    test = [_example("test", index, each, False) for index, each in enumerate(drawn[: wanted.test])]
+    config = params.section(Config)
+    puzzles = _problems(config)
+    running = demonstrating(config.train, config.demonstrated_calls, f"python_math/{config.seed}")
+    train = [_example("train", index, each, index in running) for index, each in enumerate(puzzles[config.test :])]
+    test = [_example("test", index, each, False) for index, each in enumerate(puzzles[: config.test])]
     return generated("python_math", {"train": train, "test": test}, levels=tuple(KINDS))
 
 
-def _problems(wanted: Config) -> list[Drawn]:
+def _problems(config: Config) -> list[Puzzle]:
     """Return the test problems, then those of train."""
     streams = [
         distinct(
-            partial(_draw, random.Random(f"python_math/{wanted.seed}/{level}"), level),
-            lambda drawn: drawn.numbers,
+            partial(_draw, random.Random(f"python_math/{config.seed}/{level}"), level),
+            lambda puzzle: puzzle.numbers,
             "data.python_math",
         )
         for level in KINDS
     ]
-    return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
+    return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
 
 
-def _draw(numbers: random.Random, level: str) -> Drawn:
-    return Drawn(level=level, numbers=KINDS[level].draw(numbers))
+def _draw(numbers: random.Random, level: str) -> Puzzle:
+    return Puzzle(level=level, numbers=KINDS[level].draw(numbers))
 
 
-def _example(split: str, index: int, drawn: Drawn, runs: bool) -> Example:
-    value = drawn.value
+def _example(split: str, index: int, puzzle: Puzzle, runs: bool) -> Example:
+    value = puzzle.value
     answer = f"#### {value}"
     return Example(
         task="python_math",
         split=split,
         index=index,
-        prompt=chat(drawn.question),
-        question=drawn.question,
+        prompt=chat(puzzle.question),
+        question=puzzle.question,
         answer=answer,
         ground_truth=value,
         data_source="python_math",
-        ability=drawn.level,
+        ability=puzzle.level,
         tools=(TOOL,),
-        demonstration=(called(TOOL, {"code": drawn.program}), result(f"{value}\n"), said(answer)) if runs else (),
+        demonstration=(
+            call_message(TOOL, {"code": puzzle.program}),
+            result_message(f"{value}\n"),
+            answer_message(answer),
+        )
+        if runs
+        else (),
     )
 
 

@@ -41,7 +41,7 @@ class Config(GeneratedTask):
     )
     levels: Annotated[list[ShapesLevel], Field(min_length=1, max_length=3)] = Field(
         ["count", "colour", "length"],
-        description="What is asked, in turn: how many shapes there are, which colour one has, how long a labelled line is.",
+        description="Kinds of questions, in turn: the number of shapes, the colour of one, the length of a labelled line.",
     )
     swapped: bool = Field(
         False,
@@ -93,7 +93,7 @@ DOT = 14  # pixels of a digit's dot: a patch, so that a tower of two layers lear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Something that is drawn: in a colour, within a box of pixels."""
+    """Shape of a picture: its colour, and its box in pixels."""
 
     form: str  # one of FORMS, "line", or a digit
     colour: str
@@ -102,7 +102,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A picture before it is drawn, and what is asked about it."""
+    """Description of a picture, with the question about it."""
 
     level: ShapesLevel
     answer: str
@@ -176,30 +176,30 @@ def _draw(canvas: "ImageDraw", shape: Shape) -> None:
 
 def load(params: "Data") -> Problems:
     """Return the problems of `params.shapes`, the levels in turn."""
-    wanted = params.section(Config)
-    scenes = _scenes(wanted)
-    splits = {"train": scenes[wanted.test :], "test": scenes[: wanted.test]}
-    examples = {split: _examples(split, of_split, wanted) for split, of_split in splits.items()}
-    return generated("shapes", examples, levels=tuple(wanted.levels))
+    config = params.section(Config)
+    scenes = _scenes(config)
+    splits = {"train": scenes[config.test :], "test": scenes[: config.test]}
+    examples = {split: _examples(split, of_split, config) for split, of_split in splits.items()}
+    return generated("shapes", examples, levels=tuple(config.levels))
 
 
-def _scenes(wanted: Config) -> list[Scene]:
+def _scenes(config: Config) -> list[Scene]:
     """Return the scenes of test, then those of train."""
     streams = [
         distinct(
-            partial(LEVELS[level][1], random.Random(f"shapes/{wanted.seed}/{level}")),
+            partial(LEVELS[level][1], random.Random(f"shapes/{config.seed}/{level}")),
             lambda scene: frozenset(scene.shapes),
             "data.shapes",
         )
-        for level in wanted.levels
+        for level in config.levels
     ]
-    return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
+    return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
 
 
-def _examples(split: str, scenes: Sequence[Scene], wanted: Config) -> list[Example]:
+def _examples(split: str, scenes: Sequence[Scene], config: Config) -> list[Example]:
     files = [scene.file() for scene in scenes]
-    if wanted.swapped:
-        files = _swapped(files, random.Random(f"shapes/{wanted.seed}/{split}/swapped"))
+    if config.swapped:
+        files = _swapped(files, random.Random(f"shapes/{config.seed}/{split}/swapped"))
     return [_example(split, index, scene, file) for index, (scene, file) in enumerate(zip(scenes, files, strict=True))]
 
 

@@ -26,7 +26,7 @@ class Config(GeneratedTask):
     """The tasks of a taskset of `verifiers`."""
 
     taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")
-    parameters: Unchecked = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
+    parameters: Unchecked = Field({}, description="Parameters of the taskset, as in rollout.agent.parameters.")
     train: Count = Field(64, description="Tasks to train on, after those that are held out.")
     test: Count = Field(16, description="Tasks that are held out: the taskset's first.")
 
@@ -49,55 +49,58 @@ SECONDS = 600  # to make the environment and to list the tasks
 
 
 def load(params: "Data") -> Problems:
-    """Return the first tasks of the taskset: data.verifiers.test of them held out. UserError: it cannot be listed, or has too few."""
-    wanted = params.section(Config)
-    listed = _listed(wanted)
-    if len(listed) < wanted.test + wanted.train:
+    """Return the first tasks of the taskset; data.verifiers.test of them are held out.
+
+    Raises UserError if the taskset cannot be listed, or has too few tasks.
+    """
+    config = params.section(Config)
+    listed = _listed(config)
+    if len(listed) < config.test + config.train:
         raise UserError(
-            f"the taskset {wanted.taskset} has {len(listed)} tasks, and data.verifiers asks for {wanted.test + wanted.train} "
+            f"the taskset {config.taskset} has {len(listed)} tasks, and data.verifiers asks for {config.test + config.train} "
             "(train and test): lower one of them."
         )
-    chosen = {"test": listed[: wanted.test], "train": listed[wanted.test : wanted.test + wanted.train]}
+    chosen = {"test": listed[: config.test], "train": listed[config.test : config.test + config.train]}
     hashes = "".join(task["hash"] for task in listed)
     return Problems(
         splits={
-            split: [_example(wanted, split, index, task) for index, task in enumerate(tasks)]
+            split: [_example(config, split, index, task) for index, task in enumerate(tasks)]
             for split, tasks in chosen.items()
         },
-        source=f"verifiers taskset {wanted.taskset}",
+        source=f"verifiers taskset {config.taskset}",
         origin="generator",
         revision=None,
-        files={wanted.taskset: hashlib.sha256(hashes.encode()).hexdigest()},
+        files={config.taskset: hashlib.sha256(hashes.encode()).hexdigest()},
         expected={split: len(tasks) for split, tasks in chosen.items()},
         read={split: len(tasks) for split, tasks in chosen.items()},
     )
 
 
-def _listed(wanted: Config) -> list[dict[str, Any]]:
-    """Key, hash and prompt of each task, by the package itself in its own environment."""
+def _listed(config: Config) -> list[dict[str, Any]]:
+    """Return key, hash and prompt of each task, as the package lists them in its own environment."""
     from dagrpo.data.verifiers_package import worker_command, worker_variables
 
-    if not wanted.taskset:
+    if not config.taskset:
         raise UserError("data.verifiers.taskset is empty: name the module of a taskset of the package verifiers.")
-    command = worker_command(wanted.taskset, wanted.parameters, list=wanted.test + wanted.train)
+    command = worker_command(config.taskset, config.parameters, list=config.test + config.train)
     try:
         done = subprocess.run(
             command, env=worker_variables(), capture_output=True, text=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise UserError(
-            f"the taskset {wanted.taskset} was not listed within {SECONDS} s: give it fewer tasks."
+            f"the taskset {config.taskset} was not listed within {SECONDS} s: give it fewer tasks."
         ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"the taskset {wanted.taskset} cannot be loaded ({last}): put its folder on PYTHONPATH.")
+        raise UserError(f"the taskset {config.taskset} cannot be loaded ({last}): put its folder on PYTHONPATH.")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _example(wanted: Config, split: str, index: int, task: dict[str, Any]) -> Example:
+def _example(config: Config, split: str, index: int, task: dict[str, Any]) -> Example:
     prompt = tuple(task["prompt"])
     if not prompt or not all(isinstance(message["content"], str) and message["content"].strip() for message in prompt):
-        raise UserError(f"task {task['key']} of {wanted.taskset} has no prompt of text: choose another taskset.")
+        raise UserError(f"task {task['key']} of {config.taskset} has no prompt of text: choose another taskset.")
     return Example(
         task="verifiers",
         split=split,
@@ -106,7 +109,7 @@ def _example(wanted: Config, split: str, index: int, task: dict[str, Any]) -> Ex
         question=prompt[-1]["content"],
         answer="",
         ground_truth=f"{task['key']}@{task['hash']}",
-        data_source=f"verifiers:{wanted.taskset}",
+        data_source=f"verifiers:{config.taskset}",
         verifier="reported",
     )
 

@@ -15,15 +15,102 @@ from pydantic import Field
 
 from dagrpo.core.section import Seed, Share
 from dagrpo.core.types import Example
-from dagrpo.data.demonstration import called, result, said
+from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, generated
 from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
-from dagrpo.data.world import Person, World, names, world
 from dagrpo.tools.retrieval import Passage
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
+
+CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """A person of the world."""
+
+    name: str
+    born_in: str
+    works_for: str  # a firm
+
+    @property
+    def passage(self) -> Passage:
+        """Return the person's passage, under 60 characters."""
+        return Passage(title=self.name, text=f"{self.name} was born in {self.born_in}, works for {self.works_for}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firm:
+    """A firm, where people work."""
+
+    name: str
+    founded_by: str
+    located_in: str  # a place
+
+    @property
+    def passage(self) -> Passage:
+        """Return the firm's passage, under 60 characters."""
+        return Passage(title=self.name, text=f"{self.name} was founded by {self.founded_by}, is in {self.located_in}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place, where a firm is."""
+
+    name: str
+    located_in: str  # a land
+    near: str  # another place, to distract
+
+    @property
+    def passage(self) -> Passage:
+        """Return the place's passage, under 60 characters."""
+        return Passage(title=self.name, text=f"{self.name} lies in {self.located_in}, near {self.near}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A world with equal numbers of people, firms and places."""
+
+    people: tuple[Person, ...]
+    firms: dict[str, Firm]
+    places: dict[str, Place]
+
+    @property
+    def passages(self) -> list[Passage]:
+        """Return one passage for each person, firm and place."""
+        entities: list[Person | Firm | Place] = [*self.people, *self.firms.values(), *self.places.values()]
+        return [entity.passage for entity in entities]
+
+
+def names(seed: str) -> Iterator[str]:
+    """Yield distinct names of five or six letters without end: Badok, Milora, ..."""
+    letters, previous = random.Random(seed), set[str]()
+    while True:
+        spelled = (letters.choice(CONSONANTS if i % 2 == 0 else VOWELS) for i in range(letters.choice((5, 6))))
+        name = "".join(spelled).capitalize()
+        if name not in previous:
+            previous.add(name)
+            yield name
+
+
+def world(named: Iterator[str], size: int, seed: str) -> World:
+    """Return a world of `size` people (at least 2), with the next names."""
+    chance = random.Random(seed)
+    people, firms, places = ([next(named) for _ in range(size)] for _ in range(3))
+    neighbours = dict(zip(places, [*places[1:], places[0]], strict=True))
+    works_for, located_in = chance.sample(firms, size), chance.sample(places, size)
+    return World(
+        people=tuple(
+            Person(name=name, born_in=next(named), works_for=firm) for name, firm in zip(people, works_for, strict=True)
+        ),
+        firms={
+            name: Firm(name=name, founded_by=next(named), located_in=place)
+            for name, place in zip(firms, located_in, strict=True)
+        },
+        places={name: Place(name=name, located_in=next(named), near=neighbours[name]) for name in places},
+    )
 
 
 class Config(GeneratedTask):
@@ -60,31 +147,33 @@ class Question:
 
 def load(params: "Data") -> Problems:
     """Return the questions of `params.worlds`, over both worlds."""
-    wanted = params.section(Config)
-    seed = f"worlds/{wanted.seed}"
+    config = params.section(Config)
+    seed = f"worlds/{config.seed}"
     named = names(seed)
     worlds = {
         split: world(named, people, f"{seed}/{split}")
-        for split, people in (("train", wanted.train_people), ("test", wanted.test_people))
+        for split, people in (("train", config.train_people), ("test", config.test_people))
     }
-    asked = {split: _shuffled(each, wanted, f"{seed}/{split}/questions") for split, each in worlds.items()}
-    searching = demonstrating(len(asked["train"]), wanted.demonstrated_calls, seed)
-    train = [_example("train", index, question, index in searching) for index, question in enumerate(asked["train"])]
-    test = [_example("test", index, question, False) for index, question in enumerate(asked["test"])]
+    questions = {split: _shuffled(each, config, f"{seed}/{split}/questions") for split, each in worlds.items()}
+    searching = demonstrating(len(questions["train"]), config.demonstrated_calls, seed)
+    train = [
+        _example("train", index, question, index in searching) for index, question in enumerate(questions["train"])
+    ]
+    test = [_example("test", index, question, False) for index, question in enumerate(questions["test"])]
     return generated(
         "worlds",
         {"train": train, "test": test},
-        levels=[LEVELS[hops] for hops in sorted(set(wanted.hops))],
+        levels=[LEVELS[hops] for hops in sorted(set(config.hops))],
         passages=[passage for each in worlds.values() for passage in each.passages],
     )
 
 
-def _shuffled(one: World, wanted: Config, seed: str) -> list[Question]:
+def _shuffled(one: World, config: Config, seed: str) -> list[Question]:
     questions = [
         question
         for person in one.people
         for question in questions_from(one, person)
-        if len(question.passages) in wanted.hops
+        if len(question.passages) in config.hops
     ]
     random.Random(seed).shuffle(questions)
     return questions
@@ -123,8 +212,12 @@ def _example(split: str, index: int, question: Question, searches: bool) -> Exam
 
 def _demonstration(passages: Sequence[Passage], answer: str) -> tuple[dict[str, object], ...]:
     """Return a search for each name in turn, whose best result is the passage under that name, and the answer."""
-    turns = [turn for passage in passages for turn in (called(TOOL, {"query": passage.title}), result(passage.text))]
-    return (*turns, said(answer))
+    turns = [
+        turn
+        for passage in passages
+        for turn in (call_message(TOOL, {"query": passage.title}), result_message(passage.text))
+    ]
+    return (*turns, answer_message(answer))
 
 
 TASKS = (Task(name="worlds", load=load, verifier="exact_match", tools=(TOOL,)),)

@@ -28,7 +28,7 @@ Occurrences = Mapping[str, Mapping[str, int]]  # run of words -> task -> first t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """A train problem and a test problem with what they share."""
+    """Pair of a train problem and a test problem, with the words they share."""
 
     train_index: int
     test_task: str
@@ -57,9 +57,9 @@ class Overlaps:
     by_task: Mapping[str, Mapping[int, Shared]]  # evaluated task -> index of a train problem -> what it shares
     common_phrases_only: Mapping[str, int]  # as in Contamination
 
-    def found(self, left: Sequence[Example]) -> Contamination:
-        """Return the card's entry for the train problems that are left."""
-        indices = {example.index for example in left}
+    def report(self, remaining: Sequence[Example]) -> Contamination:
+        """Return the card's entry. `remaining`: the train problems that are written."""
+        indices = {example.index for example in remaining}
         every = {index for shared in self.by_task.values() for index in shared}
         return Contamination(
             words=self.words,
@@ -85,10 +85,13 @@ class _Reading:
 def check_contamination(
     sieve: Sieve, tests: Mapping[str, Sequence[Example]], length: int, mode: Literal["report", "drop"]
 ) -> Overlaps:
-    """Find contaminated train problems, and with `drop` take them out. `tests` are the test splits by task."""
-    overlaps = _by_whole_question(sieve.kept["train"], tests)
+    """Find contaminated train problems; with mode `drop`, also drop them.
+
+    tests: the test splits by task. length: words of a run.
+    """
+    overlaps = _by_whole_question(sieve.splits["train"], tests)
     common: dict[str, set[int]] = defaultdict(set)
-    _by_runs(sieve.kept["train"], _occurrences(tests, length), length, overlaps, common)
+    _by_runs(sieve.splits["train"], _occurrences(tests, length), length, overlaps, common)
     details = {index: shared for task in reversed(list(tests)) for index, shared in overlaps[task].items()}
     if mode == "drop":
         sieve.drop("train", CONTAMINATED, lambda example: _detail(details.get(example.index)))
@@ -102,12 +105,12 @@ def check_contamination(
 def _by_whole_question(
     train: Sequence[Example], tests: Mapping[str, Sequence[Example]]
 ) -> dict[str, dict[int, Shared]]:
-    """Task -> index of a train problem -> the test problem that asks the very same. Finds the shortest questions too."""
+    """Return, by task and index of a train problem, the test problem with the same question, however short."""
     overlaps: dict[str, dict[int, Shared]] = {task: {} for task in tests}
     for task, problems in tests.items():
-        asked = {identity(problem): problem.index for problem in reversed(problems)}
+        test_rows = {identity(problem): problem.index for problem in reversed(problems)}
         for example in train:
-            index = asked.get(identity(example))
+            index = test_rows.get(identity(example))
             if index is not None:
                 overlaps[task][example.index] = Shared(
                     train_index=example.index, test_task=task, test_index=index, words=normalised(example.question)
@@ -131,7 +134,7 @@ def _by_runs(
     overlaps: Mapping[str, dict[int, Shared]],
     common: Mapping[str, set[int]],
 ) -> None:
-    """Add what shares a run to `overlaps`, and what shares one that does not count to `common`."""
+    """Add train problems that share a run to `overlaps`, and those that share only a common phrase to `common`."""
     more_than_half = length // 2 + 1
     reading = _read(train, occurrences, length, more_than_half)
     for train_index, run in reading.matches:

@@ -26,30 +26,30 @@ class PassRates:
 
 
 def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
-    """Give problems the pass rate that the file has for their question.
+    """Set the pass rate of each problem whose question is in the file.
 
-    The file has columns question_sha256 (of the question's UTF-8, in hex) and pass_rate. UserError when it is missing
-    or damaged, or, with `must_match`, when there are train problems and it rates none of the task's.
+    The file has columns question_sha256 (of the question's UTF-8, in hex) and pass_rate. Raises UserError if it is missing or damaged, or,
+    with `must_match`, if it rates none of the train problems.
     """
     rates, ambiguous = _read(path)
-    known = {}
-    for split, examples in sieve.kept.items():
+    counts = {}
+    for split, examples in sieve.splits.items():
         rated = [rates.get(_digest(example)) for example in examples]
-        known[split] = sum(rate is not None for rate in rated)
-        sieve.kept[split] = [
+        counts[split] = sum(rate is not None for rate in rated)
+        sieve.splits[split] = [
             example if rate is None else replace(example, pass_rate=rate)
             for example, rate in zip(examples, rated, strict=True)
         ]
-    if must_match and sieve.kept["train"] and not any(known.values()):
+    if must_match and sieve.splits["train"] and not any(counts.values()):
         raise UserError(
             f"data.pass_rates is {path}, but none of the {len(rates):,} questions it rates is among the problems of this "
             "task: name the file of an experiment that trains on the same task, or set it to null."
         )
-    return PassRates(sha256=sha256_of(path), known=known, ambiguous=ambiguous)
+    return PassRates(sha256=sha256_of(path), known=counts, ambiguous=ambiguous)
 
 
 def drop_by_pass_rate(sieve: Sieve, lowest: float, highest: float) -> None:
-    """Drop train problems whose pass rate is known and out of range. Test is never chosen by how well it goes."""
+    """Drop train problems whose pass rate is known and out of range. Test problems are never selected by pass rate."""
 
     def too_hard(example: Example) -> str | None:
         rate = example.pass_rate
@@ -64,7 +64,7 @@ def drop_by_pass_rate(sieve: Sieve, lowest: float, highest: float) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, float], int]:
-    """Question -> pass rate, and the number of questions left out because they are rated more than once."""
+    """Return the pass rates by question, and the number of questions that are left out since they are rated more than once."""
     if not path.is_file():
         raise UserError(f"data.pass_rates is {path}, which is not a file: correct it, or set it to null.")
     table = read_parquet(path)

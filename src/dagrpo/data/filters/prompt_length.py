@@ -1,9 +1,9 @@
-"""Filter on prompt length, in tokens of the experiment's model.
+"""Filters on prompts: their length in tokens, and the tools they show.
 
 Tools count, and pictures where the model has a vision tower.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,12 +14,16 @@ from dagrpo.core.section import Section
 from dagrpo.core.types import Example
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.tokenizer import TokenCounter, rendered
+from dagrpo.models.config import TEMPLATE_FAMILIES
 from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.tools import function_schemas
 from dagrpo.utils.console import counted
+from dagrpo.utils.files import read_object
 
 LONG = "prompt too long"
 DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it ships with
+
+TEMPLATE = "template"  # rollout.chat.name: by the model's own chat template; every other format has its own way to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +46,24 @@ class PromptTokens:
 
 
 def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Section] = DEFAULTS) -> bool | None:
-    """Set `prompt_tokens` of every problem that is left.
+    """Set `prompt_tokens` of every remaining problem.
 
-    Raises UserError if the model's chat template refuses a problem, or if the number of pictures is not that of its placeholders.
-    parameters: those of tools, by name. Returns whether the template describes the tools, as some do not; None without tools.
+    Returns whether the template describes the tools, as some do not; None without tools. parameters: those of tools, by name. Raises
+    UserError if the model's chat template refuses a problem, or if the number of pictures differs from that of its placeholders.
     """
     tokenizer = load_tokenizer(model)
     counter, pictures = TokenCounter(tokenizer), processor_of(model)
     offered = {example.tools for example in sieve.examples()}
     schemas = {tools: function_schemas(tools, parameters) for tools in offered}
-    for split, examples in sieve.kept.items():
-        shown = counted(examples, f"prepare: tokens of {split} prompts")
+    for split, examples in sieve.splits.items():
+        with_progress = counted(examples, f"prepare: tokens of {split} prompts")
         counts = counter.count(
-            [rendered(tokenizer, example, schemas[example.tools], pictures=pictures is not None) for example in shown]
+            [
+                rendered(tokenizer, example, schemas[example.tools], pictures=pictures is not None)
+                for example in with_progress
+            ]
         )
-        sieve.kept[split] = [
+        sieve.splits[split] = [
             replace(example, prompt_tokens=count + (_more(example, pictures) if pictures else 0))
             for example, count in zip(examples, counts, strict=True)
         ]
@@ -82,14 +89,14 @@ def _more(example: Example, pictures: PictureProcessor) -> int:
 
 
 def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
-    """Drop problems whose prompt has more than `longest` tokens; None: none is too long."""
+    """Drop problems whose prompt has more than `longest` tokens; None: keep all."""
 
     def fault(example: Example) -> str | None:
         if longest is None or example.prompt_tokens <= longest:
             return None
         return f"{example.prompt_tokens} tokens"
 
-    for split in sieve.kept:
+    for split in sieve.splits:
         sieve.drop(split, LONG, fault)
 
 
@@ -113,3 +120,29 @@ def _lengths(ordered: Sequence[int]) -> Lengths | None:
 def _at(ordered: Sequence[int], percent: int) -> int:
     """Return the nearest-rank percentile: a length that some prompt has."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def require_tools_shown(examples: Iterable[Example], model: Path, chat: str) -> None:
+    """Check that the policy learns of its tools: from the model's chat template, or from demonstrations.
+
+    examples: the problems of one task. chat: rollout.chat.name. Raises UserError, which names the task and the tool.
+    """
+    untold = [example for example in examples if example.tools]
+    if chat != TEMPLATE or not untold or any(example.demonstration for example in untold) or _is_fresh(model):
+        return
+    raise UserError(
+        f"{untold[0].task} offers the tool {untold[0].tools[0]}, but the chat template of the model in {model} does not describe "
+        f"tools, so that the policy would never learn of it: {_template_of_ours(model)}choose a model whose template describes tools, or "
+        "set rollout.chat to {name: renderers} with the model's family."
+    )
+
+
+def _is_fresh(model: Path) -> bool:
+    origin = model / "origin.json"
+    return origin.is_file() and read_object(origin).get("source") == "fresh"
+
+
+def _template_of_ours(model: Path) -> str:
+    family = read_object(model / "config.json").get("model_type")
+    fitting = next((name for name, other in TEMPLATE_FAMILIES.items() if other == family), None)
+    return "" if fitting is None else f"set model.chat_template to {fitting}, "

@@ -21,7 +21,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A problem that a gate took out."""
+    """A problem that a filter dropped."""
 
     example: Example
     reason: str  # one of few, to be counted
@@ -29,36 +29,36 @@ class Dropped:
 
 
 class Sieve:
-    """The problems on their way through the filters: each is remaining or dropped.
+    """Remaining and dropped problems, on their way through the filters.
 
     A filter calls `drop` for every split it looks at, so that a reason without problems is recorded as 0.
     """
 
     def __init__(self, splits: Mapping[str, Sequence[Example]]) -> None:
-        self.kept = {split: list(splits.get(split, ())) for split in dict.fromkeys(["train", "test", *splits])}
+        self.splits = {split: list(splits.get(split, ())) for split in dict.fromkeys(["train", "test", *splits])}
         self.dropped: list[Dropped] = []
         self.counts: dict[str, int] = {}  # "split: reason" -> problems, in the order of the gates
 
     def drop(self, split: str, reason: str, fault: Callable[[Example], str | None]) -> None:
-        """Take out of a split every problem in which `fault` finds one; asked once for each, in their order."""
-        kept, before = [], len(self.dropped)
-        for example in self.kept[split]:
+        """Drop from a split every problem for which `fault` returns a text; called once for each, in their order."""
+        remaining, before = [], len(self.dropped)
+        for example in self.splits[split]:
             detail = fault(example)
             if detail is None:
-                kept.append(example)
+                remaining.append(example)
             else:
                 self.dropped.append(Dropped(example=example, reason=reason, detail=detail))
-        self.kept[split] = kept
+        self.splits[split] = remaining
         key = f"{split}: {reason}"
         self.counts[key] = self.counts.get(key, 0) + len(self.dropped) - before
 
     def examples(self) -> Iterator[Example]:
-        """Everything that is left, split by split."""
-        return (example for examples in self.kept.values() for example in examples)
+        """Yield every remaining problem, split by split."""
+        return (example for examples in self.splits.values() for example in examples)
 
 
 def dropped_table(dropped: Sequence[Dropped]) -> pa.Table:
-    """Return the dropped problems as the rows of dropped.parquet, in the order in which they went."""
+    """Return the dropped problems as the rows of dropped.parquet, in the order in which they were dropped."""
     rows = [
         {
             "split": item.example.split,

@@ -1,7 +1,7 @@
-"""The normal form by which two questions are the same.
+"""Normal form of questions, by which two of them are the same.
 
-Case, white space, LaTeX's dollar signs, quotation marks and the marks at the end of a clause are ignored; signs, operators,
-braces and digits stay, so that `x-1` is not `x+1`, `3.5` not `3 5`, and `5!` not `5`.
+Case, white space, LaTeX's dollar signs, quotation marks and the marks at the end of a clause are ignored; signs, operators, braces and
+digits stay, so that `x-1` is not `x+1`, `3.5` not `3 5`, and `5!` not `5`.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def words(normal: str) -> list[str]:
 
 
 def runs(sequence: Sequence[str], length: int) -> list[str]:
-    """Return every run of `length` words, in their order; none when there are fewer."""
+    """Return every run of `length` words, in their order; [] if there are fewer words."""
     return [" ".join(sequence[start : start + length]) for start in range(len(sequence) - length + 1)]
 
 

@@ -23,9 +23,10 @@ def rendered(
     *,
     pictures: bool = False,
 ) -> str:
-    """Return the prompt of a problem with its tools. UserError names the problem that the chat template refuses.
+    """Return the prompt of a problem with its tools.
 
-    pictures: whether the template takes some; each is one placeholder.
+    pictures: whether the template takes pictures; each is one placeholder. Raises UserError, which names the problem, if the chat template
+    refuses it.
     """
     messages = with_pictures(example.prompt) if pictures and example.images else example.prompt
     try:
@@ -39,17 +40,17 @@ def rendered(
 
 
 class TokenCounter:
-    """Counts the tokens of prompts.
+    """Counter of prompt tokens.
 
-    A special token cuts a text into parts that are tokenized each by itself. What stands in every prompt (the system
-    turn with its tools) is such a part, and counted once. A few prompts are counted whole as well: should the two
-    counts differ, as with a tokenizer that marks where a text begins, all are counted whole.
+    A special token cuts a text into parts that are tokenized separately. A part that stands in every prompt, such as the system turn with
+    its tools, is counted once. A few prompts are also counted whole: if the two counts differ, as with a tokenizer that marks where a text
+    begins, all are counted whole.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._cut = _at_special_tokens(tokenizer)
-        self._known: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, as `render` would give them."""
@@ -59,12 +60,12 @@ class TokenCounter:
 
     def _by_parts(self, texts: Sequence[str]) -> list[int]:
         parts = [[part for part in self._cut.split(text) if part] for text in texts]
-        unknown = list({part: None for cut in parts for part in cut if part not in self._known})
-        self._known.update(zip(unknown, self._without_places(unknown), strict=True))
-        return [sum(self._known[part] for part in cut) for cut in parts]
+        unknown = list({part: None for cut in parts for part in cut if part not in self._lengths})
+        self._lengths.update(zip(unknown, self._without_places(unknown), strict=True))
+        return [sum(self._lengths[part] for part in cut) for cut in parts]
 
     def _without_places(self, texts: Sequence[str]) -> list[int]:
-        """Counts without finding out where in the text each token stands, which takes a fifth of the time."""
+        """Count without computing each token's position in the text, which takes a fifth of the time."""
         if not self._tokenizer.is_fast:
             return self._whole(texts)
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -78,7 +79,7 @@ class TokenCounter:
 
 
 def _at_special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """Matches the special tokens that neither swallow white space nor depend on what stands beside them."""
+    """Return a pattern of the special tokens that neither swallow white space nor depend on their neighbours."""
     plain = [
         token.content
         for token in tokenizer.added_tokens_decoder.values()

@@ -33,8 +33,8 @@ def keep_other_experiments() -> None:
             connection.execute(FORGET)
     except sqlite3.Error as error:
         raise UserError(
-            f"{database}, where DVC notes what it has put in place, cannot be written ({error}): end the DVC that holds it, or "
-            f"delete {database.parent}, which DVC makes anew."
+            f"{database}, DVC's record of its links, cannot be written ({error}): stop the DVC process that locks it, or "
+            f"delete {database.parent}, which DVC creates again."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Memory as a list of what takes it."""
+"""Memory as a list of items."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One part of what takes memory, and one line of the table."""
+    """A use of memory, and one line of the table."""
 
     name: str
     bytes: int
@@ -19,22 +19,22 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory of one process, or one server, at its peak."""
+    """Peak memory of one process, or one server."""
 
     what: str  # "training process", "rollout server"
     items: tuple[Item, ...]
 
     @property
     def total(self) -> int:
-        """Return all bytes."""
+        """The sum of all bytes."""
         return sum(item.bytes for item in self.items)
 
     def of(self, name: str) -> int:
-        """Return the bytes of an item; 0 without one."""
+        """Return the bytes of the item with a name; 0 without one."""
         return sum(item.bytes for item in self.items if item.name == name)
 
     def only(self, names: Collection[str]) -> "Memory":
-        """Return it with the items of these names and no others."""
+        """Return the memory of the items with these names."""
         return replace(self, items=tuple(item for item in self.items if item.name in names))
 
 
@@ -44,5 +44,5 @@ def memory(what: str, items: Iterable[Item]) -> Memory:
 
 
 def size(count: float) -> str:
-    """Return such as 1.5 GiB; what is less than 0.1 GiB in MiB, such as 12.0 MiB."""
+    """Format bytes, such as 1.5 GiB; less than 0.1 GiB in MiB, such as 12.0 MiB."""
     return f"{count / GIBIBYTE:,.1f} GiB" if count >= GIBIBYTE / 10 else f"{count / MEBIBYTE:,.1f} MiB"

@@ -32,24 +32,24 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Return whether it is attention."""
+        """Return True if the kernel is attention."""
         return "attn" in self.name or "attention" in self.name
 
 
 class Counting(TorchDispatchMode):
-    """Counts the kernels of one device, and the bytes of the tensors that are alive there at the same time.
+    """Counter of the kernels of one device, and of the bytes of tensors that are alive there at the same time.
 
     On the meta device nothing is computed: a number that is read there is 1, and a condition is false.
     """
 
     def __init__(self, device: str = "meta") -> None:
-        """`device`: the type of the one that is counted."""
+        """Count the kernels of devices of type `device`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # storages by address: their number, and themselves
         self._number = count(1)
         self._read: dict[int, int] = {}  # bytes of storages that the open chain reads, and has not made
-        self._made: dict[int, int] = {}  # the same of those that it has made
+        self._created: dict[int, int] = {}  # the same of those that it has made
         self.kernels = Counter[Kernel]()
         # With each chain of kernels between two products in the place of its parts, as a compiler joins them.
         self.joined = Counter[Kernel]()
@@ -70,32 +70,32 @@ class Counting(TorchDispatchMode):
         out = _without_values(func, inputs, args, kwargs) if without else func(*args, **kwargs)
         outputs = [each for each in _tensors((out,)) if each.device.type == self._device]
         before = {_key(each) for each in inputs}
-        made = [each for each in outputs if _key(each) not in before]
-        for each in made:
+        created = [each for each in outputs if _key(each) not in before]
+        for each in created:
             self._keep(each)
         name = func.overloadpacket.__name__
-        launches = bool(made) or func._schema.is_mutable
+        launches = bool(created) or func._schema.is_mutable
         if outputs and launches and not func.is_view and "empty" not in name:
-            self._launch(_kernel(func, name, inputs, outputs, args, kwargs), inputs, made)
+            self._launch(_kernel(func, name, inputs, outputs, args, kwargs), inputs, created)
         return out
 
     def start(self) -> None:
-        """Count from here on; what is alive stays in `bytes`."""
+        """Start to count; tensors that are alive remain in `bytes`."""
         self.kernels.clear()
         self.joined.clear()
         self.peak, self.peak_before = self.bytes, self.bytes
 
     def mark(self) -> None:
-        """Note what was counted so far: the backward pass has ended."""
+        """Record the counts so far: the backward pass has ended."""
         self._close(torch.float32)
         self.marked = self.peak_before, self.peak, self.kernels.copy(), self.joined.copy()
 
     def split(self) -> None:
-        """Count the peak of what follows apart from the one so far."""
+        """Count the peak from here on separately."""
         self.peak_before, self.peak = max(self.peak_before, self.peak), self.bytes
 
     def _keep(self, tensor: Tensor) -> None:
-        """Count a storage until nothing refers to it."""
+        """Count a storage until it is freed."""
         storage, key = tensor.untyped_storage(), _key(tensor)
         if key in self._alive:
             return
@@ -109,30 +109,30 @@ class Counting(TorchDispatchMode):
         self.bytes += size
         self.peak = max(self.peak, self.bytes)
 
-    def _launch(self, kernel: Kernel, inputs: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    def _launch(self, kernel: Kernel, inputs: Sequence[Tensor], created: Sequence[Tensor]) -> None:
         self.kernels[kernel] += 1
         if kernel.flops:
             self._close(kernel.dtype)
             self.joined[kernel] += 1
             return
         for each in inputs:
-            if (number := self._numbered(each)) not in self._made:
+            if (number := self._numbered(each)) not in self._created:
                 self._read[number] = min(each.untyped_storage().nbytes(), kernel.bytes)
-        self._made |= {self._numbered(each): each.untyped_storage().nbytes() for each in made}
+        self._created |= {self._numbered(each): each.untyped_storage().nbytes() for each in created}
 
     def _numbered(self, tensor: Tensor) -> int:
-        """Return what tells a storage from those that were at its address before; of one that was there from the start, the address."""
+        """Return a key that distinguishes a storage from earlier ones at its address; of one from before the start, the address."""
         key = _key(tensor)
         return self._alive[key][0] if key in self._alive else -key
 
     def _close(self, dtype: torch.dtype) -> None:
         """End a chain of kernels without a product: it reads what came from outside, and writes what is still alive."""
         alive = {number for number, _ in self._alive.values()}
-        written = sum(size for number, size in self._made.items() if number in alive)
-        if self._read or self._made:
-            size = written + sum(self._read.values())
+        written_bytes = sum(size for number, size in self._created.items() if number in alive)
+        if self._read or self._created:
+            size = written_bytes + sum(self._read.values())
             self.joined[Kernel(name="joined", dtype=dtype, flops=0, bytes=size)] += 1
-        self._read, self._made = {}, {}
+        self._read, self._created = {}, {}
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -179,23 +179,23 @@ def _kernel(
 
 
 def _bytes(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kwargs: Any) -> int:
-    """Return what is read and written, without what a cache would save."""
-    written = sum(map(_size, outputs))
+    """Return the bytes that are read and written, without savings by a cache."""
+    output_bytes = sum(map(_size, outputs))
     if name in CHANGED_IN_PART:
         return 2 * sum(map(_size, inputs[1:]))
     read = [each for each in inputs[name in OVERWRITTEN :] if each is not kwargs.get("out")]
     if name in READ_IN_PART:
-        return written + sum(min(_size(each), written) for each in read)
-    return written + sum(map(_size, read))
+        return output_bytes + sum(min(_size(each), output_bytes) for each in read)
+    return output_bytes + sum(map(_size, read))
 
 
 def _size(tensor: Tensor) -> int:
-    """Return bytes; of an expanded tensor those that are there."""
+    """Return the bytes of a tensor; of an expanded one, the bytes in memory."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
 def _flops(func: Any, name: str, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
-    """Return those of products, by torch's formulas, and of attention to a token's own sequence."""
+    """Return the FLOPs of products, by torch's formulas, and of attention to a token's own sequence."""
     if "attn" in name or "attention" in name:
         is_backward = "backward" in name
         query, key = args[is_backward : is_backward + 2]

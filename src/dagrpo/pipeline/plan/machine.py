@@ -18,7 +18,7 @@ QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One kind of device, of which there are as many as the experiment asks for."""
+    """Kind of device; the experiment has as many as it asks for."""
 
     name: str
     memory: int  # bytes of a device; of a CPU those that this process may use
@@ -29,7 +29,7 @@ class Machine:
 
 
 def machine_for(gpu: str | None, gibibytes: float | None) -> Machine:
-    """Return what the options name, else this machine. UserError: no such GPU, or both are given."""
+    """Return the machine that the options name, else this one. Raises UserError for an unknown GPU, or if both are given."""
     if gpu is not None and gibibytes is not None:
         raise UserError("--gpu and --memory both say how much memory there is: give one of them.")
     if gpu is not None:
@@ -45,23 +45,23 @@ def _this_machine() -> Machine:
     free = shutil.disk_usage(MEMORY).free if os.access(MEMORY, os.W_OK) else 0
     devices = visible_devices()
     if devices:
-        name, memory = _told_by_the_driver(devices)
+        name, memory = _listed_by_the_driver(devices)
         return Machine(name=name, memory=memory, gpu=kind_of(name), on_gpu=True, is_here=True, shared_memory=free)
     return Machine(
         name="this machine's CPU", memory=memory_of_machine(), on_gpu=False, is_here=True, shared_memory=free
     )
 
 
-def _told_by_the_driver(devices: Sequence[str]) -> tuple[str, int]:
-    """Return name and bytes of the GPU with the least memory. UserError: the driver does not say."""
+def _listed_by_the_driver(devices: Sequence[str]) -> tuple[str, int]:
+    """Return name and bytes of the GPU with the least memory. Raises UserError if the driver does not list them."""
     try:
         done = subprocess.run(
             [*QUERY, "--id", ",".join(devices)], capture_output=True, text=True, timeout=SECONDS_TO_COUNT, check=True
         )
         rows = [line.rpartition(",") for line in done.stdout.splitlines() if line.strip()]
-        found = [(name.strip(), int(mebibytes) * MEBIBYTE) for name, _, mebibytes in rows]
-        if not all(name and memory for name, memory in found):
+        gpus = [(name.strip(), int(mebibytes) * MEBIBYTE) for name, _, mebibytes in rows]
+        if not all(name and memory for name, memory in gpus):
             raise ValueError("no name or no memory")
-        return min(found, key=lambda each: each[1])
+        return min(gpus, key=lambda each: each[1])
     except (OSError, subprocess.SubprocessError, ValueError):
         raise UserError("nvidia-smi does not say how much memory the GPUs have: give --gpu or --memory.") from None

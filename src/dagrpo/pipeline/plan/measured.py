@@ -1,7 +1,7 @@
 """Recorded times of an experiment's stages, which replace estimates.
 
 A stage counts if it has read the parameters that it would read today; the number of training steps may differ. Only `Measured.last`
-takes all stages, whatever they have read.
+includes all stages, whatever they have read.
 """
 
 from collections import defaultdict
@@ -39,13 +39,13 @@ class Measured:
 
 
 def measured(params: Params) -> Measured:
-    """Return what is on record of the experiment that these parameters name."""
+    """Return the recorded times of the experiment that these parameters name."""
     name = params.experiment.name
-    made = {path: each for path in provenances_of(name) if (each := _made(path)) is not None}
-    current = {path: each for path, each in made.items() if _is_the_same(params, each)}
+    records = {path: each for path in provenances_of(name) if (each := _record(path)) is not None}
+    current = {path: each for path, each in records.items() if _is_the_same(params, each)}
     report = RESULTS / name / "report" / PROVENANCE  # the last stage: without it, a run has not come to its end
-    accounts = read_accounts(LOGS / name, list(made))
-    last, taken = defaultdict[str, float](float), defaultdict[str, list[float]](list)
+    accounts = read_accounts(LOGS / name, list(records))
+    last, seconds_by_stage = defaultdict[str, float](float), defaultdict[str, list[float]](list)
     beside = list[float]()
     for path, account in accounts.items():
         stage = EVALUATION if account.stage == SAMPLE else account.stage
@@ -53,7 +53,7 @@ def measured(params: Params) -> Measured:
             continue
         last[stage] += account.seconds
         if path in current and account.stage in WITHOUT_STEPS:
-            taken[stage].append(account.seconds)
+            seconds_by_stage[stage].append(account.seconds)
         elif path in current and account.stage == "train" and account.seed is not None:
             beside.append(account.seconds - sum(map(step_seconds, _steps(name, account.seed))))
     seeds = sorted({each.seed for each in current.values() if each.stage == "train" and each.seed is not None})
@@ -62,27 +62,27 @@ def measured(params: Params) -> Measured:
         seconds for seconds in beside if seconds > 0
     ]  # one that was resumed has taken steps before; where they are few, this is too little
     return Measured(
-        stages={stage: mean(seconds) for stage, seconds in taken.items()},
+        stages={stage: mean(seconds) for stage, seconds in seconds_by_stage.items()},
         steps=_means(steps),
         number=len(steps),
         beside_steps=mean(whole) if whole else None,
-        last=last if report in made else {},
+        last=last if report in records else {},
     )
 
 
-def _made(provenance: Path) -> Made | None:
+def _record(provenance: Path) -> Made | None:
     try:
         return read_made(provenance)
     except UserError:  # damaged: `dagrpo status` says so
         return None
 
 
-def _is_the_same(params: Params, made: Made) -> bool:
-    stage = all_stages().get(made.stage)
+def _is_the_same(params: Params, record: Made) -> bool:
+    stage = all_stages().get(record.stage)
     if stage is None:
         return False
     left_out = tuple(stage.extends) if stage.name == "train" else ()
-    then, today = (flat(values) for values in (dict(made.params), own_params(params, stage)))
+    then, today = (flat(values) for values in (dict(record.params), own_params(params, stage)))
     return all(
         then.get(key) == today.get(key) for key in then.keys() | today.keys() if not key.startswith(left_out or ("\0",))
     )
@@ -97,12 +97,12 @@ def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
 
 
 def _after_the_first(steps: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Return all steps but the first, which warms up; that one if there are no others."""
+    """Return all steps but the first, which warms up; the first one if it is the only one."""
     return steps[1:] or steps
 
 
 def _means(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Return the seconds by part, such as "hand over"; a part that a step does not have took none in it."""
+    """Return the mean seconds by part, such as "rollouts"; a part that a step lacks counts as 0."""
     names = sorted({name for step in steps for name in step if name.endswith(SECONDS)})
     return {
         name.removeprefix(GROUP).removesuffix(SECONDS).replace("_", " "): mean(step.get(name, 0.0) for step in steps)

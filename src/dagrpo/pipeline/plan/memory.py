@@ -5,20 +5,63 @@ from dataclasses import dataclass
 from typing import Self
 
 from dagrpo.config.schema import Params
+from dagrpo.engine import engine_of
 from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
 from dagrpo.pipeline.plan.models import picture_pixels, policy_shape, teacher_shape
 from dagrpo.pipeline.plan.sequences import Lengths
-from dagrpo.pipeline.plan.server import LEFT_BEHIND, server_memory
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
+from dagrpo.rollout.config import Dtype
 
+LEFT_BEHIND = ("the processes themselves",)  # of a server that has released its GPU
 TRAINING, SERVER, TEACHER_SERVER = "training process", "rollout server", "server of the teacher"
+
+
+def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
+    """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
+    return memory(what, _items(shape, engine, dtype, requests, gpu=gpu))
+
+
+def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
+    """Return the bytes of the keys and values of these tokens."""
+    return tokens * shape.cached_per_token * BYTES[dtype]
+
+
+def _items(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
+    each, running = BYTES[dtype], min(requests, engine.max_running_requests)
+    beside = engine_of(engine).footprint
+    ranks = engine.tensor_parallel if gpu else 1  # on a CPU they are side by side
+    over = f", over {ranks} GPUs" if ranks > 1 else ""
+    yield Item(
+        name="weights", bytes=-(-shape.weights // ranks) * each, how=f"{dtype}, {shape.weights:,} parameters{over}"
+    )
+    if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
+        yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
+    cache = -(-cache_bytes(shape, engine.max_total_tokens, dtype) // min(ranks, _key_value_heads(shape)))
+    how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
+    yield Item(name="key-value cache", bytes=cache, how=how)
+    sampled = running * shape.vocabulary * FLOAT32 * beside.logit_copies
+    taken_in = beside.prefill_tokens * (3 * shape.text.inner // ranks + 8 * shape.text.width) * each
+    yield Item(
+        name="work",
+        bytes=sampled + taken_in,
+        how=f"logits of {running:,} requests, {beside.prefill_tokens:,} tokens taken in",
+    )
+    processes = beside.gpu_bytes if gpu else beside.cpu_bytes
+    how = "CUDA, its graphs and libraries" if gpu else "without the files that they map"
+    yield Item(name="the processes themselves", bytes=processes, how=how)
+
+
+def _key_value_heads(shape: Shape) -> int:
+    """Return the number of key-value heads in memory: with more ranks than heads, several hold the same one."""
+    text = shape.model.config.get_text_config()
+    return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """The shapes that an experiment is planned with; they do not change with a smaller batch."""
+    """Shapes of an experiment's models; they do not change with a smaller batch."""
 
     policy: Shape
     teacher: Shape | None  # None without one
@@ -26,7 +69,7 @@ class Models:
 
     @classmethod
     def of(cls, params: Params, *, online: bool = False) -> Self:
-        """Return those of an experiment. UserError: a config is not on this machine."""
+        """Return the models of an experiment. Raises UserError if a config is not on this machine."""
         policy = policy_shape(params, online=online)
         pixels = picture_pixels(params) if policy.pictures is not None else None
         return cls(policy=policy, teacher=teacher_shape(params, policy, online=online), pixels=pixels)
@@ -34,7 +77,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """The peak memory of a stage, item by item."""
+    """Peak memory of a stage, item by item."""
 
     stage: str
     on_device: tuple[Memory, ...]  # on the fullest device, that of rank 0 and the engine; without a GPU: on the machine
@@ -42,18 +85,18 @@ class StageMemory:
 
     @property
     def total(self) -> int:
-        """Return the bytes on the device."""
+        """The bytes on the device."""
         return sum(each.total for each in self.on_device)
 
 
 def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
-    """Return the memory of every stage that needs much. UserError: there is no such task, or an adapter names no layer."""
-    found = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
-    return [*found, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
+    """Return the memory of every stage that needs much. Raises UserError for an unknown task, or an adapter that names no layer."""
+    stage_memories = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
+    return [*stage_memories, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
 
 
 def least(params: Params, models: Models, *, on_gpu: bool) -> int:
-    """Return bytes of a device that are needed however little an update takes, which is not counted. UserError: as of `stages`."""
+    """Return the bytes of a device that are needed without any update. Raises UserError like `stages`."""
     lengths = Lengths.of_training(params, models.policy.positions)
     training = of_train(params, models.policy, lengths, models.pixels, gpu=on_gpu)
     return max(training.certain, _sample(params, models, on_gpu=on_gpu).total)
@@ -86,16 +129,16 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         ranks, servers = _in_turns(ranks, servers)
     elif on_gpu and params.runtime.engine.own_gpus:
         ranks, servers = _apart(ranks, servers)
-    handed = (*_handed_over(params, models.policy, params.runtime.engine), *_held(params, models.policy))
+    synced = (*_sync_memory(params, models.policy, params.runtime.engine), *_tables(params, models.policy))
     return StageMemory(
         stage="train",
-        on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *handed),
-        on_host=(*_loading(models.policy), *handed) if on_gpu else (),
+        on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *synced),
+        on_host=(*_loading(models.policy), *synced) if on_gpu else (),
     )
 
 
 def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
-    """Return, where the server leaves its GPU for updates, the moment at which process and server take more together."""
+    """Return the larger of the two phases, sampling and update, if the server releases its GPU for updates."""
     (process,), (server, *others) = ranks, servers
     updating = (process, server.only(LEFT_BEHIND))
     sampling = (process.only(AT_REST), server)
@@ -104,7 +147,7 @@ def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[t
 
 
 def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
-    """Return, where the policy's server has a GPU to itself, that one, or the process with the teacher beside it, whichever takes more."""
+    """Return the policy's server, if it has its own GPU, or the process with the teacher beside it, whichever is larger."""
     server, *teacher = servers
     beside = sum(each.total for each in (*ranks, *teacher))
     return ((), (server,)) if server.total > beside else (ranks, (*teacher,))
@@ -117,14 +160,14 @@ def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
 
 
 def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:
-    """Return the processes on one device: on a GPU each has its own, on a CPU they are side by side."""
+    """Return the processes on one device: on a GPU each has its own, on a CPU they share it."""
     return (process,) if on_gpu else (process,) * processes
 
 
 def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory]:
     training = params.training
-    drawn = training.prompts_per_step * training.dynamic_sampling.oversampling
-    requests = round(drawn * training.samples_per_prompt)
+    prompts = training.prompts_per_step * training.dynamic_sampling.oversampling
+    requests = round(prompts * training.samples_per_prompt)
     yield from _own_server(SERVER, params, models.policy, params.runtime.engine, requests, on_gpu=on_gpu)
     if models.teacher is not None:
         engine = params.runtime.teacher
@@ -134,13 +177,13 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
 def _own_server(
     what: str, params: Params, shape: Shape, engine: EngineConfig, requests: int, *, on_gpu: bool
 ) -> Iterator[Memory]:
-    """Yield servers, none where they run elsewhere. On a GPU each has its own device; on a CPU they are side by side."""
+    """Yield servers, none if they run elsewhere. On a GPU each has its own device; on a CPU they share it."""
     if not engine.servers:
         server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
         yield from (server,) * (1 if on_gpu else engine.replicas)
 
 
-def _handed_over(params: Params, shape: Shape, engine: EngineConfig) -> tuple[Memory, ...]:
+def _sync_memory(params: Params, shape: Shape, engine: EngineConfig) -> tuple[Memory, ...]:
     """Return the weights in /dev/shm, from which the server reads them."""
     if engine.weights_folder is not None:
         return ()
@@ -149,18 +192,18 @@ def _handed_over(params: Params, shape: Shape, engine: EngineConfig) -> tuple[Me
     return (memory("hand-over in /dev/shm", [item]),)
 
 
-def _held(params: Params, shape: Shape) -> tuple[Memory, ...]:
-    """Return what the trainer keeps for batches of later steps, weights or served adapters: the most there are, at the end of a run."""
+def _tables(params: Params, shape: Shape) -> tuple[Memory, ...]:
+    """Return the trainer's copies for batches of later steps, of weights or served adapters: the largest number, at the end of a run."""
     training, dtype = params.training, params.rollout.dtype
     if not training.staleness:
         return ()
-    numbers = shape.handed_over(training.lora, training.vision)
+    numbers = shape.synced_numbers(training.lora, training.vision)
     how = f"{training.staleness} x {dtype}, {numbers:,} parameters"
     item = Item(name="weights", bytes=training.staleness * numbers * BYTES[dtype], how=how)
     return (memory("weights of training.staleness", [item]),)
 
 
 def _loading(shape: Shape) -> tuple[Memory, ...]:
-    """Return a model in the machine's memory, where it is made before it goes to its GPU."""
+    """Return a model in the machine's memory, where it is built before it moves to its GPU."""
     item = Item(name="weights", bytes=shape.weights * FLOAT32, how=f"float32, {shape.weights:,} parameters")
     return (memory("model on its way to the GPU", [item]),)

@@ -17,7 +17,7 @@ MODELS = Path("models")
 
 
 def policy_shape(params: Params, *, online: bool) -> Shape:
-    """Return that of the policy. UserError says what is missing.
+    """Return the policy's shape. Raises UserError if its config is missing.
 
     online: whether a config that is not on this machine may be fetched from the hub, a few kilobytes.
     """
@@ -35,7 +35,7 @@ def policy_shape(params: Params, *, online: bool) -> Shape:
 
 
 def teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | None:
-    """Return that of the teacher; None without one. UserError: as of `policy_shape`."""
+    """Return the teacher's shape; None without a teacher. Raises UserError like `policy_shape`."""
     teacher = params.algorithm.teacher
     match teacher.source:
         case "none":
@@ -49,7 +49,7 @@ def teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | Non
 
 
 def picture_pixels(params: Params) -> int | None:
-    """Return the most pixels that a picture has when the model sees it; None: nothing here says so."""
+    """Return the most pixels that the model sees of a picture; None if unknown."""
     model, limit = params.model, params.model.max_pixels
     if limit is not None:
         return limit
@@ -66,7 +66,7 @@ def picture_pixels(params: Params) -> int | None:
 
 
 def _folders_of(repository: str, revision: str, experiment: str, name: str) -> Iterator[Path]:
-    """Yield folders of this project that hold a model of the hub, at that commit: the experiment's own first."""
+    """Yield folders of this project that hold a model of the hub at that commit, the experiment's own first."""
     for folder in (MODELS / experiment / name, *sorted(MODELS.glob("*/*/"))):
         if _is_of(folder, repository, revision):
             yield folder
@@ -94,7 +94,7 @@ def _shape_in(folder: Path) -> Shape:
 
 
 def _shape_in_gguf(location: str) -> Shape:
-    """Return the shape by the file's own description: its weights are not read."""
+    """Return the shape in a GGUF file's own description, without reading its weights."""
     from transformers import AutoConfig
 
     from dagrpo.models.gguf import gguf_path
@@ -138,15 +138,15 @@ def _fetched(repository: str, revision: str) -> Shape:
 
     from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
 
-    wanted = Wanted(
+    request = Wanted(
         repository=repository,
         revision=revision,
         kind="model",
         correct="correct its repository and revision",
         instead="plan it where the model is in the hub's cache",
     )
-    require_answer(wanted)
+    require_answer(request)
     with TemporaryDirectory() as folder:
-        with told_in_a_sentence(wanted):
+        with told_in_a_sentence(request):
             hf_hub_download(repository, CONFIG, revision=revision, local_dir=folder)
         return _shape_in(Path(folder))

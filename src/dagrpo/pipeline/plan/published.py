@@ -1,4 +1,4 @@
-"""The configs of published models, for a plan without the hub."""
+"""Configs of published models, for a plan without the hub."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
 """Remedies: the first of a list of changes with which everything fits.
 
-On a GPU 16 bits come first: they save time in any case. Then come changes that change no result (runtime), and what costs most comes last.
-Each change is laid over those before it.
+On a GPU 16 bits come first: they save time in any case. Then come changes that affect no result (runtime), the most costly last. Each
+change is added to those before it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,12 +37,12 @@ class Remedy:
 
 
 def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
-    """Return the stage that takes most of a device."""
+    """Return the stage with the most memory on a device."""
     return max(stages(params, models, on_gpu=machine.on_gpu), key=lambda stage: stage.total)
 
 
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:
-    """Return why an experiment cannot run or fit, and what to change, in one sentence; None: it may."""
+    """Return in one sentence why an experiment cannot run or fit, and what to change; None if it may run."""
     if params.runtime.engine.release_memory and not machine.on_gpu:
         return NO_GPU_TO_LEAVE
     stage = fullest(params, models, machine)
@@ -57,7 +57,7 @@ def refusal(params: Params, models: Models, machine: Machine) -> str | None:
 
 
 def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | None:
-    """Return the first changes that are enough; None: all of them are not."""
+    """Return the first changes that suffice; None if all of them do not."""
     values: Values = {}
     for change in _changes(params, models, machine):
         try:
@@ -74,7 +74,7 @@ def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | Non
 
 
 def _in_16_bits(params: Params) -> Values:
-    """Return bfloat16 for all that is computed in float32."""
+    """Return bfloat16 for everything that is computed in float32."""
     types = {"training.dtype": params.training.dtype}
     if params.sft.steps:
         types["sft.dtype"] = params.sft.dtype
@@ -84,7 +84,7 @@ def _in_16_bits(params: Params) -> Values:
 
 
 def advice(params: Params, machine: Machine) -> str | None:
-    """Return a sentence on what would take much less time on a GPU with known peaks; None: nothing known would."""
+    """Return a sentence on a change that saves much time on a GPU with known peaks; None without one."""
     slow = _in_16_bits(params)
     if machine.gpu is None or not slow:
         return None
@@ -127,7 +127,7 @@ def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Value
 
 
 def _smaller_batches(params: Params) -> Iterator[Values]:
-    """Yield limits of a micro-batch, a quarter of the one before each."""
+    """Yield limits of a micro-batch, each a quarter of the one before."""
     runtime = params.runtime.training
     key, value = "micro_batch_size", runtime.micro_batch_size
     value = min(value, params.training.prompts_per_step * params.training.samples_per_prompt)
@@ -142,7 +142,7 @@ def _smaller_batches(params: Params) -> Iterator[Values]:
 
 
 def _smaller_caches(params: Params, models: Models) -> Iterator[Values]:
-    """Yield sizes of the key-value cache, half of the one before each, down to the longest sequence."""
+    """Yield sizes of the key-value cache, each half of the one before, down to the longest sequence."""
     if params.runtime.engine.servers:
         return
     tokens, least = params.runtime.engine.max_total_tokens, max(longest_sequence(params, models), LEAST_CACHE)

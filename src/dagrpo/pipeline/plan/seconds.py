@@ -1,15 +1,14 @@
-"""The duration of stages: recorded, or else estimated."""
+"""Duration of stages: recorded, or else estimated."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dagrpo.config.schema import Params
-from dagrpo.data.registry import get_task
+from dagrpo.data.task import get_task
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
-from dagrpo.pipeline.plan.data import problems_of, usual_prompt
 from dagrpo.pipeline.plan.measured import Measured
-from dagrpo.pipeline.plan.sequences import Lengths
+from dagrpo.pipeline.plan.sequences import Lengths, problems_of, usual_prompt
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.speed import Speed
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train
@@ -28,7 +27,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeconds:
-    """The time of one stage, all seeds one after the other."""
+    """Duration of one stage, all seeds one after the other."""
 
     stage: str
     seconds: float | None  # None: not known before the stage prepare has run
@@ -41,18 +40,18 @@ class StageSeconds:
 
 
 def seconds_of_stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> list[StageSeconds]:
-    """Return the time of every stage that takes long; those that were not measured need a speed."""
+    """Return the duration of every long stage; without a speed only recorded ones."""
     return [stage for stage in _stages(params, shape, speed, measured) if stage is not None]
 
 
 def _stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> Iterator[StageSeconds | None]:
     seeds = len(params.experiment.seeds)
     if params.sft.steps:
-        yield _known("sft", seeds, params.sft.steps, measured) or _if_known(_sft, params, shape, speed)
+        yield _from_record("sft", seeds, params.sft.steps, measured) or _if_known(_sft, params, shape, speed)
     if params.difficulty.samples:
-        yield _known("difficulty", 1, None, measured) or _if_known(_difficulty, params, shape, speed)
+        yield _from_record("difficulty", 1, None, measured) or _if_known(_difficulty, params, shape, speed)
     yield _train_as_before(params, measured) or _if_known(_train, params, shape, speed)
-    yield _known("evaluation", seeds * _samplings(params), None, measured) or _if_known(
+    yield _from_record("evaluation", seeds * _samplings(params), None, measured) or _if_known(
         _evaluation, params, shape, speed
     )
 
@@ -63,7 +62,7 @@ def _if_known(
     return None if speed is None else estimated(params, shape, speed)
 
 
-def _known(stage: str, runs: int, steps: int | None, measured: Measured) -> StageSeconds | None:
+def _from_record(stage: str, runs: int, steps: int | None, measured: Measured) -> StageSeconds | None:
     each = measured.stages.get(stage)
     if each is None:
         return None
@@ -94,13 +93,13 @@ def _sft(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     training, lengths = params.training, Lengths.of_training(params, shape.positions)
-    drawn = training.dynamic_sampling.oversampling * training.prompts_per_step
+    prompts = training.dynamic_sampling.oversampling * training.prompts_per_step
     sampling = sampling_seconds(
         shape,
         params,
         speed,
-        attempts=round(drawn * training.samples_per_prompt),
-        prompts=round(drawn),
+        attempts=round(prompts * training.samples_per_prompt),
+        prompts=round(prompts),
         prompt=usual_prompt(params, params.experiment.train, "train"),
         lengths=lengths,
     )
@@ -109,7 +108,7 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     parts = {
         "rollout": _waited_for(sampling, update, params, speed),
         "update": update,
-        "hand over": _hand_over(of_update, params, speed),
+        "hand over": _sync_seconds(of_update, params, speed),
     }
     seeds = len(params.experiment.seeds)
     tokens, flops = _of_model(of_update, params, lengths)
@@ -127,7 +126,7 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 
 def _of_model(training: Training, params: Params, lengths: Lengths) -> tuple[int, float]:
-    """Return the tokens of a step, and the FLOPs that its update takes by the model's arithmetic alone."""
+    """Return the tokens of a step, and the FLOPs of its update by the model's arithmetic alone."""
     arithmetic = training.shape.arithmetic
     if params.training.lora.is_on:
         arithmetic = replace(arithmetic, frozen=arithmetic.parameters)
@@ -137,7 +136,7 @@ def _of_model(training: Training, params: Params, lengths: Lengths) -> tuple[int
 
 
 def _update(training: Training, params: Params, speed: Speed, *, mini_batches: int) -> float:
-    """Return the seconds of a step's update, its prompts as long as usual."""
+    """Return the seconds of a step's update, with prompts of the usual length."""
     batch, passes = training.passes.batch, training.passes
     usual = batch.written + usual_prompt(params, params.experiment.train, "train")
     micro_batches = mini_batches * batch.share / batch.sequences * min(usual / batch.longest, 1.0)
@@ -151,15 +150,15 @@ def _update(training: Training, params: Params, speed: Speed, *, mini_batches: i
 
 
 def _is_compiled(training: Training, params: Params) -> bool:
-    """Return whether torch compiles the layers of GRPO's policy, as trainer/model/compiled.py decides without trying it."""
-    passes, asked = training.passes, params.runtime.training.compile
+    """Return True if torch compiles the layers of GRPO's policy, as trainer/model/compiled.py decides without a trial."""
+    passes, setting = training.passes, params.runtime.training.compile
     plain = not (passes.sharded or passes.lora.is_on or training.shape.pictures)
-    return plain and (not params.rollout.deterministic if asked is None else asked)
+    return plain and (not params.rollout.deterministic if setting is None else setting)
 
 
-def _hand_over(training: Training, params: Params, speed: Speed) -> float:
-    """Return the seconds of giving the engine the weights, or the adapter that it serves: on a GPU in buckets, else by a file."""
-    numbers = training.shape.handed_over(params.training.lora, params.training.vision)
+def _sync_seconds(training: Training, params: Params, speed: Speed) -> float:
+    """Return the seconds of a weight sync, or of the adapter that is served: on a GPU in buckets, else by a file."""
+    numbers = training.shape.synced_numbers(params.training.lora, params.training.vision)
     size = numbers * BYTES[params.rollout.dtype]
     if training.sync_bytes:
         return COPIES_OF_BUCKETS * numbers * FLOAT32 / speed.bandwidth
@@ -171,9 +170,9 @@ def sampling_seconds(
 ) -> float:
     """Return the seconds of `attempts` completions of the greatest length for each of `prompts` prompts.
 
-    The slower one of two: computing, 2 N for each token that is written or taken in (a prompt once for all of its attempts), and
-    reading the weights, once for each step of decoding. On top of it, reading every attempt's keys and values so far. GPUs that divide
-    the model share all of it; what they send each other is not counted.
+    The slower one of two: computing, 2 N for each token that is sampled or read (a prompt once for all of its attempts), and reading the
+    weights, once for each step of decoding. In addition, reading every attempt's keys and values so far. GPUs with tensor parallelism share
+    all of it; their communication is not counted.
     """
     engine, dtype = params.runtime.engine, params.rollout.dtype
     ranks = 1 if speed.cores else engine.tensor_parallel
@@ -181,11 +180,11 @@ def sampling_seconds(
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
-    written = attempts * lengths.written
-    computing = 2 * shape.arithmetic.parameters * (written + prompts * prompt) / speed.sampling
+    tokens = attempts * lengths.written
+    computing = 2 * shape.arithmetic.parameters * (tokens + prompts * prompt) / speed.sampling
     reading = steps * shape.weights * BYTES[dtype] / speed.bandwidth
-    kept = (prompt + lengths.whole) / 2 * shape.cached_per_token * BYTES[dtype]
-    return (max(computing, reading) + written * kept / speed.cache_bandwidth) / ranks + steps * speed.per_step
+    cache_bytes = (prompt + lengths.whole) / 2 * shape.cached_per_token * BYTES[dtype]
+    return (max(computing, reading) + tokens * cache_bytes / speed.cache_bandwidth) / ranks + steps * speed.per_step
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
@@ -194,7 +193,7 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
 
 
 def _is_beside(params: Params, speed: Speed) -> bool:
-    """Return whether the engine computes elsewhere than the trainer: on other machines, other GPUs, or cores that the trainer leaves."""
+    """Return True if the engine does not share the trainer's device: other machines, other GPUs, or separate cores."""
     engine = params.runtime.engine
     if engine.servers or speed.cores is None:
         return bool(engine.servers) or engine.own_gpus
@@ -216,8 +215,8 @@ def _difficulty(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 def _evaluation(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     runs = len(params.experiment.seeds) * _samplings(params)
     each = [_of_task(params, task, shape, speed) for task in _evaluated(params)]
-    known = [seconds for seconds in each if seconds is not None]
-    seconds = sum(known) * POLICIES * len(params.experiment.seeds) if len(known) == len(each) else None
+    seconds_known = [seconds for seconds in each if seconds is not None]
+    seconds = sum(seconds_known) * POLICIES * len(params.experiment.seeds) if len(seconds_known) == len(each) else None
     return StageSeconds(stage="evaluation", seconds=seconds, how="estimated", runs=runs)
 
 
@@ -227,13 +226,13 @@ def _of_task(params: Params, task: str, shape: Shape, speed: Speed) -> float | N
         return None
     counts = [count for count in (problems, sampling.max_problems) if count is not None]
     blind = get_task(task).images and sampling.without_pictures
-    asked = min(counts)
+    problems = min(counts)
     return START_SECONDS + sampling_seconds(
         shape,
         params,
         speed,
-        attempts=asked * (1 + sampling.samples + blind),
-        prompts=asked * (1 + blind),
+        attempts=problems * (1 + sampling.samples + blind),
+        prompts=problems * (1 + blind),
         prompt=usual_prompt(params, task, "test"),
         lengths=Lengths.of_evaluation(params, task, shape.positions),
     )

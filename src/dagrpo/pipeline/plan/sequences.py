@@ -1,19 +1,24 @@
-"""The greatest lengths of sequences, and the number computed at once."""
+"""Greatest lengths of sequences, numbers of problems, and micro-batches."""
 
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 from dagrpo.config.schema import Params
-from dagrpo.data.registry import get_task
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Section
+from dagrpo.data.task import get_task
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
+from dagrpo.utils.files import read_object
 
 CHARACTERS_PER_TOKEN = 3  # of a tool's result; of a fresh model, which reads characters, 1
+CARD = "card.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Tokens at most: how long the policy's answers will be is not known."""
+    """Upper limits of tokens: the lengths of the policy's answers are unknown."""
 
     prompt: int
     written: int  # by the policy, in all turns of a trajectory
@@ -21,12 +26,12 @@ class Lengths:
 
     @classmethod
     def of_training(cls, params: Params, positions: int) -> Self:
-        """Return those of rollouts. `positions`: the longest context of the model. UserError: there is no such task."""
+        """Return the lengths of rollouts. `positions`: the longest context of the model. Raises UserError for an unknown task."""
         return cls._of(params, params.experiment.train, params.rollout.max_new_tokens, positions)
 
     @classmethod
     def of_evaluation(cls, params: Params, task: str, positions: int) -> Self:
-        """Return those of the attempts at a task's problems. UserError: as above."""
+        """Return the lengths of attempts at a task's problems. Raises UserError for an unknown task."""
         return cls._of(params, task, params.evaluation.sampling.max_new_tokens, positions)
 
     @classmethod
@@ -42,14 +47,14 @@ class Lengths:
 
 
 def has_several_turns(rollout: Rollout, task: str) -> bool:
-    """Return whether an attempt may have more than one turn. UserError: there is no such task."""
-    known = get_task(task)
-    return bool(known.tools or known.interaction) or rollout.agent.name != OWN_LOOP
+    """Return True if an attempt may have more than one turn. Raises UserError for an unknown task."""
+    record = get_task(task)
+    return bool(record.tools or record.interaction) or rollout.agent.name != OWN_LOOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """The largest forward pass of a process: sequences that are all as long as allowed."""
+    """Largest forward pass of a process: sequences of the greatest length."""
 
     sequences: int
     longest: int  # tokens of each
@@ -60,17 +65,17 @@ class MicroBatch:
 
     @property
     def trained(self) -> int:
-        """Return its trained tokens."""
+        """The number of trained tokens."""
         return self.sequences * self.written
 
     @property
     def number(self) -> int:
-        """Return the passes of a process over a mini-batch."""
+        """Return the number of passes of a process over a mini-batch."""
         return -(-self.share // self.sequences)
 
     @classmethod
     def of_training(cls, params: Params, lengths: Lengths, *, share_prompts: bool) -> Self:
-        """Return that of GRPO."""
+        """Return the micro-batch of GRPO."""
         training, runtime = params.training, params.runtime.training
         prompts = training.prompts_per_step // training.mini_batches
         share = max(prompts * training.samples_per_prompt // runtime.processes, 1)
@@ -92,7 +97,7 @@ class MicroBatch:
 
     @classmethod
     def of_sft(cls, params: Params, lengths: Lengths) -> Self:
-        """Return that of supervised fine-tuning, on answers that are as long as the policy's may be."""
+        """Return the micro-batch of supervised fine-tuning, with answers as long as the policy's may be."""
         share = max(params.sft.batch_size // params.runtime.sft.processes, 1)
         sequences = min(params.runtime.sft.micro_batch_size, share)
         return cls(
@@ -105,9 +110,40 @@ class MicroBatch:
 
 
 def _within(budget: int, samples: int, own: int, once: int) -> int:
-    """Return how many sequences a forward pass of `budget` tokens has room for, at least one.
+    """Return the number of sequences that fit into a forward pass of `budget` tokens, at least one.
 
     They come in groups of `samples`. A sequence takes `own` tokens, and each group `once` more.
     """
     groups, rest = divmod(budget, samples * own + once)
     return max(groups * samples + max((rest - once) // own, 0), 1)
+
+
+def problems_of(params: Params, task: str, split: str) -> int | None:
+    """Return the number of problems of a split; None if it is known only once the stage prepare has run."""
+    count = _on_card(params, task, "counts", split)
+    if isinstance(count, int):
+        return count
+    generated: Any = getattr(params.data, task, None)
+    count = getattr(generated, split, None) if isinstance(generated, Section) else None
+    most = params.data.max_train if split == "train" else params.data.max_test
+    if not isinstance(count, int):
+        return None
+    return count if most is None else min(count, most)
+
+
+def usual_prompt(params: Params, task: str, split: str) -> int:
+    """Return the tokens of the median prompt, as counted by the stage prepare, else the most that are allowed."""
+    lengths = _on_card(params, task, "prompt_tokens", "splits", split)
+    median = lengths.get("median") if isinstance(lengths, dict) else None
+    return median if isinstance(median, int) else params.training.max_prompt_tokens
+
+
+def _on_card(params: Params, task: str, *keys: str) -> Any:
+    """Return a value of the card; None without a card, or without that value."""
+    try:
+        value: Any = read_object(Path("data", params.experiment.name, task, CARD))
+    except UserError:  # none yet, or damaged
+        return None
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -1,7 +1,7 @@
-"""The size of a model: weights, and widths of activations and cache.
+"""Size of a model: weights, and widths of activations and cache.
 
-Counted on the model that transformers builds from its config, on torch's meta device, where tensors have a shape and take no memory. So
-the numbers are right for every family, experts and vision towers included.
+Counted on the model that transformers builds from its config, on torch's meta device, where tensors have a shape and take no memory. So the
+numbers are right for every family, experts and vision towers included.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from dagrpo.trainer.throughput import Arithmetic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Layers of one width: those of the language model, or of its vision tower."""
+    """Layers of one width: of the language model, or of its vision tower."""
 
     layers: int
     width: int  # of the residual stream
@@ -31,7 +31,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """The patches of a vision tower, and its layers."""
+    """Patches of a vision tower, and its layers."""
 
     patch_size: int  # pixels a side
     stack: Stack
@@ -39,7 +39,7 @@ class Pictures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The number of weights, and of trained ones."""
+    """Number of weights, and of trained ones."""
 
     weights: int  # of the model itself, tied ones counted once, without an adapter
     adapter: int  # of a LoRA adapter; all of them are trained
@@ -49,7 +49,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The size of a model, as a plan reads it."""
+    """Size of a model for a plan."""
 
     model: PreTrainedModel  # on the meta device, so without values
     weights: int
@@ -63,7 +63,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Self:
-        """Return the shape of the model that a config describes. UserError: transformers has no such model."""
+        """Return the shape of the model that a config describes. Raises UserError if transformers does not know it."""
         with torch.device("meta"):
             model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=torch.float32)
         model.tie_weights()
@@ -84,11 +84,11 @@ class Shape:
 
     @property
     def cached_per_token(self) -> int:
-        """Return the elements of the key-value cache for each token: a key and a value per layer. Too many if some layers have no cache."""
+        """The elements of the key-value cache per token: a key and a value per layer. Too many if some layers have no cache."""
         return 2 * self.text.layers * self.text.keys
 
     def trained(self, lora: Lora, vision: Literal["frozen", "trained"]) -> Trained:
-        """Return what is trained of it. UserError: the adapter names no layer of it."""
+        """Return the numbers of weights, all and trained. Raises UserError if the adapter names no layer."""
         tower = self._tower_weights
         frozen = tower if vision == "frozen" else 0
         if not lora.is_on:
@@ -96,8 +96,8 @@ class Shape:
         adapter = lora.rank * sum(self._sides(adapted_layers(self.model, lora)))
         return Trained(weights=self.weights, adapter=adapter, trained=adapter, whole=frozen)
 
-    def handed_over(self, lora: TrainedLora, vision: Literal["frozen", "trained"]) -> int:
-        """Return how many numbers an engine is given after each step. UserError: the adapter names no layer of it."""
+    def synced_numbers(self, lora: TrainedLora, vision: Literal["frozen", "trained"]) -> int:
+        """Return the numbers of a weight sync. Raises UserError if the adapter names no layer."""
         return self.weights if lora.serving == "merged" else self.trained(lora, vision).adapter
 
     @property
@@ -106,7 +106,7 @@ class Shape:
         return 0 if tower is None else sum(weight.numel() for weight in tower.parameters())
 
     def _sides(self, names: Sequence[str]) -> list[int]:
-        """Return the inputs and outputs of each linear layer, added up."""
+        """Return the sum of the inputs and outputs of each linear layer."""
         weights = [self.model.get_submodule(name).weight for name in names]
         return [sum(weight.shape) for weight in weights]
 
@@ -142,5 +142,5 @@ def _pictures(model: PreTrainedModel) -> Pictures | None:
 def _blocks(model: PreTrainedModel) -> list[int]:
     """Return the weights of each block, as trainer/model/fsdp.py finds them."""
     names = model._no_split_modules or ()
-    found = [module for module in model.modules() if type(module).__name__ in names]
-    return [sum(weight.numel() for weight in module.parameters()) for module in found]
+    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    return [sum(weight.numel() for weight in module.parameters()) for module in blocks]

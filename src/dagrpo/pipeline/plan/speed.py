@@ -1,4 +1,4 @@
-"""The speed of a machine: measured, or from its data sheet."""
+"""Speed of a machine: measured, or from its data sheet."""
 
 import os
 import time
@@ -34,7 +34,7 @@ CPU_SECONDS_PER_STEP = 1e-2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Speed that one device is taken to have. FLOPs per second are what programs reach, not a peak."""
+    """Speed of one device. FLOPs per second are those that programs reach, not a peak."""
 
     update: float  # FLOPs per second of training in its dtype; of a GPU its kernels say
     fine_tuning: float  # the same of supervised fine-tuning in its dtype
@@ -48,11 +48,11 @@ class Speed:
 
     @property
     def is_of_gpu(self) -> bool:
-        """Return whether it is the speed of a GPU."""
+        """Return True if it is the speed of a GPU."""
         return self.gpu is not None
 
     def seconds_of(self, kernel: Kernel) -> float:
-        """Return what a kernel takes on the GPU: its products, or its bytes, whichever takes longer."""
+        """Return the seconds of a kernel on the GPU: of its products, or of its bytes, whichever is longer."""
         assert self.gpu is not None
         share = ATTENTION_SHARE if kernel.attends else PRODUCT_SHARE
         products = kernel.flops / (share * self.gpu.peak(str(kernel.dtype).removeprefix("torch.")))
@@ -60,7 +60,7 @@ class Speed:
 
 
 class Dtypes(NamedTuple):
-    """Types that the stages compute in."""
+    """Types of the stages' computations."""
 
     training: str
     rollout: str
@@ -68,7 +68,7 @@ class Dtypes(NamedTuple):
 
 
 def speed_of(machine: Machine, params: Params) -> Speed | None:
-    """Return a machine's speed; None: a GPU without known peaks. On a CPU a matrix product is timed, which takes some three seconds."""
+    """Return a machine's speed; None for a GPU without known peaks. On a CPU a matrix product is timed, in some three seconds."""
     dtypes = Dtypes(params.training.dtype, params.rollout.dtype, params.sft.dtype)
     if machine.gpu is not None:
         return _of_gpu(machine.gpu, dtypes)
@@ -76,12 +76,12 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
 
 
 def cores_here() -> int:
-    """Return how many cores this process may compute on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def busy() -> str | None:
-    """Return a sentence, if more processes want to compute than this machine has cores: what is timed is then too slow."""
+    """Return a warning if more processes compute than this machine has cores, so that measured speeds are too low; None otherwise."""
     load, cores = os.getloadavg()[0], cores_here()
     if load <= cores:
         return None
@@ -132,14 +132,14 @@ def _flops(dtype: str, threads: int) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        left = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
-        return 2 * SIDE**3 / _fastest(lambda: left @ left)
+        matrix = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
+        return 2 * SIDE**3 / _fastest(lambda: matrix @ matrix)
     finally:
         torch.set_num_threads(before)
 
 
 def _bandwidth() -> float:
-    """Return the bytes per second that are read by one thread."""
+    """Return the bytes per second that one thread reads."""
     values = torch.ones(READ_BYTES // 4)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -150,20 +150,20 @@ def _bandwidth() -> float:
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of all calls: what is slower has waited for other processes."""
+    """Return the seconds of the fastest of all calls: slower ones have waited for other processes."""
     work()  # the first one warms up
-    taken = list[float]()
+    durations = list[float]()
     for number in range(TRIES):
         time.sleep(SECONDS if number else 0)
-        taken += _calls(work)
-    return min(taken)
+        durations += _calls(work)
+    return min(durations)
 
 
 def _calls(work: Callable[[], object]) -> list[float]:
     """Return the seconds of each of the calls that fit into SECONDS, at least one."""
-    taken, start = list[float](), time.perf_counter()
-    while not taken or time.perf_counter() - start < SECONDS:
-        begun = time.perf_counter()
+    durations, start = list[float](), time.perf_counter()
+    while not durations or time.perf_counter() - start < SECONDS:
+        call_start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - begun)
-    return taken
+        durations.append(time.perf_counter() - call_start)
+    return durations

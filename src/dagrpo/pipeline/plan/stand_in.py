@@ -14,20 +14,20 @@ _device_of = torch.Tensor.device.__get__
 
 
 class StandIn(TorchFunctionMode):
-    """A mode in which tensors of torch's meta device report another device, which this machine need not have.
+    """Mode in which tensors of torch's meta device report another device, which this machine need not have.
 
-    Code that branches on the type of a device takes the branch that it would take there, and autograd works, which it does not for
-    fake tensors of a CUDA device in a build without CUDA. Attention goes to the kernel that torch chooses there.
+    Code that branches on the type of a device takes the branch that it would take there, and autograd works, which it does not for fake
+    tensors of a CUDA device in a build without CUDA. Attention goes to the kernel that torch chooses there.
     """
 
     def __init__(self, device: torch.device, after_backward: Callable[[], None]) -> None:
-        """`device`: the CPU or a GPU. `after_backward`: called when a backward pass ends."""
+        """Report `device`, the CPU or a GPU. `after_backward` is called when a backward pass ends."""
         super().__init__()
         self.device = device
         self._after_backward = after_backward
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, with the meta device in the place of the one it stands for."""
+        """Call a function of torch, with the meta device in place of the reported one."""
         kwargs = dict(kwargs or {})
         if func == _device_of:
             real = func(*args)
@@ -43,7 +43,7 @@ class StandIn(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _backward(self, loss: Tensor) -> None:
-        """Run the backward pass within this mode, which torch has left in order to call it: layers may be computed again there."""
+        """Run the backward pass within this mode, which torch has left for the call: layers may be recomputed there."""
         with self:
             _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
         self._after_backward()

@@ -1,4 +1,4 @@
-"""The memory of a process that trains: the stages train and sft."""
+"""Memory of a process that trains: the stages train and sft."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ PROCESS_ON_CPU = GIBIBYTE // 2  # Python with torch and transformers, without th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A process that trains, as far as it decides memory and time, in either stage."""
+    """Process that trains, with the settings that decide its memory and time."""
 
     shape: Shape
     trained: Trained
@@ -42,16 +42,16 @@ class Training:
 
     @property
     def certain(self) -> int:
-        """Return bytes that it takes whatever its micro-batches are: weights, gradients and optimizer."""
+        """Return the bytes that any micro-batch needs: weights, gradients and optimizer."""
         return self._weights() + self._trained(FLOAT32) + self._trained(ADAMW_STATES * FLOAT32)
 
     @property
     def work(self) -> Work:
-        """Return what a micro-batch takes, as counted."""
+        """Return the counted work of a micro-batch."""
         return work_of(self.shape.model.config, self.passes)
 
     def memory(self, what: str) -> Memory:
-        """Return all of it, at the peak of a step."""
+        """Return the memory at the peak of a step."""
         return memory(what, self._items())
 
     def _items(self) -> Iterator[Item]:
@@ -97,15 +97,15 @@ class Training:
     def _tower(self) -> int:
         """Return the bytes that a trained tower's layers keep of their patches.
 
-        For each of two norms the stream in float32, normalised, and scaled; queries, keys, values and the result of attention; gate,
-        its activation, up, and their product.
+        For each of two norms the stream in float32, normalised, and scaled; queries, keys, values and the result of attention; gate, its
+        activation, up, and their product.
         """
         if self.shape.pictures is None:
             return 0
         stack, each = self.shape.pictures.stack, BYTES[self.passes.dtype]
         layer = 2 * stack.width * (FLOAT32 + 2 * each) + 4 * (stack.width + stack.inner) * each
-        kept = stack.layers * stack.width * each + layer if self.passes.checkpointed else stack.layers * layer
-        return self.patches * kept
+        per_layer = stack.layers * stack.width * each + layer if self.passes.checkpointed else stack.layers * layer
+        return self.patches * per_layer
 
     def _weights(self) -> int:
         trained = self.trained
@@ -119,7 +119,10 @@ class Training:
 
 
 def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *, gpu: bool) -> Training:
-    """Return that of the stage train. pixels: of a picture, at most; None: not known. UserError: the adapter names no layer."""
+    """Return the process of the stage train. pixels: the most of a picture; None: unknown.
+
+    Raises UserError if the adapter names no layer.
+    """
     training, algorithm, runtime = params.training, params.algorithm, params.runtime.training
     share = shares_prompts(params, shape, gpu=gpu)
     batch = MicroBatch.of_training(params, lengths, share_prompts=share)
@@ -153,7 +156,7 @@ def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None,
 
 
 def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *, gpu: bool) -> Training:
-    """Return that of the stage sft. UserError: as above."""
+    """Return the process of the stage sft. Raises UserError if the adapter names no layer."""
     sft, runtime = params.sft, params.runtime.sft
     batch = MicroBatch.of_sft(params, lengths)
     lora: Lora = sft.lora
@@ -181,7 +184,7 @@ def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *
 
 
 def shares_prompts(params: Params, shape: Shape, *, gpu: bool) -> bool:
-    """Return whether GRPO computes the prompt of a group once, as far as that can be known without weights."""
+    """Return True if GRPO computes a group's prompt once, as far as it is decided without weights."""
     runtime = params.runtime.training
     if runtime.share_prompts is not None:
         return runtime.share_prompts
@@ -189,14 +192,14 @@ def shares_prompts(params: Params, shape: Shape, *, gpu: bool) -> bool:
 
 
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
-    """Return what trainer/checks/layout.py decides, by what can be known without weights: whether the model takes pictures."""
+    """Return the decision of trainer/checks/layout.py, as far as it is known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
     usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=runtime.processes > 1)
     return "padded" if shape.pictures is not None else runtime.layout or usual
 
 
 def _patches(shape: Shape, batch: MicroBatch, pixels: int | None, params: Params | None) -> int:
-    """Return the patches of the pictures of a micro-batch, one for each problem; 0 where none are shown, or their size is not known."""
+    """Return the patches of a micro-batch's pictures, one picture per problem; 0 without pictures, or if their size is unknown."""
     if shape.pictures is None or pixels is None:
         return 0
     each = pixels // shape.pictures.patch_size**2

@@ -46,7 +46,7 @@ FIRST_TOKEN = 3  # of a made-up prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """A micro-batch, as far as it decides the work and the memory."""
+    """Settings of a micro-batch that decide its work and its memory."""
 
     batch: MicroBatch
     dtype: str
@@ -83,18 +83,18 @@ class Work:
 
     @property
     def peak(self) -> int:
-        """Return bytes, as of `Counted`."""
+        """The peak in bytes, as of `Counted`."""
         low, high = (each.peaks for each in self.counts)
         more = self.layers - DEPTHS[0]
         return max(less + more * (greater - less) for less, greater in zip(low, high, strict=True))
 
     @property
     def flops(self) -> float:
-        """Return those of products and attention."""
+        """The FLOPs of products and attention."""
         return self.sum(lambda kernel: kernel.flops, compiled=False)
 
     def sum(self, value: Any, *, compiled: bool) -> float:
-        """Add a value up over all kernels. compiled: whether those of layers are joined."""
+        """Return the sum of a value over all kernels. compiled: whether those of layers are joined."""
         low, high = (_sum(each.kernels, value) for each in self.counts)
         outside = low - DEPTHS[0] * (high - low)
         if not compiled:
@@ -108,11 +108,12 @@ def _sum(kernels: Counter[Kernel], value: Any) -> float:
 
 
 def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
-    """Count the update of one micro-batch by a model of this config. UserError: an adapter names no layer, or what is
-    computed depends on values that are not there.
+    """Count the update of one micro-batch by a model of this config.
+
+    Raises UserError if an adapter names no layer, or if the computation depends on values, which are missing here.
     """
     key = config.to_json_string(use_diff=False), repr(passes)
-    if key not in _known:
+    if key not in _cache:
         try:
             low, high = (_counted(_at_depth(config, depth), passes) for depth in DEPTHS)
         except UserError:
@@ -123,18 +124,18 @@ def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
                 f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss "
                 "to plan it; training needs no plan."
             ) from error
-        _known[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
-    return _known[key]
+        _cache[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
+    return _cache[key]
 
 
-_known: dict[tuple[str, str], Work] = {}
+_cache: dict[tuple[str, str], Work] = {}
 
 
 def _at_depth(config: PreTrainedConfig, depth: int) -> PreTrainedConfig:
     """Return the config of a text model with `depth` layers.
 
-    A mixture of experts routes tokens by their values, which are missing here: it is counted as a dense model as wide as all that a token
-    is sent to. So is the language model of one that takes pictures.
+    A mixture of experts routes tokens by their values, which are missing here: it is counted as a dense model as wide as all experts of a
+    token. So is the language model of a model with pictures.
     """
     text = deepcopy(config.get_text_config())
     if is_mixture_of_experts(text) or hasattr(config, "vision_config"):
@@ -174,7 +175,7 @@ def _counted(config: PreTrainedConfig, passes: Passes) -> Counted:
     batch, left_out = _rollouts(config.vocab_size, passes)
     with StandIn(device, counting.mark), counting, _checks_of_recomputation_off():
         update = _update(policy, reference, passes, META)
-        _tell_when_layers_end(policy, counting.split)
+        _call_when_layers_end(policy, counting.split)
         if passes.accumulates:
             for weight in policy.parameters():
                 weight.grad = torch.empty_like(weight) if weight.requires_grad else None
@@ -183,23 +184,23 @@ def _counted(config: PreTrainedConfig, passes: Passes) -> Counted:
         update.run(0, batch, update.computed_before(batch) if passes.looks_ahead else None)
     assert counting.marked is not None, "the loss was differentiated"
     in_layers, after, kernels, joined = counting.marked
-    kernels.update(_of_left_out(config, passes, left_out))
-    logits = _logits_left_out(config, passes, left_out)
+    kernels.update(_kernels_of_omitted(config, passes, left_out))
+    logits = _omitted_logits(config, passes, left_out)
     return Counted(peaks=(in_layers - before + logits, after - before), kernels=kernels, joined=joined)
 
 
-def _logits_left_out(config: PreTrainedConfig, passes: Passes, left_out: int) -> int:
-    """Return bytes of the logits of tokens that were left out, as far as the head has them in memory at a time."""
+def _omitted_logits(config: PreTrainedConfig, passes: Passes, left_out: int) -> int:
+    """Return the bytes of the logits of omitted tokens, as many as the head has in memory at a time."""
     counted = passes.batch.trained - left_out
     rows = left_out if passes.head_chunk is None else min(left_out, max(passes.head_chunk - counted, 0))
     return rows * int(config.vocab_size) * (4 if passes.float32_head else NAMED_DTYPES[passes.dtype].itemsize)
 
 
-def _of_left_out(config: PreTrainedConfig, passes: Passes, left_out: int) -> Iterator[Kernel]:
-    """Yield one kernel for all products of the head with tokens that were left out, and one for all that reads their logits.
+def _kernels_of_omitted(config: PreTrainedConfig, passes: Passes, left_out: int) -> Iterator[Kernel]:
+    """Yield one kernel for all products of the head with omitted tokens, and one for all reads of their logits.
 
-    A token is multiplied with the head's weights once in each forward pass, once more where the head runs in chunks, and backward for
-    what enters and, without an adapter, for the weights.
+    A token is multiplied with the head's weights once in each forward pass, once more if the head runs in chunks, and in the backward pass
+    for its inputs and, without an adapter, for the weights.
     """
     further = passes.looks_ahead + (passes.algorithm.kl.coefficient > 0)
     again = passes.head_chunk is not None and passes.batch.trained > passes.head_chunk
@@ -210,8 +211,8 @@ def _of_left_out(config: PreTrainedConfig, passes: Passes, left_out: int) -> Ite
     yield Kernel(name="read", dtype=torch.float32, flops=0, bytes=read)
 
 
-def _tell_when_layers_end(policy: Policy, tell: Callable[[], None]) -> None:
-    """Call a function when a backward pass reaches what enters the first layer."""
+def _call_when_layers_end(policy: Policy, tell: Callable[[], None]) -> None:
+    """Call a function when a backward pass reaches the input of the first layer."""
 
     def of_embeddings(_: torch.nn.Module, inputs: Any, output: Tensor) -> None:
         if output.requires_grad:
@@ -222,7 +223,7 @@ def _tell_when_layers_end(policy: Policy, tell: Callable[[], None]) -> None:
 
 @contextmanager
 def _checks_of_recomputation_off() -> Iterator[None]:
-    """Let layers be computed again without a comparison of devices: torch looks at some tensors through `StandIn`, at others not."""
+    """Recompute layers without torch's comparison of devices: it sees some tensors through `StandIn`, others not."""
     checks = checkpoint._allowed_determinism_checks_to_fns
     before = checks["default"]
     checks["default"] = checks["none"]
@@ -278,9 +279,9 @@ def _update(policy: Policy, reference: Any, passes: Passes, device: torch.device
 
 
 def _rollouts(vocabulary: int, passes: Passes) -> tuple[RolloutBatch, int]:
-    """Return sequences as long as they may be, and how many of their trained tokens are left out.
+    """Return sequences of the greatest length, and the number of their trained tokens that are omitted.
 
-    The head takes a few at a time, so that many are long to count and take no more memory.
+    The head takes a few at a time, so that many take long to count and no more memory.
     """
     batch = passes.batch
     prompt = batch.longest - batch.written

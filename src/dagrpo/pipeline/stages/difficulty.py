@@ -6,12 +6,12 @@ from dagrpo.pipeline.declaration import TRAIN_DATA, Job, Needs, Stage
 from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
-    from dagrpo.evaluation.difficulty_config import Difficulty
+    from dagrpo.evaluation.config import Difficulty
 
 
 def work(job: Job) -> None:
     """Sample as training does, grade, and write the split with its pass rates; with 0 samples it passes through."""
-    from dagrpo.evaluation.difficulty_config import Difficulty
+    from dagrpo.evaluation.config import Difficulty
     from dagrpo.evaluation.pass_rates import pass_through
     from dagrpo.utils.console import summary
 

@@ -5,7 +5,7 @@ from dagrpo.pipeline.declaration import EVALUATION, Job, Stage
 
 def work(job: Job) -> None:
     """Write scores from completions alone: another extractor rescores, and samples nothing again."""
-    from dagrpo.data.registry import get_task
+    from dagrpo.data.task import get_task
     from dagrpo.evaluation.config import Scoring
     from dagrpo.evaluation.outcomes import label_of
     from dagrpo.evaluation.scoring import rows_to_show, score

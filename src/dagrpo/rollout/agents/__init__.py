@@ -33,31 +33,33 @@ OWN_LOOP = "tool_agent"  # whose attempts have one turn where a problem has neit
 class Limits(Choice):
     """Limits of one attempt: the keys of every agent, to which its Config adds others."""
 
-    max_turns: Annotated[int, Field(ge=1, le=10_000)] = Field(8, description="Turns of the policy.")
+    max_turns: Annotated[int, Field(ge=1, le=10_000)] = Field(8, description="Largest number of turns of the policy.")
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
         None,
-        description="Tokens of a trajectory, its prompt and all results included; null: as many as the model takes.",
+        description="Largest number of tokens of a trajectory, with its prompt and all results; null: as many as the model supports.",
     )
     max_result_characters: Annotated[int, Field(ge=16, le=MOST_CHARACTERS)] = Field(
-        2000, description="Characters of a tool's result; what is longer is cut."
+        2000, description="Largest number of characters of a tool's result; longer ones are cut."
     )
-    keep_of_result: Literal["head", "tail", "both"] = Field("both", description="What of a long result is kept.")
+    keep_of_result: Literal["head", "tail", "both"] = Field(
+        "both", description="Part of an over-long tool result to keep."
+    )
     parallel_calls: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
-        4, description="Calls of one turn that run at the same time; all are answered, in their order."
+        4, description="Number of calls of one turn that run at the same time; all are answered, in their order."
     )
-    call_seconds: Seconds = Field(30.0, description="Seconds for one call.")
+    call_seconds: Seconds = Field(30.0, description="Time limit of one call, in seconds.")
     seconds: Seconds = Field(
-        1800.0, description="Seconds for one trajectory, without those that it waits for the engine."
+        1800.0, description="Time limit of one trajectory, in seconds, without waiting for the engine."
     )
     call_retries: Annotated[int, Field(ge=0, le=100)] = Field(
-        2, description="How often a call is made again that failed through no fault of the policy."
+        2, description="Number of retries of a call that fails through no fault of the policy."
     )
     max_excluded: Share = Field(
-        0.1, description="Share of a step's trajectories that may be excluded for such failures; more stop the run."
+        0.1, description="Share of a step's trajectories that may be excluded for such failures; stop the run above it."
     )
     require_calls: bool = Field(
         True,
-        description="Stop a training whose task offers tools when no trajectory has called one in the first steps.",
+        description="Stop the training if its task offers tools and no trajectory calls one in the first steps.",
     )
 
 

@@ -2,7 +2,7 @@
 
 `reset(**row)` begins an episode and may return text for the policy; every other public method is a tool, described by its
 signature and docstring. The optional `get_reward()` returns the episode's reward, as do functions that are given the object
-(reward_functions.py). Each attempt has its own object, in this process, with all its rights.
+(in TRL's form: see `RewardFunction`). Each attempt has its own object, in this process, with all its rights.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.reward_functions import RewardFunction, reward_functions_of, rewards_by
 from dagrpo.rollout.tool_runtime.shared_random import SharedRandom
-from dagrpo.tools import CallContext, ToolFunction
+from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.connections.described import described
 from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 KEY = "rollout.agent.environment"
 GET_REWARD = "get_reward"
 OWN_METHODS = ("reset", GET_REWARD)
+RewardFunction = Callable[..., Any]
 
 
 class Config(Limits):
@@ -44,8 +44,8 @@ class Config(Limits):
     environment: str = Field("", description="Import path of the class, such as my_lab.envs:Wordle.")
     reward_functions: Texts = Field(
         [],
-        description="Import paths of functions, such as my_lab.envs:score, that are called with environments=[the object] and the "
-        "row; what each returns is reported under its name.",
+        description="Import paths of functions, such as my_lab.envs:score, that are called with environments=[object] and the "
+        "row; each result is reported under the function's name.",
     )
 
 
@@ -70,11 +70,11 @@ class ObjectEpisode:
         self._session = session
         self._random = random
 
-    async def begin(self, problem: Problem) -> str | None:
+    async def opening(self, problem: Problem) -> str | None:
         """Call `reset` with the row and return its text, if any."""
         with self._random.watched():
-            said = await trusted_result_of(self._environment.reset, _row(problem))
-        return None if said is None else str(said)
+            text = await trusted_result_of(self._environment.reset, _row(problem))
+        return None if text is None else str(text)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the method's result: text unchanged, anything else as JSON. Raises ToolFailure if the method raises."""
@@ -84,7 +84,7 @@ class ObjectEpisode:
     async def forget(self, trajectory: str) -> None:
         """Do nothing: the object is dropped with the attempt."""
 
-    async def hear(self, answer: str) -> None:
+    async def reply(self, answer: str) -> None:
         """Return None: an answer without a call ends the attempt."""
 
     async def rewards(self) -> Mapping[str, float]:
@@ -93,8 +93,8 @@ class ObjectEpisode:
         if not self._reward_functions:
             return own
         problem = self._session.problem
-        said = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
-        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), said)}
+        conversation = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
+        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), conversation)}
 
     async def _own_reward(self) -> Mapping[str, float]:
         if not hasattr(self._environment, GET_REWARD):
@@ -132,7 +132,7 @@ class EnvironmentAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.environment_loop import attempt_in
+        from dagrpo.rollout.agent_loop import attempt_in
 
         environment = await asyncio.to_thread(self._offer.factory)
         episode = ObjectEpisode(environment, self._offer, session, self._random)
@@ -184,3 +184,54 @@ AGENT = AgentKind(
     code=lambda config: NamedCode.at([config.environment, *config.reward_functions]),
     reports=_reports,
 )
+
+
+def reward_functions_of(paths: Sequence[str], key: str) -> dict[str, RewardFunction]:
+    """Return the functions by their names.
+
+    key: of params.yaml, where the paths stand. Raises UserError if one cannot be imported or called, or two have the same name.
+    """
+    functions: dict[str, RewardFunction] = {}
+    for path in paths:
+        function = imported(path, key)
+        if not callable(function):
+            raise UserError(f"{key}: {path} is not a function: name one that takes environments and **row.")
+        name = getattr(function, "__name__", type(function).__name__)
+        if name in functions:
+            raise UserError(
+                f"{key}: two functions are called {name}: rename one, since their rewards need different names."
+            )
+        functions[name] = function
+    return functions
+
+
+async def rewards_by(
+    functions: Mapping[str, RewardFunction],
+    environment: object,
+    row: Mapping[str, Any],
+    completion: Sequence[Mapping[str, Any]],
+) -> dict[str, float]:
+    """Return each function's reward of the attempt, without those that return None.
+
+    Raises InfrastructureFailure if one of them raises, UserError if one returns anything but a list of one finite number.
+    """
+    columns = {f"{name}s" if name == "prompt" else name: [value] for name, value in row.items()}
+    arguments = {**columns, "completions": [list(completion)], "environments": [environment]}
+    return {
+        name: reward
+        for name, function in functions.items()
+        if (reward := _reward(name, await trusted_result_of(function, arguments))) is not None
+    }
+
+
+def _reward(name: str, returned: Any) -> float | None:
+    """Return the one number of a list, of any kind of list and number."""
+    try:
+        (reward,) = returned
+        return None if reward is None else as_reward(reward)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{name} returns {shown(returned)} for one attempt: return a list of one finite number below 1e30."
+        ) from None
+    except Exception as error:  # the border to other people's code: a generator works when it is read
+        raise InfrastructureFailure(f"{name} raised {type(error).__name__}: {error}") from error

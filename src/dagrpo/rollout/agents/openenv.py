@@ -33,13 +33,13 @@ BUSY = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")  # errors in which
 class Config(Limits):
     """An environment behind OpenEnv's protocol."""
 
-    address: str = Field("http://127.0.0.1:8000", description="Of the environment's server.")
+    address: str = Field("http://127.0.0.1:8000", description="Address of the environment's server.")
     action_field: str = Field(
         "",
-        description='Field of the action that takes each answer of the policy; "": it calls the environment\'s tools.',
+        description='Field of the action that takes each answer of the policy; "": the policy calls the environment\'s tools.',
     )
     observation_field: str = Field(
-        "", description='Field of an observation that the policy is shown; "": all of it, as JSON.'
+        "", description='Field of an observation to show to the policy; "": all of it, as JSON.'
     )
 
 
@@ -55,10 +55,10 @@ class RemoteEpisode:
         self._one_at_a_time = asyncio.Lock()
         self._exchanges: set[asyncio.Task[Mapping[str, Any]]] = set()
 
-    async def begin(self, problem: Problem) -> str | None:
+    async def opening(self, problem: Problem) -> str | None:
         """Connect and reset. All attempts at a prompt get the same seed."""
         observation = await self.exchange("reset", {"seed": problem.example.index})
-        return None if self.functions else self._shown(observation)
+        return None if self.functions else self._text(observation)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the result of the environment's tool. Raises ToolFailure if the environment reports an error."""
@@ -68,7 +68,7 @@ class RemoteEpisode:
             raise ToolFailure(str(error.get("message", error)) if isinstance(error, dict) else str(error))
         return _text_of(observation.get("result"))
 
-    async def hear(self, answer: str) -> str | None:
+    async def reply(self, answer: str) -> str | None:
         """Return the environment's observation after the policy's action. With tools, an answer without a call is the last."""
         if self.functions or self.over:
             return None
@@ -76,7 +76,7 @@ class RemoteEpisode:
             observation = await self.exchange("step", {self._config.action_field: answer})
         except ToolFailure as failure:
             return str(failure)
-        return self._shown(observation)
+        return self._text(observation)
 
     async def forget(self, trajectory: str) -> None:
         """Do nothing: the connection is closed with the attempt."""
@@ -142,7 +142,7 @@ class RemoteEpisode:
         observation: Mapping[str, Any] = dict(data["observation"])
         return observation
 
-    def _shown(self, observation: Mapping[str, Any]) -> str:
+    def _text(self, observation: Mapping[str, Any]) -> str:
         field = self._config.observation_field
         return _text_of(observation.get(field) if field else observation)
 
@@ -184,7 +184,7 @@ class OpenEnvAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.environment_loop import attempt_in
+        from dagrpo.rollout.agent_loop import attempt_in
 
         episode = RemoteEpisode(self._config, self._functions)
         try:

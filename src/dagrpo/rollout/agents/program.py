@@ -8,15 +8,22 @@ process: isolation is for the program's owner.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
 from dagrpo.core.section import Texts
+from dagrpo.core.suggest import nearest_of
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
@@ -28,20 +35,26 @@ if TYPE_CHECKING:
 
 MOST_OUTPUT = 16 << 20  # bytes that a program may write for one attempt
 TAIL = 1 << 16  # of which the last line is looked for here
+KEY = "rollout.agent.command"
+LONGEST = 80  # characters of a word that are shown
+INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|z)?sh|node|perl|ruby|Rscript|julia")
+CODE = ("-c", "-m", "-e")  # what follows is code, or a module's name
+PATH = re.compile(r"[^\s=]*/[^\s=]*")
+SCRIPT = re.compile(r"[^\s=]+\.(py|sh)")
 
 
 class Config(Limits):
     """A program of your own that asks the policy through OpenAI's protocol."""
 
     command: Annotated[list[str], Field(min_length=1, max_length=1000)] = Field(
-        ["python", "agent.py"], description="The program and its arguments, started where dagrpo was."
+        ["python", "agent.py"], description="Program and arguments, started in the working directory of dagrpo."
     )
     serve: bool = Field(
         False,
-        description="One program for all attempts, a JSON line each way per attempt; else one process per attempt.",
+        description="true: one process for all attempts, with a JSON line in and out per attempt; false: one process per attempt.",
     )
     keep_variables: Texts = Field(
-        [], description="Environment variables that the program gets although they look like secrets."
+        [], description="Environment variables to pass to the program although they look like secrets."
     )
 
 
@@ -57,12 +70,12 @@ class ProgramAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the program or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, told
+        from dagrpo.rollout.programs.attempt import attempt, task_message
 
-        problem_told = told(problem, sample_index)
+        message = task_message(problem, sample_index)
 
         async def run(access: Access) -> Mapping[str, float]:
-            return await (self._served(problem_told, access) if self._service else self._started(problem_told, access))
+            return await (self._served(message, access) if self._service else self._started(message, access))
 
         return await attempt(
             self._gateway,
@@ -75,7 +88,7 @@ class ProgramAgent:
 
     async def _served(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """Return the rewards that the shared program reports. Raises ProgramFailure."""
-        from dagrpo.rollout.programs.report import reported_rewards
+        from dagrpo.rollout.programs.attempt import reported_rewards
 
         assert self._service is not None
         body = {"problem": problem, "base_url": access.base_url, "api_key": access.key}
@@ -83,8 +96,8 @@ class ProgramAgent:
 
     async def _started(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
+        from dagrpo.rollout.programs.attempt import ProgramFailure, report_in
         from dagrpo.rollout.programs.process import read_output, running
-        from dagrpo.rollout.programs.report import ProgramFailure, report_in
         from dagrpo.utils.child_variables import access_variables, without_secrets
 
         with tempfile.TemporaryDirectory(prefix="dagrpo-") as folder:
@@ -119,7 +132,7 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
 
 
 def _check(config: Config) -> None:
-    from dagrpo.rollout.programs.command import require_command
+    from dagrpo.rollout.agents.program import require_command
 
     require_command(config.command)
 
@@ -131,3 +144,50 @@ AGENT = AgentKind(
     code=lambda config: NamedCode.of_command(config.command),
     takes_pictures=False,
 )
+
+
+def require_command(command: Sequence[str]) -> None:
+    """Raise UserError if there is no such program, or it is an interpreter and there is no such script.
+
+    Arguments of other programs are not checked: a path may be one in a container, or of a file to be written.
+    """
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"{KEY}: there is no program `{one_line(command[0], LONGEST)}` that can be started: {_nearest(command[0])}install it, "
+            "or give its path."
+        )
+    script = _script(command)
+    if script is not None and not os.path.exists(script):
+        raise UserError(
+            f"{KEY}: there is no file `{one_line(script, LONGEST)}` for {one_line(command[0], LONGEST)} to run: give a path that "
+            "counts from the folder in which dagrpo is started."
+        )
+
+
+def _script(command: Sequence[str]) -> str | None:
+    """Return the script that an interpreter is to run; None for other programs, or if no word is clearly a path."""
+    if not INTERPRETER.fullmatch(os.path.basename(command[0])):
+        return None
+    for before, argument in pairwise(command):
+        if argument in CODE:
+            return None
+        # What follows an option may be its value, such as a module's name: node -r dotenv/config.
+        is_path = SCRIPT.fullmatch(argument) or (PATH.fullmatch(argument) and not before.startswith("-"))
+        if is_path and not argument.startswith("-") and "://" not in argument:
+            return argument
+    return None
+
+
+def _nearest(name: str) -> str:
+    """Return advice on a program of a similar name; "" without one."""
+    near = nearest_of(name[:LONGEST], _programs(name[:1]), cutoff=0.7)
+    return f"the nearest one is `{near}`; correct it, " if near else ""
+
+
+def _programs(first: str) -> set[str]:
+    """Return the programs on PATH that begin with that letter."""
+    names = set()
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        with suppress(OSError):  # PATH may name folders that are not there
+            names |= {name for name in os.listdir(folder or ".") if name.startswith(first)}
+    return {name for name in names if shutil.which(name)}

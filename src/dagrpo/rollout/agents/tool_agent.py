@@ -31,12 +31,12 @@ class ToolAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.agent_loop import Nobody, SimulatedUser, attempt
+        from dagrpo.rollout.agent_loop import NoUser, SimulatedUser, attempt
 
         example = problem.example
-        user = SimulatedUser(INTERACTIONS.get(example.interaction), example) if example.interaction else Nobody()
+        user = SimulatedUser(INTERACTIONS.get(example.interaction), example) if example.interaction else NoUser()
         return await attempt(
-            session, sample_index, partner=user, toolbox=self._toolbox, tools=problem.tools, limits=self._limits
+            session, sample_index, user=user, toolbox=self._toolbox, tools=problem.tools, limits=self._limits
         )
 
 

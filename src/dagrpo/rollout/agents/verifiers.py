@@ -30,10 +30,10 @@ class Config(Limits):
     """A taskset of the package `verifiers` (0.4)."""
 
     taskset: str = Field("", description="Module of the taskset, on PYTHONPATH or installed in the environment.")
-    parameters: Unchecked = Field({}, description="Of the taskset.")
-    harness: str = Field("null", description="Which of the package's agents asks the policy.")
-    lock: str = Field(LOCK, description="Packages of the environment.")
-    environment: str = Field(ENVIRONMENT, description="Folder of the environment; made when first needed.")
+    parameters: Unchecked = Field({}, description="Parameters of the taskset.")
+    harness: str = Field("null", description="Agent of the package that asks the policy.")
+    lock: str = Field(LOCK, description="Lock file of the environment's packages.")
+    environment: str = Field(ENVIRONMENT, description="Folder of the environment, created when first needed.")
 
 
 class VerifiersAgent:
@@ -46,11 +46,10 @@ class VerifiersAgent:
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the taskset or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, told
-        from dagrpo.rollout.programs.report import reported_rewards
+        from dagrpo.rollout.programs.attempt import attempt, reported_rewards, task_message
 
         key, _, digest = problem.example.ground_truth.rpartition("@")
-        task = {**told(problem, sample_index), "key": key, "hash": digest}
+        task = {**task_message(problem, sample_index), "key": key, "hash": digest}
 
         async def run(access: Access) -> Mapping[str, float]:
             body = {"problem": task, "base_url": access.base_url, "api_key": access.key}

@@ -11,9 +11,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import StopReason, ToolCall
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, readable_calls, reply_of
-from dagrpo.rollout.gateway.requests import ChatRequest
+from dagrpo.rollout.gateway.requests import ChatRequest, Refused
 from dagrpo.rollout.session import Session, SessionOver, Turn
 
 OVER = {
@@ -24,7 +23,7 @@ OVER = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Exchange:
     """Turn, with the identities of the messages that lead to it."""
 
     reply: Reply
@@ -38,7 +37,7 @@ class Conversation:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.over: StopReason | None = None  # why there will be no further turn, once a program got that answer
-        self._said: list[_Said] = []
+        self._exchanges: list[_Exchange] = []
         self._one_at_a_time = asyncio.Lock()
 
     async def answer(self, request: ChatRequest) -> Reply:
@@ -47,10 +46,10 @@ class Conversation:
             messages, tools = tuple(map(_identity, request.messages)), json.dumps(request.tools, sort_keys=True)
             if request.again and (lost := self._same(messages, tools)):
                 return lost.reply
-            known = self._longest_beginning(messages, tools)
-            new = request.messages[len(known.messages) :] if known else request.messages
-            reply = reply_of(await self._ask(request, new, known.reply.turn if known else None))
-            self._said.append(_Said(reply=reply, messages=(*messages, _identity(reply.message)), tools=tools))
+            earlier = self._longest_beginning(messages, tools)
+            new = request.messages[len(earlier.messages) :] if earlier else request.messages
+            reply = reply_of(await self._ask(request, new, earlier.reply.turn if earlier else None))
+            self._exchanges.append(_Exchange(reply=reply, messages=(*messages, _identity(reply.message)), tools=tools))
             return reply
 
     async def _ask(self, request: ChatRequest, new: Sequence[Message], after: Turn | None) -> Turn:
@@ -64,20 +63,24 @@ class Conversation:
         except UserError as error:
             raise Refused(f"messages: {error}") from None
 
-    def _longest_beginning(self, messages: tuple[Any, ...], tools: str) -> _Said | None:
+    def _longest_beginning(self, messages: tuple[Any, ...], tools: str) -> _Exchange | None:
         """Return the turn whose conversation is the longest beginning of this one; the newest of several."""
         beginnings = [
-            said
-            for said in reversed(self._said)
-            if said.tools == tools
-            and len(said.messages) < len(messages)
-            and messages[: len(said.messages)] == said.messages
+            exchange
+            for exchange in reversed(self._exchanges)
+            if exchange.tools == tools
+            and len(exchange.messages) < len(messages)
+            and messages[: len(exchange.messages)] == exchange.messages
         ]
-        return max(beginnings, key=lambda said: len(said.messages), default=None)
+        return max(beginnings, key=lambda exchange: len(exchange.messages), default=None)
 
-    def _same(self, messages: tuple[Any, ...], tools: str) -> _Said | None:
+    def _same(self, messages: tuple[Any, ...], tools: str) -> _Exchange | None:
         """Return the newest turn that answered the same conversation."""
-        answers = (said for said in reversed(self._said) if said.tools == tools and said.messages[:-1] == messages)
+        answers = (
+            exchange
+            for exchange in reversed(self._exchanges)
+            if exchange.tools == tools and exchange.messages[:-1] == messages
+        )
         return next(answers, None)
 
     def calls(self) -> list[ToolCall]:

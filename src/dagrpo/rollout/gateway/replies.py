@@ -80,14 +80,14 @@ def _chunks(reply: Reply, request: ChatRequest) -> Iterator[dict[str, Any]]:
     delta = dict(reply.message)
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
-    said = {
+    delta = {
         "index": 0,
         "delta": delta,
         "finish_reason": None,
         "token_ids": reply.turn.completion.token_ids,
         "logprobs": _logprobs(reply.turn) if request.logprobs else None,
     }
-    yield {**head, "prompt_token_ids": reply.turn.prompt, "choices": [said]}
+    yield {**head, "prompt_token_ids": reply.turn.prompt, "choices": [delta]}
     end = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(reply)}]}
     usage = _usage(reply.turn)
     if not request.usage_chunk:
@@ -116,10 +116,10 @@ def _logprob(token: int, logprob: float) -> dict[str, Any]:
 
 
 def _usage(turn: Turn) -> dict[str, Any]:
-    prompt, written = len(turn.prompt), len(turn.completion.token_ids)
+    prompt, completion = len(turn.prompt), len(turn.completion.token_ids)
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": turn.completion.cached_tokens},
     }

@@ -11,10 +11,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.untrusted_json import read_json
-from dagrpo.rollout.gateway.errors import Refused
 
 IGNORED = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one
+
+
+class Refused(Exception):
+    """Error of a request that is not answered. Its message is for the program's author."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Return the error as OpenAI's clients read it."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
 
 class _Received(BaseModel):
@@ -154,7 +168,7 @@ def _text(content: str | list[_Part] | None, place: int) -> str:
         return content or ""
     for part in content:
         if part.type != "text" or part.text is None:
-            raise Refused(f"messages.{place}.content: a part of type {part.type[:40]!r}: only text is taken.")
+            raise Refused(f"messages.{place}.content: a part of type {part.type[:40]!r}: only text is supported.")
     return "".join(part.text or "" for part in content)
 
 

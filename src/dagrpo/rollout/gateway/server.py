@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from dagrpo.rollout.gateway.conversation import Conversation
-from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, completion, events
-from dagrpo.rollout.gateway.requests import ChatRequest, read_request
+from dagrpo.rollout.gateway.requests import ChatRequest, Refused, read_request
 from dagrpo.rollout.session import Session
 from dagrpo.utils.console import say
 
@@ -62,8 +61,8 @@ class Access:
         return until - self._started - self._asked_seconds
 
     async def _out_of_time(self, seconds: float) -> None:
-        while (left := seconds - self.own_seconds()) > 0:
-            await asyncio.sleep(max(left, SHORTEST_NAP))
+        while (remaining := seconds - self.own_seconds()) > 0:
+            await asyncio.sleep(max(remaining, SHORTEST_NAP))
 
     def _break(self, error: BaseException) -> None:
         if not self._broken.done():
@@ -100,7 +99,7 @@ class Gateway:
     def __init__(self) -> None:
         self.address = ""  # http://127.0.0.1:<port>, once it listens
         self._open: dict[str, Access] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @asynccontextmanager
     async def admit(
@@ -132,7 +131,7 @@ class Gateway:
     async def _chat(self, http: web.Request) -> web.Response:
         access = self._access(http)
         if "Content-Encoding" in http.headers:
-            raise Refused("A body is read as it stands: leave out Content-Encoding.", code="encoding")
+            raise Refused("Content-Encoding is not supported: send the body uncompressed.", code="encoding")
         again = http.headers.get("X-Stainless-Retry-Count", "0") != "0"  # OpenAI's clients count their retries
         request = read_request(await http.read(), again=again)
         self._tell(request.ignored)
@@ -157,9 +156,9 @@ class Gateway:
         return access
 
     def _tell(self, ignored: tuple[str, ...]) -> None:
-        new = set(ignored) - self._told
+        new = set(ignored) - self._reported
         if new:
-            self._told |= new
+            self._reported |= new
             say(
                 f"The agent's program sets {', '.join(sorted(new))}, which is ignored: section rollout says how to sample."
             )
@@ -173,7 +172,7 @@ def _key(http: web.Request) -> bytes:
 
 
 def _no_session() -> Refused:
-    return Refused("There is no such session, or it is over, or the key is another's.", status=404, code="no_session")
+    return Refused("The session is unknown or over, or the key is wrong.", status=404, code="no_session")
 
 
 @web.middleware

@@ -75,9 +75,9 @@ async def running(
 
     Raises UserError if it cannot be started.
     """
-    with open_private_log(log) as kept:
+    with open_private_log(log) as log_file:
         async with _started(command, variables, input_file) as program:
-            logging = asyncio.create_task(program.keep_log(kept))
+            logging = asyncio.create_task(program.keep_log(log_file))
             try:
                 yield program
             finally:
@@ -120,24 +120,24 @@ async def read_output(program: Program, most: int, tail: int) -> tuple[bytes | N
         await asyncio.wait([reading], timeout=SECONDS_FOR_THE_REST)
     finally:
         reading.cancel()
-    return output.kept, code
+    return output.tail, code
 
 
 class _Tail:
     """Buffer of the last bytes of an output."""
 
     def __init__(self, most: int, tail: int) -> None:
-        self.kept: bytes | None = b""
+        self.tail: bytes | None = b""
         self._most = most
         self._tail = tail
 
     async def read(self, program: Program) -> None:
         """Read to the end. A child that has left the program's group may keep the output open for ever."""
-        kept, total = b"", 0
+        tail, total = b"", 0
         while piece := await program.output.read(PIECE):
-            self.kept = kept = (kept + piece)[-self._tail :]
+            self.tail = tail = (tail + piece)[-self._tail :]
             total += len(piece)
             if total > self._most:
                 program.kill()
-                self.kept = None
+                self.tail = None
                 return

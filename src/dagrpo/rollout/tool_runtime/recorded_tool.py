@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from dagrpo.core.errors import UserError
-from dagrpo.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
+from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolTimeout
 from dagrpo.utils.checksummed_json import sealed, unsealed
 from dagrpo.utils.console import say
 
@@ -29,11 +29,33 @@ logger = logging.getLogger(__name__)
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 
+class TimedTool:
+    """Tool wrapper that gives up a call after `seconds` seconds."""
+
+    def __init__(self, tool: OpenTool, seconds: float) -> None:
+        self._tool = tool
+        self._seconds = seconds
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Return the tool's result. Raises ToolTimeout if it is late, InfrastructureFailure if the tool's own deadline has passed."""
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                return await self._tool.call(function, arguments, context)
+        except TimeoutError as error:
+            if deadline.expired():
+                raise ToolTimeout(f"{function} gave no result within {self._seconds:g} seconds.") from None
+            raise InfrastructureFailure(f"{function} failed: {error or 'a deadline of its own has passed'}.") from error
+
+    async def forget(self, trajectory: str) -> None:
+        """Tell the tool that the attempt is over."""
+        await self._tool.forget(trajectory)
+
+
 @dataclass(slots=True)
 class _Attempt:
     """State of an attempt until it is forgotten."""
 
-    taken: set[str] = field(default_factory=set)  # digests of its calls
+    digests: set[str] = field(default_factory=set)  # digests of its calls
     missed: list[tuple[str, Mapping[str, Any], CallContext]] = field(default_factory=list)  # replayed, not made
     catching_up: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -68,22 +90,22 @@ class RecordedTool:
         Raises UserError if it cannot be recorded.
         """
         attempt = self._attempts[context.trajectory]
-        call = _take(attempt.taken, function, arguments, context.trajectory)
+        call = _take(attempt.digests, function, arguments, context.trajectory)
         record = self._recorded(call)
         if record is not None:
             if not self._stateless:
                 attempt.missed.append((function, arguments, context))
-            return _told(record)
+            return _result_text(record)
         try:
             await self._catch_up(attempt)
             record = {"call": call, "result": await self._tool.call(function, arguments, context)}
         except ToolFailure as failure:
             record = {"call": call, "late" if isinstance(failure, ToolTimeout) else "failure": str(failure)}
         except BaseException:
-            attempt.taken.discard(call)
+            attempt.digests.discard(call)
             raise
         self._write(record)
-        return _told(record)
+        return _result_text(record)
 
     async def _catch_up(self, attempt: _Attempt) -> None:
         """Repeat the replayed calls, so that the tool has its state again. Their results are known."""
@@ -102,7 +124,7 @@ class RecordedTool:
             with suppress(OSError):
                 self._file.close()
             raise UserError(
-                f"{self._path} cannot be written ({error.strerror}): make room for it, and go on."
+                f"{self._path} cannot be written ({error.strerror}): free disk space, then resume the run."
             ) from error
         self._places[record["call"]] = start
 
@@ -140,12 +162,12 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
     return record if len(texts) == 2 and all(isinstance(text, str) for text in texts) else None
 
 
-def _take(taken: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
+def _take(digests: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
     """Return the digest of a call and of the number of earlier calls like it in the attempt. Nothing is awaited on the way."""
     number = 0
-    while (call := _digest(trajectory, function, dict(arguments), number)) in taken:
+    while (call := _digest(trajectory, function, dict(arguments), number)) in digests:
         number += 1
-    taken.add(call)
+    digests.add(call)
     return call
 
 
@@ -154,7 +176,7 @@ def _digest(*call: Any) -> str:
     return hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()
 
 
-def _told(record: Mapping[str, Any]) -> str:
+def _result_text(record: Mapping[str, Any]) -> str:
     if "late" in record:
         raise ToolTimeout(record["late"])
     if "failure" in record:

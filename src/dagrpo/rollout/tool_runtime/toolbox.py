@@ -17,9 +17,8 @@ from dagrpo.chat.tool_calls.checks import unknown_tool
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import CallStatus, ToolCall
 from dagrpo.engine.background import all_of
-from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool
-from dagrpo.rollout.tool_runtime.timed_tool import TimedTool
+from dagrpo.rollout.sampling import sampling_seed
+from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool, TimedTool
 from dagrpo.tools import (
     TOOLS,
     CallContext,
@@ -65,8 +64,8 @@ class Toolbox:
             async with slots:
                 start = time.perf_counter()
                 outcome = await self._outcome(call, _context(session, turn, index))
-                told = shortened(outcome.result, self._limits)
-                return replace(_recorded(turn, call, outcome.status), result=told, seconds=time.perf_counter() - start)
+                text = shortened(outcome.result, self._limits)
+                return replace(_recorded(turn, call, outcome.status), result=text, seconds=time.perf_counter() - start)
 
         return await all_of(one(index, call) for index, call in enumerate(turn.answer.calls))
 
@@ -131,8 +130,8 @@ def not_run(turn: Turn) -> list[ToolCall]:
 
 def result_messages(turn: Turn, calls: Sequence[ToolCall]) -> list[Message]:
     """Return the chat messages with the results of the calls, in their order."""
-    asked = turn.messages[-1].get("tool_calls") or ()
-    identities = [call.get("id", f"call_{index}") for index, call in enumerate(asked)]
+    requests = turn.messages[-1].get("tool_calls") or ()
+    identities = [call.get("id", f"call_{index}") for index, call in enumerate(requests)]
     identities += [f"call_{index}" for index in range(len(identities), len(calls))]
     return [
         {"role": "tool", "content": call.result, "tool_call_id": identity, "name": call.name}

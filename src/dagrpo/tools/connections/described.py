@@ -44,7 +44,7 @@ def _docstring(function: Callable[..., Any], name: str) -> tuple[str, dict[str, 
 
     summary, meanings, _ = parse_google_format_docstring(inspect.getdoc(function) or "")
     if not summary:
-        raise UserError(f"{name} cannot be a tool: give it a docstring, which is what the policy is told of it.")
+        raise UserError(f"{name} cannot be a tool: give it a docstring, from which the policy learns its purpose.")
     return summary, meanings or {}
 
 

@@ -25,8 +25,7 @@ from dagrpo.rollout.collect import SeedOf, collect, collect_until_full, grade
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.early_stop import CutOff
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.sampling import training_sampling
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed, training_sampling
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
 from dagrpo.trainer import checks
 from dagrpo.trainer.batches.dynamic_sampling import Drawn, figures, prompts_to_draw, used_groups

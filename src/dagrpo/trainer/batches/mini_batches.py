@@ -13,7 +13,7 @@ from dagrpo.algorithms.aggregation import Lengths
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import MiniBatch
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.accumulators import BeforeUpdate
 from dagrpo.trainer.batches.micro_batches import Cutter, Part
 from dagrpo.trainer.batches.packing import RolloutBatch

@@ -131,8 +131,8 @@ class Supervision:
         between = self._chat.extension(prompt, completion, new, tools) if new else ()
         if between is None:
             raise UserError(
-                f"{where} has a demonstration of several turns, and the model's chat template rewrites earlier turns when "
-                "it goes on: use another model, or set sft.steps to 0."
+                f"{where} has a demonstration of several turns, and the model's chat template rewrites earlier turns in "
+                "later ones: use another model, or set sft.steps to 0."
             )
         return between
 

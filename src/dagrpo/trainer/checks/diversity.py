@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.seeds import SEEDS
+from dagrpo.rollout.sampling import SEEDS, Sampling
 from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.trainer.config import Training
 

@@ -99,7 +99,7 @@ def require_the_policys_rollouts(
         )
     raise UserError(
         f"step {step}: {found}: the engine samples from other weights, at another temperature, or computes this model "
-        "otherwise. Give the run a server of its own (runtime.engine.servers), or set rollout.dtype and training.dtype to "
+        "otherwise. Give the run its own server (runtime.engine.servers), or set rollout.dtype and training.dtype to "
         f"float32. Every token is in {path}."
     )
 

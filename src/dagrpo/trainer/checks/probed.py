@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 from dagrpo.core.types import SamplingRequest
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.checks_config import Gates
 

@@ -21,7 +21,7 @@ def require_usable(trajectories: Sequence[Trajectory], max_excluded: float, step
         raise UserError(
             f"step {step}: {len(excluded)} of {len(trajectories)} trajectories were excluded, because something broke that the "
             f"policy has no part in, and rollout.agent.max_excluded allows {max_excluded:.0%}: {_first_faults(excluded)}. Repair "
-            "that and run again: it goes on from the last saved step."
+            "that and run again: it resumes from the last saved step."
         )
     failed = [trajectory.fault for trajectory in trajectories if trajectory.stop_reason == "program_failed"]
     if len(failed) == len(trajectories):

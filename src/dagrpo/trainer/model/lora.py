@@ -16,7 +16,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import fill
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest_of
-from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.batches.packing import Batch
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.logit_stats import PLAIN, Extras, Read

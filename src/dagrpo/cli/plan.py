@@ -1,0 +1,163 @@
+"""`dagrpo plan`: memory and time of an experiment, before any work."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo.cli.shell_completion import gpus
+from dagrpo.cli.shell_completion import presets as names
+from dagrpo.pipeline.plan.amounts import Item, Memory, size
+from dagrpo.utils.console import duration
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+    from dagrpo.pipeline.plan.memory import StageMemory
+    from dagrpo.pipeline.plan.outcome import Plan
+    from dagrpo.pipeline.plan.seconds import StageSeconds
+
+PARAMS = Path("params.yaml")
+
+
+def plan(
+    presets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="names of presets, each applied over the previous one; by default params.yaml", autocompletion=names
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu", help="plan for this type of GPU, such as H100; by default this machine", autocompletion=gpus
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option("--memory", min=0.01, help="plan for GPUs with this memory, in GiB")
+    ] = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="fetch a model's config.json from the hub if this machine has none")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object, in bytes and seconds")] = False,
+) -> None:
+    """Estimate the memory and time of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
+    from dagrpo.config.project import require_own_code
+    from dagrpo.core.errors import UserError
+    from dagrpo.pipeline.plan.machine import machine_for
+    from dagrpo.pipeline.plan.outcome import plan_of
+    from dagrpo.utils.console import plain_console
+
+    require_own_code()
+    plan = plan_of(_params(presets or []), machine_for(gpu, memory), online=online)
+    if as_json:
+        typer.echo(json.dumps(asdict(plan), indent=2))
+    else:
+        plain_console().print(rendered(plan))
+    if plan.refusal is not None:
+        raise UserError(plan.refusal)
+
+
+def _params(presets: list[str]) -> "Params":
+    from dagrpo.config.presets import composed, known
+    from dagrpo.config.schema import read_params
+    from dagrpo.core.errors import UserError
+    from dagrpo.core.suggest import nearest
+
+    if not presets:
+        return read_params(PARAMS)
+    if len(presets) == 1 and presets[0] not in known() and PARAMS.is_file():
+        params = read_params(PARAMS)
+        all_names = [*known(), params.experiment.name]
+        if params.experiment.name == presets[0]:
+            return params
+        if not presets[0].endswith(".yaml"):
+            raise UserError(f"there is no preset or experiment `{presets[0]}` here: {nearest(presets[0], all_names)}.")
+    return composed(presets)
+
+
+def rendered(plan: "Plan") -> Group:
+    """Render a plan, apart from its refusal, which is raised as an error."""
+    return Group(*_parts(plan))
+
+
+def _parts(plan: "Plan") -> Iterator[RenderableType]:
+    devices = f"{plan.processes} x {plan.machine}" if plan.processes > 1 else plan.machine
+    yield Text.assemble(
+        (plan.experiment, "bold"), f"  {plan.parameters:,} parameters, on {devices} with {size(plan.memory)}"
+    )
+    for stage in plan.stages:
+        yield Text()
+        yield _headline(stage, plan.memory)
+        yield _table(stage)
+    if plan.times:
+        yield Text()
+        yield _times(plan.times)
+    if plan.last is not None:
+        yield Text(plan.last)
+    yield Text()
+    yield from (Text(sentence, style="dim") for sentence in plan.basis)
+    yield from (Text(sentence, style="yellow") for sentence in plan.notes)
+
+
+def _headline(stage: "StageMemory", memory: int) -> Text:
+    share = stage.total / memory
+    style = "bold red" if share > 1 else "bold green"
+    return Text.assemble((stage.stage, "bold"), "  ", (size(stage.total), style), f", {share:.0%} of the memory")
+
+
+def _table(stage: "StageMemory") -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold", style="dim")
+    for where, each in (("", stage.on_device), ("in the machine's own memory: ", stage.on_host)):
+        for memory, group in groupby(each):
+            count = len(list(group))
+            times = f" x {count}" if count > 1 else ""
+            table.add_row(f"  {where}{memory.what}{times}", size(memory.total * count), "")
+            for item in _by_size(memory):
+                table.add_row(f"    {item.name}", size(item.bytes), item.how)
+    return table
+
+
+def _by_size(memory: Memory) -> list[Item]:
+    return sorted(memory.items, key=lambda item: -item.bytes)
+
+
+def _times(times: "tuple[StageSeconds, ...]") -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", style="dim")
+    for stage in times:
+        seconds = "not known before `prepare` has run" if stage.seconds is None else duration(stage.seconds)
+        table.add_row(Text(stage.stage, "bold"), seconds, stage.how, _in_words(stage))
+    seconds_known = [stage.seconds for stage in times if stage.seconds is not None]
+    if len(seconds_known) == len(times) > 1:
+        table.add_row(Text("all", "bold"), duration(sum(seconds_known)), "", "one after the other")
+    return table
+
+
+def _in_words(stage: "StageSeconds") -> str:
+    runs = f"{stage.runs} runs" if stage.runs > 1 else ""
+    steps = f"{stage.steps:,} steps" if stage.steps is not None else ""
+    whole = sum(stage.of_a_step.values())
+    parts = ", ".join(f"{name} {_seconds(each)}" for name, each in stage.of_a_step.items() if each >= whole / 1000)
+    each = f"{_seconds(whole)} each: {parts}" if parts else ""
+    rate = "" if stage.tokens_per_second is None else f"{stage.tokens_per_second:,.0f} tokens/s in the update"
+    mfu = "" if stage.mfu is None else f"MFU {stage.mfu:.0%}"
+    return ", ".join(part for part in (runs, steps, each, rate, mfu) if part)
+
+
+def _seconds(count: float) -> str:
+    """Format seconds, such as 0.04 s, 3.1 s, 45 s or 12 min."""
+    if count < 1:
+        return f"{count:.2g} s"
+    return f"{count:.1f} s" if count < 10 else duration(count)

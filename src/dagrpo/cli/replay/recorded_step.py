@@ -1,0 +1,202 @@
+"""Pictures of recorded rollouts, read from the problems' split.
+
+The table of rollouts does not contain them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import EXCLUDED
+from dagrpo.models.pictures import takes_pictures
+from dagrpo.rollout.prompts import read_split
+from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
+from dagrpo.trainer.batches.dynamic_sampling import spread
+from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.config import Training
+from dagrpo.trainer.sampling_mask import TokenSupport
+
+PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the split
+SUPPORT = "sampling_support"
+
+
+def no_pictures(index: int) -> tuple[bytes, ...]:
+    """Return the pictures of a problem for a model that takes text alone: none."""
+    return ()
+
+
+def pictures_of(initial: Path, split: Path) -> PicturesOf:
+    """Return the lookup of the problems' pictures for a checkpoint's model; the split is read with the first lookup."""
+    if not takes_pictures(initial):
+        return no_pictures
+
+    @cache
+    def files() -> Mapping[int, tuple[bytes, ...]]:
+        return {index: example.images for index, example in enumerate(read_split(split))}
+
+    def of(index: int) -> tuple[bytes, ...]:
+        if index not in files():
+            raise UserError(
+                f"{split} has no row {index}, which the rollouts are of: restore the file that they were made from."
+            )
+        return files()[index]
+
+    return of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """Contents of one step's rollout table."""
+
+    step: int  # from 1
+    batch: RolloutBatch  # with its advantages
+    trainer_logprobs: Tensor  # [trained tokens] float32, of the policy before the step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """Trajectory from which the policy learns."""
+
+    place: int  # among those of the step
+    samples: list[tuple[list[int], list[bool]]]  # token ids and loss mask of each
+    row: Mapping[str, Any]
+
+    @property
+    def advantages(self) -> list[float]:
+        """Return the advantage of each token that the policy wrote."""
+        of_tokens: list[float] = self.row["token_advantages"]
+        return of_tokens or [self.row["advantage"]] * len(self.row["completion_ids"])
+
+
+def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures) -> RecordedStep:
+    """Return the update batch of a rollout table that the trainer has written, by the parameters `training`.
+
+    `pictures`: the files that each problem shows, which the table lacks. Raises UserError if the file is no such table, or is
+    inconsistent.
+    """
+    table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
+    rows = table.drop_columns(SUPPORT).to_pylist()
+    _require_groups(path, rows, training)
+    learned = [_learned(path, place, row) for place, row in enumerate(rows) if _is_learned(row)]
+    if not learned:
+        raise UserError(f"{path} has no trajectory to learn from: name the rollouts of another step.")
+    counted = _counted(rows, training)
+    samples = [(each, *sample) for each in learned for sample in each.samples]
+    return RecordedStep(
+        step=rows[0]["step"],
+        batch=RolloutBatch(
+            sequences=TokenSequences.of(
+                [token_ids for _, token_ids, _ in samples],
+                [mask for _, _, mask in samples],
+                [pictures(each.row["problem_index"]) for each, _, _ in samples],
+            ),
+            trajectories=torch.tensor([each.place for each, _, _ in samples]),
+            rollout_logprobs=_floats([each.row["rollout_logprobs"] for each in learned]),
+            positive=torch.tensor([each.row["correct"] is True for each, _, _ in samples]),
+            counted=torch.tensor([counted[each.place] for each, _, _ in samples]),
+            support=_support(path, table, learned),
+            teacher_logprobs=_teacher_logprobs(path, learned),
+            advantages=_floats([each.advantages for each in learned]),
+        ),
+        trainer_logprobs=_floats([each.row["trainer_logprobs"] for each in learned]),
+    )
+
+
+def _require_groups(path: Path, rows: Sequence[Mapping[str, Any]], training: Training) -> None:
+    """Raise UserError if the number of attempts or prompts differs from the parameters."""
+    size, prompts = training.samples_per_prompt, training.prompts_per_step
+    groups = [{row["problem_index"] for row in rows[start : start + size]} for start in range(0, len(rows), size)]
+    if len(rows) != size * prompts or any(len(group) > 1 for group in groups):
+        raise UserError(
+            f"{path} has {len(rows)} attempts at {len({row['problem_index'] for row in rows})} prompts, and a step has "
+            f"training.samples_per_prompt ({size}) attempts, side by side, at each of training.prompts_per_step ({prompts}): set both to "
+            "what the rollouts were sampled with."
+        )
+
+
+def _is_learned(row: Mapping[str, Any]) -> bool:
+    return row["stop_reason"] != EXCLUDED and bool(row["completion_ids"])
+
+
+def _counted(rows: Sequence[Mapping[str, Any]], training: Training) -> list[bool]:
+    """Return whether the update includes each attempt's group. [attempts]"""
+    rewards, learned = [row["reward"] for row in rows], [_is_learned(row) for row in rows]
+    has_part = spread(rewards, learned, training.samples_per_prompt) | (not training.zero_variance_filter)
+    return list(has_part.repeat(training.samples_per_prompt).tolist())
+
+
+def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenSupport | None:
+    """Return the sampling mask of each trained token; None: the whole vocabulary, as where no mask is recorded."""
+    column = table.column(SUPPORT).take(pa.array([each.place for each in learned])).combine_chunks()
+    of_tokens = column.flatten()
+    if not len(of_tokens):
+        return None
+    tokens = np.array([token for each in learned for token in each.row["completion_ids"]])
+    lengths = pc.list_value_length(of_tokens).to_numpy()
+    ids = of_tokens.flatten().to_numpy()
+    fits = pc.list_value_length(column).to_pylist() == [len(each.row["completion_ids"]) for each in learned]
+    if not fits or not _in_support(tokens, lengths, ids):
+        raise UserError(f"{path}: `{SUPPORT}` does not fit the tokens of `completion_ids`: restore the file.")
+    return TokenSupport(lengths=torch.tensor(lengths, dtype=torch.int64), token_ids=torch.tensor(ids))
+
+
+def _in_support(tokens: NDArray[np.int64], lengths: NDArray[np.int32], ids: NDArray[np.int32]) -> bool:
+    """Return whether each token is in its sampling mask. [tokens], [tokens], [sum of lengths]"""
+    places = np.arange(len(tokens)).repeat(lengths)
+    counts = np.bincount(places[tokens[places] == ids], minlength=len(tokens))
+    return bool((counts == 1).all())
+
+
+def _learned(path: Path, place: int, row: Mapping[str, Any]) -> _Learned:
+    prompt, completion = row["prompt_ids"], row["completion_ids"]
+    whole = {"token_ids": prompt + completion, "loss_mask": [False] * len(prompt) + [True] * len(completion)}
+    samples = [(each["token_ids"], each["loss_mask"]) for each in row["samples"] or [whole] if any(each["loss_mask"])]
+    learned = _Learned(place=place, samples=samples, row=row)
+    _require_aligned(path, learned)
+    return learned
+
+
+def _require_aligned(path: Path, learned: _Learned) -> None:
+    """Raise UserError, which names a column that lacks one value for each token that the policy wrote."""
+    row, tokens = learned.row, len(learned.row["completion_ids"])
+    lengths = {
+        "samples": sum(sum(mask) for _, mask in learned.samples),
+        "rollout_logprobs": len(row["rollout_logprobs"]),
+        "trainer_logprobs": len(row["trainer_logprobs"]),
+        "teacher_logprobs": len(row["teacher_logprobs"]) or tokens,
+        "token_advantages": len(learned.advantages),
+    }
+    wrong = [name for name, length in lengths.items() if length != tokens]
+    unaligned = any(len(token_ids) != len(mask) or mask[0] for token_ids, mask in learned.samples)
+    if wrong or unaligned or None in learned.advantages:
+        name = wrong[0] if wrong else "samples" if unaligned else "advantage"
+        raise UserError(
+            f"{path}: row {learned.place}: `{name}` does not fit the {tokens} tokens of `completion_ids`: restore the file."
+        )
+
+
+def _teacher_logprobs(path: Path, learned: Sequence[_Learned]) -> Tensor | None:
+    """Return the teacher's logprobs; None without a teacher. Raises UserError if only some attempts have them."""
+    without = [each.place for each in learned if not each.row["teacher_logprobs"]]
+    if len(without) == len(learned):
+        return None
+    if without:
+        raise UserError(
+            f"{path}: row {without[0]}: `teacher_logprobs` is empty, and not in every row: restore the file."
+        )
+    return _floats([each.row["teacher_logprobs"] for each in learned])
+
+
+def _floats(values: list[list[float]]) -> Tensor:
+    return torch.tensor(list(chain.from_iterable(values)), dtype=torch.float32)

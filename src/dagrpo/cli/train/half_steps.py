@@ -1,0 +1,122 @@
+"""The two halves of training steps: rollouts, and updates from them.
+
+The first half samples, grades, and computes advantages; the second opens no engine.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.cli.replay.policy import UpdatedPolicy
+from dagrpo.cli.replay.recorded_step import pictures_of, read_step
+from dagrpo.core.errors import UserError
+from dagrpo.engine import open_engine
+from dagrpo.engine.interface import EngineOpener
+from dagrpo.trainer import state
+from dagrpo.trainer.checks.finite import SKIPPED
+from dagrpo.trainer.driver import RankZero
+from dagrpo.trainer.history import Clock, rollout_rows, update_metrics, with_plugins
+from dagrpo.trainer.loop import AHEAD, DRAWN, Trainer
+from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
+from dagrpo.trainer.sync.weight_sync import EngineWeights
+from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.utils.distributed import World
+from dagrpo.utils.tables import write_parquet
+
+
+class RolloutHalf(Trainer):
+    """Trainer without updates: every step is sampled from the same weights."""
+
+    def __init__(
+        self, run: TrainingRun, world: World, start: state.SavedState | None, opener: EngineOpener = open_engine
+    ) -> None:
+        """Load the policy of state `start`, whose weights sample; None: the initial checkpoint.
+
+        Raises UserError if the state does not determine the next prompts.
+        """
+        if start is not None:
+            _require_known_prompts(run, start)
+        super().__init__(run, lambda step, metrics: None, world, opener)
+        self._start = 0 if start is None else start.step
+        self._notes_at_start: Mapping[str, Any] = {} if start is None else start.notes
+        if start is not None:
+            state.load(start, self._policy.model, self._optimizer, self._base)
+
+    def make(self, steps: Sequence[int], folder: Path) -> Iterator[tuple[int, pa.Table]]:
+        """Write the rollouts of each step (1-based) to the folder; yield each once it is written.
+
+        A step that follows neither the state nor another step samples as if each earlier one had sampled just its batch, and
+        retired no prompt.
+        """
+        weights = EngineWeights(self._policy.model, self._run, self._world)
+        update = self._policy_update(0)  # its coefficients do not affect rollouts
+        with self._rank_zero(weights, self._start) as rank_zero:
+            assert rank_zero is not None, "one process samples"
+            finished = self._start
+            for step in steps:
+                if step != finished + 1:
+                    rank_zero.buffer.drawing = self._drawing(step - 1)
+                finished = step
+                table = self._step_table(step, rank_zero, update)
+                write_parquet(folder / step_file(step), table)
+                yield step, table
+
+    def _notes(self, finished: int) -> Mapping[str, Any]:
+        """Return the notes of the state `start` for its step, else {}."""
+        return self._notes_at_start if finished == self._start else {}
+
+    def _step_table(self, step: int, rank_zero: RankZero, update: PolicyUpdate) -> pa.Table:
+        rollouts = rank_zero.rollouts(step - 1, Clock())
+        batch = rollouts.batch()
+        before = update.computed_before(batch)
+        with_advantages, _ = self._with_advantages(rollouts, batch, before, update.objective)
+        assert with_advantages is not None
+        return rollout_rows(with_advantages, before.logprobs)
+
+
+def _require_known_prompts(run: TrainingRun, start: state.SavedState) -> None:
+    """Raise UserError if the next step's prompts follow neither from the state nor from the number of its steps."""
+    training = run.training
+    if start.notes.get(AHEAD):
+        raise UserError(
+            f"{start.folder} has batches that training.staleness has sampled ahead, so that the prompts of the next step are drawn "
+            "already: see them in the rollouts of the run (.state/<run>/rollouts), or start from the initial checkpoint."
+        )
+    if DRAWN not in start.notes and (training.dynamic_sampling.is_on or training.retire_at is not None):
+        raise UserError(
+            f"{start.folder} does not say which prompts its steps have drawn, as no state of --from-rollouts does, and with "
+            "training.dynamic_sampling or training.retire_at that does not follow from their number: start from a state of the "
+            "run (.state/<run>/step_N)."
+        )
+
+
+def update_from(
+    run: TrainingRun, tables: Mapping[int, Path], start: state.SavedState | None, world: World
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Update the policy from each step's table, and yield its figures. At the end, write state, figures and digests.
+
+    The advantages are those in the tables. `start`: the state to resume from; None: the initial checkpoint. Raises UserError if
+    a table is of another step, or of another policy's rollouts.
+    """
+    policy = UpdatedPolicy(run, world, activation_checkpointing=run.runtime.training.activation_checkpointing)
+    pictures = pictures_of(run.initial, run.train_split)
+    if start is not None:
+        policy.load(start)
+    budget, digests = policy.budget(run.runtime.training), dict[int, StepDigests]()
+    rows: list[dict[str, float]] = []
+    for step, table in tables.items():
+        recorded = read_step(table, run.training, pictures)
+        if recorded.step != step:
+            raise UserError(f"{table} has the rollouts of step {recorded.step}: name it {step_file(recorded.step)}.")
+        stats = policy.update(step, recorded.batch, budget)
+        digests[step] = stats.digests
+        own = update_metrics(stats, recorded.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
+        rows.append(with_plugins(own, stats))
+        yield step, rows[-1]
+    policy.save(run.state, max(tables))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    write_parquet(run.metrics, pa.table({"step": list(tables), **columns}))
+    write_parquet(run.metrics.with_name(FILE), digest_table(digests))

@@ -1,0 +1,233 @@
+"""`dagrpo verify` for an experiment: digests of all its files."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
+from dagrpo.data.pictures_beside import file_and_column, name_in_card, read_pictures_beside
+from dagrpo.pipeline.changes.made import Made, all_made, experiments
+from dagrpo.utils.files import read_object, sha256_of
+from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
+from dagrpo.utils.provenance import PROVENANCE, TOPS, are_digests
+
+CARD = "card.json"
+LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawData:
+    """A raw file, or the pictures that one of its columns names."""
+
+    name: str  # with its source
+    digest: str  # on record
+    place: Path | None  # None: it is not here
+    column: str | None  # that names the pictures; None: the file itself
+
+    def read(self) -> tuple[str | None, int]:
+        """Return the current digest, and the number of bytes read. The digest is None if the file that names pictures is damaged."""
+        assert self.place is not None
+        if self.column is None:
+            return sha256_of(self.place), self.place.stat().st_size
+        try:
+            pictures = read_pictures_beside(self.place, self.column)
+        except UserError:
+            return None, 0
+        return pictures.sha256, pictures.bytes
+
+
+def raw_data(record: Made) -> Iterator[RawData]:
+    """Yield the raw files that an execution of the stage prepare read."""
+    for path in record.outputs:
+        if Path(path).name != CARD or not Path(path).is_file():
+            continue
+        try:
+            card = read_object(Path(path))
+        except UserError:  # reported as a changed output
+            continue
+        if not are_digests(card.get("raw")):
+            continue
+        for name, digest in card["raw"].items():
+            place, column = _locate(card, name, record.params)
+            yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
+
+
+def _locate(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
+    """Return the path of raw data, and the column if pictures are meant. A file may have a name that looks like pictures."""
+    place = _place(card, name, params)
+    pictures = file_and_column(name)
+    if place is not None or pictures is None:
+        return place, None
+    file, column = pictures
+    return _place(card, file, params), column
+
+
+def _place(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> Path | None:
+    if card.get("origin") == "mirror":
+        mirror = params.get("data", {}).get("mirror")
+        place = Path(mirror, name) if isinstance(mirror, str) else None
+        return place if place is not None and place.is_file() else None
+    return _in_cache(str(card.get("source")), name, card.get("revision"))
+
+
+def _in_cache(repository: str, name: str, revision: object) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(repository, name, revision=str(revision), repo_type="dataset")
+    except HFValidationError:  # a generator's source is no repository
+        return None
+    return Path(path) if isinstance(path, str) else None
+
+
+class State(StrEnum):
+    """The state of a verified file."""
+
+    WHOLE = "whole"
+    MISSING = "missing"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"  # no record says what it was, or, of raw data, it is not on this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """A file, or a link between two stages, with its state."""
+
+    path: str
+    state: State
+    description: str  # what a record says of it, such as "output of train, seed 0"
+    bytes: int  # that were read
+
+
+def verify(experiment: str) -> list[Verified]:
+    """Return the state of every file. Raises UserError for a missing or damaged record."""
+    records = all_made(experiment)
+    if not records:
+        raise UserError(
+            f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
+        )
+    outputs = [verified for each in records for verified in _outputs(each)]
+    recorded = {verified.path for verified in outputs} | {str(each.provenance) for each in records}
+    return [*_raw(records), *outputs, *_inputs(records), *_unknown(experiment, recorded)]
+
+
+def _raw(records: Sequence[Made]) -> Iterator[Verified]:
+    for raw in (raw for each in records if each.stage == "prepare" for raw in raw_data(each)):
+        if raw.place is None:
+            yield Verified(
+                path=raw.name, state=State.UNKNOWN, description="raw data that is not on this machine", bytes=0
+            )
+            continue
+        digest, read = raw.read()
+        state = State.WHOLE if digest == raw.digest else State.CHANGED
+        path, description = (
+            (raw.place, "") if raw.column is None else (name_in_card(str(raw.place), raw.column), "pictures of ")
+        )
+        yield Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
+
+
+def _outputs(record: Made) -> Iterator[Verified]:
+    for path, digest in record.outputs.items():
+        verified = _file(Path(path), digest, f"output of {record.what}")
+        yield verified
+        if Path(path).name == MANIFEST and verified.state == State.WHOLE:
+            yield from _folder(Path(path), f"in a folder of {record.what}")
+
+
+def _folder(manifest: Path, description: str) -> Iterator[Verified]:
+    try:
+        listed = listed_files(manifest)
+    except UserError:  # of something that lists no files
+        return
+    for name, entry in listed.items():
+        path = manifest.parent / name
+        fault = fault_of(path, entry)
+        state = State.WHOLE if fault is None else State.CHANGED if path.is_file() else State.MISSING
+        yield Verified(path=str(path), state=state, description=description, bytes=entry.bytes)
+
+
+def _inputs(records: Sequence[Made]) -> Iterator[Verified]:
+    """Yield the state of each input against its maker's record; an input that no stage here wrote is read."""
+    makers = {path: (each, digest) for each in records for path, digest in each.outputs.items()}
+    for each in records:
+        for path, digest in each.inputs.items():
+            if path in makers:
+                maker, recorded = makers[path]
+                if recorded != digest:
+                    description = f"made again by {maker.what} after {each.what} has read it"
+                    yield Verified(path=path, state=State.CHANGED, description=description, bytes=0)
+            elif not _is_record(path):
+                yield _file(Path(path), digest, f"input of {each.what}")
+
+
+def _is_record(path: str) -> bool:
+    """Return True for a provenance file, which the report reads, and which is itself a record."""
+    return path.endswith(PROVENANCE)
+
+
+def _unknown(experiment: str, recorded: set[str]) -> Iterator[Verified]:
+    for top in TOPS:
+        for path in sorted(Path(top, experiment).rglob("*")):
+            if path.is_file() and str(path) not in recorded and not any(part.startswith(".") for part in path.parts):
+                yield Verified(path=str(path), state=State.UNKNOWN, description="on no record", bytes=0)
+
+
+def _file(path: Path, digest: str, description: str) -> Verified:
+    if not path.is_file():
+        return Verified(path=str(path), state=State.MISSING, description=description, bytes=0)
+    state = State.WHOLE if sha256_of(path) == digest else State.CHANGED
+    return Verified(path=str(path), state=state, description=description, bytes=path.stat().st_size)
+
+
+def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
+    """Return the number of files in each state."""
+    return {state: sum(each.state == state for each in verified) for state in State}
+
+
+def experiment_of(target: Path) -> str | None:
+    """Return the experiment that is meant, by its name or by one of its folders; None if a checkpoint is meant.
+
+    A single name that is no file or folder here is taken for a misspelt experiment: checkpoints lie deeper.
+    """
+    parts = target.parts
+    if (target / MANIFEST).exists():
+        return None
+    if len(parts) == 2 and parts[0] in TOPS:
+        return parts[1]
+    is_experiment = any(Path(top, target).is_dir() for top in TOPS) or not target.exists()
+    return str(target) if len(parts) == 1 and is_experiment else None
+
+
+def verify_experiment(experiment: str, *, as_json: bool) -> None:
+    """Print every file that is not whole. Raises typer.Exit with 1 if one is missing or changed."""
+    from rich.text import Text
+
+    from dagrpo.cli.verify import State, counts, verify
+    from dagrpo.core.escape import one_line
+    from dagrpo.utils.console import plain_console
+
+    verified = verify(experiment)
+    totals = counts(verified)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in verified], indent=2))
+    else:
+        styles = {State.MISSING: "bold red", State.CHANGED: "bold red", State.UNKNOWN: "yellow"}
+        console = plain_console()
+        for each in verified:
+            if each.state != State.WHOLE:
+                text = f"{one_line(each.path, LONGEST)} ({each.description})"
+                console.print(Text.assemble((f"{each.state:8}", styles[each.state]), " ", text))
+        read = sum(each.bytes for each in verified) / 1e6
+        console.print(
+            f"{experiment}: {totals[State.WHOLE]:,} files are what their records say ({read:,.0f} MB read); "
+            f"{totals[State.MISSING]:,} missing, {totals[State.CHANGED]:,} changed, {totals[State.UNKNOWN]:,} unknown."
+        )
+    if totals[State.MISSING] or totals[State.CHANGED]:
+        raise typer.Exit(1)

@@ -1,1 +1,0 @@
-"""`dagrpo verify`: recompute every digest from raw data to report."""

@@ -1,1 +1,0 @@
-"""Compiles the kernels of an experiment's server before any stage runs."""

@@ -1,0 +1,114 @@
+"""Raw files from a folder with copies (<mirror>/gsm8k/train.jsonl, ...), or from the hub.
+
+From the Hugging Face hub they come at a pinned commit. `datasets` says which files a split consists of; it neither downloads nor
+prepares them, which would take hours and gigabytes for the large data sets.
+"""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagrpo.core.errors import UserError
+from dagrpo.data.source import SPLITS, Place, RawFile, Source
+
+if TYPE_CHECKING:
+    from dagrpo.utils.hub import Wanted
+
+SUFFIXES = (".jsonl", ".parquet")
+
+
+def mirror_place(source: Source, folder: Path) -> Place:
+    """Return the file of each split, in either format. Raises UserError, which names a missing one.
+
+    A split beyond train and test may be missing.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"data.mirror is {folder}, which is not a folder: correct it, or set it to null to use the hub."
+        )
+    files = {split: _mirror_file(source, split, folder, Path(name)) for split, name in source.mirror_files.items()}
+    present = {split: [file] for split, file in files.items() if file is not None}
+    return Place(files=present, origin="mirror", revision=None)
+
+
+def _mirror_file(source: Source, split: str, folder: Path, name: Path) -> RawFile | None:
+    candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))
+    present = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
+    if present is not None:
+        path = folder / present
+        return RawFile(name=str(present), label=str(path), fetch=lambda: path)
+    if split not in SPLITS:
+        return None
+    other = next(suffix for suffix in SUFFIXES if suffix != name.suffix)
+    raise UserError(
+        f"{folder / name} is missing: put a copy of {source.repository} there (or one that ends in {other}), "
+        "or correct data.mirror."
+    )
+
+
+def hub_place(source: Source) -> Place:
+    """Return the files of each split, downloaded when they are read. Raises UserError, with a remedy, if the hub does not have them."""
+    urls = _urls(source)
+    files = {}
+    for split, name in source.hub_splits.items():
+        if name not in urls:
+            where = f"{source.repository}@{source.revision[:12]} ({name})"
+            raise UserError(
+                f"{where} is not a split of the data set, which has {', '.join(urls)}: use data.mirror instead."
+            )
+        files[split] = [_hub_file(source, url) for url in urls[name]]
+    return Place(files=files, origin="hub", revision=source.revision)
+
+
+def _urls(source: Source) -> dict[str, list[str]]:
+    """Return the hub's splits, each with the hf:// addresses of its files.
+
+    `datasets` gets an empty cache folder: in its shared cache it would use any commit it finds if the hub does not answer.
+    """
+    from dagrpo.utils.hub import require_answer, told_in_a_sentence
+
+    require_answer(_request(source))
+    import datasets  # 1 to 4 s, and only a hub that answers needs it
+
+    with (
+        told_in_a_sentence(_request(source), datasets.exceptions.DatasetsError),
+        tempfile.TemporaryDirectory() as cache,
+    ):
+        builder = datasets.load_dataset_builder(
+            source.repository, source.configuration, revision=source.revision, cache_dir=cache
+        )
+        return {str(split): [str(url) for url in urls] for split, urls in builder.config.data_files.items()}
+
+
+def _hub_file(source: Source, url: str) -> RawFile:
+    """Return one file. Raises UserError if it is not of the pinned commit."""
+    prefix = f"hf://datasets/{source.repository}@{source.revision}/"
+    if not url.startswith(prefix):
+        raise UserError(
+            f"{url} is not a file of {source.repository} at commit {source.revision}: remove what shadows it."
+        )
+    name = url.removeprefix(prefix)
+    label = f"{source.repository}@{source.revision[:12]}/{name}"
+    return RawFile(name=name, label=label, fetch=partial(_fetch, source, name))
+
+
+def _fetch(source: Source, name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    from dagrpo.utils.hub import told_in_a_sentence
+
+    with told_in_a_sentence(_request(source)):
+        return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
+
+
+def _request(source: Source) -> "Wanted":
+    from dagrpo.utils.hub import Wanted
+
+    return Wanted(
+        repository=source.repository,
+        revision=source.revision,
+        kind="dataset",
+        correct="choose another task",
+        instead="set data.mirror to a folder with a local copy",
+    )

@@ -1,0 +1,145 @@
+"""The plan of an experiment: memory, times, notes, refusal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from dagrpo.config.schema import Params
+from dagrpo.pipeline.plan.amounts import size
+from dagrpo.pipeline.plan.machine import Machine
+from dagrpo.pipeline.plan.measured import Measured, measured
+from dagrpo.pipeline.plan.memory import SERVER, Models, StageMemory, stages
+from dagrpo.pipeline.plan.remedy import advice, refusal
+from dagrpo.pipeline.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.sequences import Lengths
+from dagrpo.pipeline.plan.speed import Speed, busy, speed_of
+from dagrpo.utils.console import duration
+from dagrpo.utils.cpu_dtypes import warning
+
+NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
+SHOWN_OF_LAST = 4  # stages of the last run that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Content of `dagrpo plan`."""
+
+    experiment: str
+    machine: str
+    memory: int  # bytes of a device
+    parameters: int  # of the policy
+    processes: int  # of the trainer, each on a separate device if there are GPUs
+    stages: tuple[StageMemory, ...]
+    times: tuple[StageSeconds, ...]
+    last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here
+    basis: tuple[str, ...]  # sentences on where the times come from
+    notes: tuple[str, ...]  # sentences on what may go otherwise
+    refusal: str | None  # why it cannot fit, and what to change; None: it may
+
+
+def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
+    """Plan an experiment for a machine.
+
+    Raises UserError if a config is missing, a task is unknown, or an adapter names no layer.
+    """
+    models = Models.of(params, online=online)
+    needed = stages(params, models, on_gpu=machine.on_gpu)
+    processes = params.runtime.training.processes
+    earlier = measured(params) if machine.is_here else Measured()
+    speed = speed_of(machine, params)
+    times = seconds_of_stages(params, models.policy, speed, earlier)
+    return Plan(
+        experiment=params.experiment.name,
+        machine=machine.name,
+        memory=machine.memory,
+        parameters=models.policy.weights,
+        processes=processes,
+        stages=tuple(needed),
+        times=tuple(times),
+        last=_last(earlier),
+        basis=tuple(_basis(speed, earlier, times)),
+        notes=(*_notes(params, models, machine, needed), *_about_the_load(machine, times)),
+        refusal=refusal(params, models, machine),
+    )
+
+
+def _basis(speed: Speed | None, earlier: Measured, times: list[StageSeconds]) -> Iterator[str]:
+    if earlier.number:
+        yield f"Measured: {earlier.number} training steps that this experiment has taken here."
+    elif any(stage.how == "measured" for stage in times):
+        yield "Measured: stages that this experiment has run here."
+    if speed is None:
+        yield "Times are not estimated for a device whose peaks are not known: name one with --gpu."
+    elif any(stage.how == "estimated" for stage in times):
+        yield f"Estimated: {speed.basis}. {LEFT_OUT}"
+
+
+def _last(earlier: Measured) -> str | None:
+    if not earlier.last:
+        return None
+    longest = sorted(earlier.last.items(), key=lambda each: -each[1])[:SHOWN_OF_LAST]
+    parts = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in longest)
+    return f"The last run of this experiment took {duration(sum(earlier.last.values()))}, all stages one after the other, of which {parts}."
+
+
+def _notes(params: Params, models: Models, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
+    fullest = max(needed, key=lambda stage: stage.total)
+    if NEARLY_ALL * machine.memory < fullest.total <= machine.memory:
+        yield f"The stage {fullest.stage} takes {fullest.total / machine.memory:.0%} of the memory, and an estimate may be too low."
+    if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
+        yield f"Of the memory {size(free)} are free now."
+    yield from _about_slow_types(params, machine)
+    if (note := advice(params, machine)) is not None:
+        yield note
+    yield from _about_shared_memory(params, machine, needed)
+    yield from _about_the_cache(params, models)
+    if models.policy.pictures is not None and models.pixels is None:
+        yield "How large pictures are is not known before the stage model has run: the vision tower's activations are left out."
+    if params.training.dynamic_sampling.max_rounds > 1:
+        yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
+    if params.training.dynamic_sampling.max_aborts:
+        yield "A step is reckoned without training.dynamic_sampling.max_aborts, as if it waited for all that it draws."
+
+
+def _about_the_load(machine: Machine, times: list[StageSeconds]) -> Iterator[str]:
+    is_timed = machine.is_here and not machine.on_gpu and any(stage.how == "estimated" for stage in times)
+    if is_timed and (note := busy()) is not None:
+        yield note
+
+
+def _about_slow_types(params: Params, machine: Machine) -> Iterator[str]:
+    if not machine.is_here or machine.on_gpu:
+        return
+    types: dict[str, str] = {"training.dtype": params.training.dtype}
+    if not params.runtime.engine.servers:
+        types["rollout.dtype"] = params.rollout.dtype
+    if params.sft.steps:
+        types["sft.dtype"] = params.sft.dtype
+    if (note := warning(types)) is not None:
+        yield note
+
+
+def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
+    engine, free = params.runtime.engine, machine.shared_memory
+    sync_bytes = sum(
+        each.total for stage in needed for each in (*stage.on_device, *stage.on_host) if "/dev/shm" in each.what
+    )
+    if engine.servers or engine.weights_folder is not None or free is None or free >= sync_bytes:
+        return
+    yield (
+        f"/dev/shm has {size(free)} free, and the weights on their way to the engine take {size(sync_bytes)}: they would go through "
+        "the folder for temporary files, which is slower."
+    )
+
+
+def _about_the_cache(params: Params, models: Models) -> Iterator[str]:
+    engine, training = params.runtime.engine, params.training
+    whole = Lengths.of_training(params, models.policy.positions).whole
+    trajectories = min(training.prompts_per_step * training.samples_per_prompt, engine.max_running_requests)
+    capacity = engine.max_total_tokens // whole
+    if not engine.servers and capacity < trajectories:
+        yield (
+            f"The key-value cache of the {SERVER} holds {capacity:,} attempts of {whole:,} tokens at a time, and up to {trajectories:,} "
+            "could run: raise runtime.engine.max_total_tokens where there is memory left."
+        )
