@@ -141,7 +141,7 @@ class TrainingRuntime(Section):
 class Runtime(Section):
     reuse: bool = Field(
         True,
-        description="Link outputs of another experiment here with the same inputs, parameters and code (a cache hit); false: make them again.",
+        description="Link outputs of another experiment with the same inputs, parameters and code (a cache hit); false: make them again.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         20.0,
