@@ -33,7 +33,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"training": {"lora": {"rank": 4, "vision": True, "serving": "adapter"}}, "model": SEEING},
-            "lora.vision adds an adapter to the vision tower, which SGLang cannot serve",
+            "lora.vision adds an adapter to the vision tower, which no engine serves",
         ),
         (
             {"training": {"vision": "frozen", "lora": {"rank": 4, "serving": "adapter"}}, "model": SEEING},
