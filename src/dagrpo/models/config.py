@@ -4,7 +4,7 @@ Read by the model stage.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.experiment import Name
 from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.tools import TOOLS
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
@@ -223,3 +226,12 @@ class Model(Section):
                 f"model.{unused[0]} is given but model.source is {self.source}, which does not read it: set it to null"
             )
         return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if section `model` does not fit the other sections."""
+        ranks, fresh = params.runtime.engine.tensor_parallel, self.fresh
+        if ranks > 1 and self.source == "fresh":
+            if fresh.takes_pictures:
+                raise UserError(f"runtime.engine.tensor_parallel is {ranks}, {NOT_WITH_PICTURES}")
+            key, heads = "runtime.engine.tensor_parallel", fresh.num_attention_heads
+            require_divided(heads, fresh.num_key_value_heads, fresh.intermediate_size, ranks, key)

@@ -28,7 +28,7 @@ from dagrpo.utils.ancestors import GRACE, STARTED_BY, name_as_starter, stop_with
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
-from dagrpo.utils.locks import alone_with
+from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.threads import fix_threads
 
 WRITING = STATES / "writing"  # locks of outputs
@@ -68,7 +68,7 @@ def _sole_writer(outputs: Iterable[Path]) -> Iterator[list[int]]:
     Raises UserError naming the process that writes one of them.
     """
     with ExitStack() as held:
-        yield [held.enter_context(alone_with(path, _lock_of(path))) for path in sorted(set(outputs))]
+        yield [held.enter_context(exclusive_access(path, _lock_of(path))) for path in sorted(set(outputs))]
 
 
 def _lock_of(path: Path) -> Path:

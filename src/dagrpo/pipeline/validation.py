@@ -6,8 +6,8 @@ from typing import Any
 from dagrpo.chat.renderers import CHATS
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import MOST_TOLD, sentence, sentences
-from dagrpo.core.plugged import LONGEST_NAME
+from dagrpo.core.escape import MOST_MISTAKES, sentence, sentences
+from dagrpo.core.plugin_sections import LONGEST_NAME
 from dagrpo.data.task import TASKS, get_task
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.models.config import SERVED_PATCH_SIZES
@@ -176,7 +176,7 @@ def _names(values: Mapping[str, Any]) -> list[str]:
         several = experiment.get(key)
         named += several if isinstance(several, list) else []
     texts = (name for name in named if isinstance(name, str) and len(name) <= LONGEST_NAME)
-    return list(dict.fromkeys(texts))[:MOST_TOLD]
+    return list(dict.fromkeys(texts))[:MOST_MISTAKES]
 
 
 def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, Any]:

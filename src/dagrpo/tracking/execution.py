@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.configuration import configuration_of
-from dagrpo.config.overlay import merged
+from dagrpo.config.overlay import configuration_of, merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER

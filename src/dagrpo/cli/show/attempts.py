@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.rollout.table import sighted, without_discarded
 from dagrpo.rollout.transcript import Segment, Transcript, best_and_worst, segments, transcript
 from dagrpo.utils.tables import read_parquet
@@ -101,7 +101,7 @@ def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     ]
     if not matches:
         raise UserError(
-            f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
+            f"No prompt of {place.attempts} has the text {brief(text)}: take a shorter piece of it, or name another --step or --task."
         )
     return table.take(matches)
 

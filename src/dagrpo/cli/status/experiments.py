@@ -20,7 +20,7 @@ from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.snakemake.private import unfinished_outputs
-from dagrpo.utils.checksummed_json import Damaged, read_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS, provenances_of
@@ -82,7 +82,7 @@ def _training(state: Path) -> Progress | None:
 
 def _figures(path: Path) -> dict[str, Any] | None:
     try:
-        return read_sealed(path)
+        return read_checksummed(path)
     except Damaged:  # it is being replaced, or the run will find it and make it again
         return None
 

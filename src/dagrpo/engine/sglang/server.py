@@ -49,7 +49,7 @@ from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY
-from dagrpo.utils.tempdirs import held_folder
+from dagrpo.utils.tempdirs import temporary_folder
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
@@ -182,7 +182,7 @@ class SGLangServer:
         gpu = torch.cuda.is_available()
         if self._engine.release_memory and not gpu:
             raise UserError(NO_GPU_TO_LEAVE)
-        scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
+        scratch = self._held.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)
         command = server_command(

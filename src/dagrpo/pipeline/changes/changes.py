@@ -8,7 +8,7 @@ from typing import Any
 
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, shown
+from dagrpo.core.escape import brief, one_line
 from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.made import Made
 from dagrpo.pipeline.changes.today import Today
@@ -131,4 +131,4 @@ def _folder(manifest: Path) -> Iterator[Change]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> str | None:
-    return shown(values[key]) if key in values else None
+    return brief(values[key]) if key in values else None
