@@ -135,7 +135,7 @@ def _preset(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: `{USE}` is {brief(parts)}: write a list of presets.")
     if not isinstance(values.get("experiment", {}), dict):
         raise UserError(
-            f"{path}: `experiment` is {brief(values['experiment'])}: write a section, with keys of its own."
+            f"{path}: `experiment` is {brief(values['experiment'])}: write a section with keys."
         )
     return values
 
