@@ -100,7 +100,7 @@ def test_each_plot_names_columns_that_the_report_writes() -> None:
     """DVC says nothing of a field that is not there: the plot is empty."""
     templates = {path.stem: json.loads(path.read_text()) for path in (ROOT / ".dvc/plots").glob("*.json")}
     written = {dvc_file.SCORES: {*SCORE_COLUMNS, "rev"}, dvc_file.CURVES: {"seed", "step", "rev"}}
-    for plot in dvc_file.PLOTS:
+    for plot in dvc_file.plots():
         ((title, said),) = plot.items()
         ((file, column),) = said["y"].items()
         assert said["title"] == title
