@@ -26,7 +26,7 @@ from dagrpo.cli.application import app
 from dagrpo.cli.status import experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.escape import visible
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, jobs, locks, record
@@ -209,7 +209,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
     "DVC's links": (dvc_links._found, (f".state/{dvc_links.FOUND.name}",)),
     "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
-    "context": (lambda: context_tokens(Path(MODEL), Engine()), (f"{MODEL}/config.json",)),
+    "context": (lambda: context_tokens(Path(MODEL), sglang.Config()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
     "type of weights": (lambda: set_config_dtype(Path(DOWNLOAD), torch.float32), (f"{DOWNLOAD}/config.json",)),
     "tokenizer of the gates": (

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.pipeline.running import without_open_logs
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import taking_over
 from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of
 

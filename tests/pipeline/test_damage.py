@@ -9,10 +9,10 @@ import pytest
 from tests.pipeline.running import without_open_logs
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.damage import NOTES, forget_damage, is_noted
 from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import entry_of

@@ -12,10 +12,10 @@ import torch
 from tests.pipeline.running import without_open_logs
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.pipeline.record import without
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import read_json, sha256_of, write_json

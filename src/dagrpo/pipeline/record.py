@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
+from dagrpo.engine import engine_of
 from dagrpo.pipeline.declaration import Stage
 from dagrpo.pipeline.identity import code_digest
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, fault_of_size, listed_files
@@ -84,7 +85,8 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
     _require_as_made(options.experiment, inputs)
     digests = {str(path): sha256_of(path) for path in inputs}
-    job = declared(options.job)
+    job, runtime = declared(options.job), runtime_of(options.runtime)
+    packages = engine_of(runtime.engine).packages if "engine" in stage.selects else ()
     record = {
         "stage": stage.name,
         "experiment": options.experiment,
@@ -93,7 +95,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "job": options.job.stem,
         "params": job["params"],
         "code": code_digest(job["code"]),
-        "environment": environment(on_gpu=bool(stage.needs(runtime_of(options.runtime)).gpus)),
+        "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
         "inputs": digests,
     }
     return record | {"key": _key(record, outputs_of(options).values())}

@@ -9,8 +9,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import MOST_MISTAKES, sentence, sentences
 from dagrpo.core.plugin_sections import LONGEST_NAME
 from dagrpo.data.task import TASKS, get_task
+from dagrpo.engine import capabilities_of
 from dagrpo.evaluation.config import Evaluation
-from dagrpo.models.config import SERVED_PATCH_SIZES
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
 from dagrpo.tools import TOOLS, config_for
@@ -120,7 +120,7 @@ def _tools(params: Params) -> Iterator[str]:
 
 
 def _pictures(params: Params) -> Iterator[str]:
-    """Yield errors for tasks with pictures: no known support by model, chat format or SGLang, or no room for one of full size."""
+    """Yield errors for tasks with pictures: no support by model, chat format or engine, or no room for one of full size."""
     model, longest = params.model, params.training.max_prompt_tokens
     shown = [name for name in params.experiment.tasks if get_task(name).images]
     if shown and not model.may_take_pictures:
@@ -128,17 +128,16 @@ def _pictures(params: Params) -> Iterator[str]:
             f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
             "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
         )
+    engine = params.runtime.engine
+    if shown and not capabilities_of(engine).pictures:
+        yield (
+            f"{shown[0]} has prompts with pictures, and the engine {engine.name} takes text alone: choose another runtime.engine.name, "
+            "or another task."
+        )
     if shown and not CHATS.get(params.rollout.chat.name).takes_pictures:
         yield (
             f"rollout.chat is {params.rollout.chat.name}, which writes text alone, and {shown[0]} has prompts with pictures: set "
             "rollout.chat to {name: template}, or take another task."
-        )
-    vision = model.fresh.vision
-    served = SERVED_PATCH_SIZES.get(vision.family, vision.patch_size)
-    if model.source == "fresh" and vision.patch_size != served:
-        yield (
-            f"model.fresh.vision.patch_size is {vision.patch_size}, and SGLang sees a {vision.family} with patches of {served} alone: "
-            f"set it to {served}, or model.fresh.vision.family to qwen3_vl."
         )
     train, most = params.experiment.train, model.full_picture_tokens
     if most is not None and get_task(train).images and most > longest:

@@ -11,7 +11,6 @@ from dagrpo.checkpoints import facts
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import definition_of
-from dagrpo.core.runtime import Runtime
 from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
 from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
@@ -32,6 +31,7 @@ from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
 from dagrpo.trainer.run import step_file
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE

@@ -20,7 +20,6 @@ from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.core.metrics import METRICS, definition_of
 from dagrpo.core.metrics.document import PATH, with_tables
 from dagrpo.core.metrics.timing import PARTS
-from dagrpo.core.runtime import SftRuntime
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
@@ -30,6 +29,7 @@ from dagrpo.trainer import loop
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.runtime_config import SftRuntime
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.trainer.throughput import Throughput

@@ -8,7 +8,6 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import TrainingRuntime
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.packing import RolloutBatch
@@ -17,6 +16,7 @@ from dagrpo.trainer.checks.sharing import prepare, resolved
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
+from dagrpo.trainer.runtime_config import TrainingRuntime
 from dagrpo.trainer.sync.digest_table import Hash
 from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
 from dagrpo.utils.distributed import World

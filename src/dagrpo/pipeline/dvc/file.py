@@ -142,7 +142,7 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
 
 
 def described(stage: Stage) -> str:
-    """Return the first line of the stage's module without the name: `GRPO with SGLang rollouts.`"""
+    """Return the first line of the stage's module without the name: `GRPO with rollouts of an engine.`"""
     text = sys.modules[stage.work.__module__].__doc__ or ""
     return text.partition("\n")[0].partition(": ")[2]
 

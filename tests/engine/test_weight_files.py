@@ -13,8 +13,8 @@ import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
-from dagrpo.engine.sglang import weights as module
-from dagrpo.engine.sglang.weights import HEADROOM, KIND, WeightsFolder
+from dagrpo.engine import weight_files as module
+from dagrpo.engine.weight_files import HEADROOM, KIND, WeightsFolder
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.utils.tempdirs import remove_abandoned
@@ -23,9 +23,9 @@ HOLDS = """
 import sys, torch
 from pathlib import Path
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.engine.sglang import weights
-weights.MEMORY = Path(sys.argv[2])
-with weights.WeightsFolder(Path(sys.argv[1]), None) as folder:
+from dagrpo.engine import weight_files
+weight_files.MEMORY = Path(sys.argv[2])
+with weight_files.WeightsFolder(Path(sys.argv[1]), None) as folder:
     print(folder.write(StateTensors({"w": torch.ones(2)})), flush=True)
     sys.stdin.read()
 """

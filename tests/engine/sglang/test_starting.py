@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.sglang import compiling
 from dagrpo.engine.sglang import server as server_module
-from dagrpo.engine.sglang.compiling import StartLimit
 from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.starting import StartLimit
 
 # ninja for some seconds, then answers; or never answers.
 STAND_IN = """
@@ -36,11 +35,11 @@ def _start(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, pr
     tool = tmp_path / program
     shutil.copy("/bin/sleep", tool)
 
-    def command(model: Path, engine: Engine, port: int, *_: object, **__: object) -> list[str]:
+    def command(model: Path, engine: sglang.Config, port: int, *_: object, **__: object) -> list[str]:
         return [sys.executable, "-c", STAND_IN, str(port), str(tool), folder]
 
     monkeypatch.setattr(server_module, "server_command", command)
-    with SGLangServer(tiny_model, Engine(start_timeout=2), tmp_path / "x.server.log"):
+    with SGLangServer(tiny_model, sglang.Config(start_timeout=2), tmp_path / "x.server.log"):
         pass
 
 
@@ -102,7 +101,7 @@ def test_what_no_server_compiles_leaves_the_limit_running(
 def test_a_compiler_that_hangs_ends_the_start_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compiling, "MOST_SECONDS_OF_COMPILATION", 1.0)
+    monkeypatch.setattr("dagrpo.engine.sglang.starting.MOST_SECONDS_OF_COMPILATION", 1.0)
     (tmp_path / "sampling").mkdir()
     with pytest.raises(ServerError, match=r"waited for 1 s for sampling to be compiled.*ninja.*dagrpo warm.*MAX_JOBS"):
         _start(monkeypatch, tiny_model, tmp_path, "ninja", str(tmp_path / "sampling"))

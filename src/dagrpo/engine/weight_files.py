@@ -1,4 +1,4 @@
-"""Weight sync by safetensors in a folder that a server reads.
+"""Weight sync by safetensors files that a server reads.
 
 For a server of our own that is a folder in memory. A server that runs elsewhere sees another /dev/shm, so for that one the
 folder is in `runtime.engine.weights_folder`, which both must see under the same path.
@@ -7,16 +7,20 @@ folder is in `runtime.engine.weights_folder`, which both must see under the same
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dagrpo.checkpoints.adapted import CONFIG, adapter_config
+from dagrpo.checkpoints.adapted import WEIGHTS as ADAPTER_WEIGHTS
 from dagrpo.checkpoints.folder import auxiliary_files, copy_files
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, total_bytes
 from dagrpo.core.errors import UserError
+from dagrpo.engine.interface import AdapterForm, WeightVersion
 from dagrpo.utils.console import say
+from dagrpo.utils.files import json_text
 from dagrpo.utils.shared_memory import MEMORY
 from dagrpo.utils.tempdirs import remove_abandoned, temporary_folder
 
@@ -40,13 +44,13 @@ class WeightsFolder:
         self._like = like
         self._parent = parent
         self._path: Path | None = None
-        self._held = ExitStack()
+        self._resources = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._held.close()
+        self._resources.close()
 
     def write(self, weights: Tensors) -> Path:
         """Replace the weights; return the folder that now holds them. Raises UserError, before anything is written, if there is no room.
@@ -87,9 +91,39 @@ class WeightsFolder:
         remove_abandoned(parent, KIND)
         _require_room(parent, needed)
         mode = 0o700 if self._parent is None else 0o755  # a server elsewhere may be another user's
-        path = self._held.enter_context(temporary_folder(parent, KIND, mode))
+        path = self._resources.enter_context(temporary_folder(parent, KIND, mode))
         copy_files({file: self._like / file for file in auxiliary_files(self._like)}, path)
         return path
+
+
+class AdapterFolders:
+    """Folders of an adapter's versions; they are removed with the folder of weights that contains them."""
+
+    def __init__(self, form: AdapterForm, parent: WeightsFolder) -> None:
+        self._form = form
+        self._parent = parent
+        self._newest: Path | None = None
+
+    def write(self, tensors: Tensors, version: WeightVersion) -> Path:
+        """Write this version to a new folder. Raises UserError if there is no room.
+
+        The previous one is removed, although a server may have it mapped: a removed file stays readable there, and no server loads an old
+        version again.
+        """
+        self._remove_newest()
+        folder = self._parent.new_folder(version.sent, tensors)
+        config = adapter_config(self._form.rank, self._form.alpha, [*self._form.target_modules])
+        (folder / CONFIG).write_text(json_text(config), encoding="utf-8")
+        write_safetensors(folder / ADAPTER_WEIGHTS, tensors, {"format": "pt"})
+        self._newest = folder
+        return folder
+
+    def _remove_newest(self) -> None:
+        """Remove the newest version so far, which every server has loaded."""
+        if self._newest is not None:
+            with suppress(FileNotFoundError):  # another process has removed it, and it is not needed
+                shutil.rmtree(self._newest)
+            self._newest = None
 
 
 def _memory_or_disk(needed: int) -> Path:

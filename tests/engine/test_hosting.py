@@ -12,31 +12,30 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.hosting import gpus_of, log_of
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.own_servers import gpus_of, log_of
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.pipeline.stages import difficulty, sample, train
 from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.utils.devices import VISIBLE
 
-TWO = Engine(replicas=2, max_total_tokens=4096, request_timeout=120)
+TWO = sglang.Config(replicas=2, max_total_tokens=4096, request_timeout=120)
 
 
 def test_servers_share_the_gpus_of_the_policy_from_the_first_on() -> None:
-    assert gpus_of(Engine(replicas=2), ["0", "1", "2"]) == ["0", "1"]
+    assert gpus_of(sglang.Config(replicas=2), ["0", "1", "2"]) == ["0", "1"]
 
 
 def test_servers_with_gpus_to_themselves_have_the_last_ones() -> None:
-    assert gpus_of(Engine(replicas=2, own_gpus=True), ["0", "1", "2"]) == ["1", "2"]
-    assert gpus_of(Engine(own_gpus=True), ["4", "7"]) == ["7"]
+    assert gpus_of(sglang.Config(replicas=2, own_gpus=True), ["0", "1", "2"]) == ["1", "2"]
+    assert gpus_of(sglang.Config(own_gpus=True), ["4", "7"]) == ["7"]
 
 
 def test_one_server_without_a_gpu_to_itself_sees_what_its_stage_sees() -> None:
-    assert gpus_of(Engine(), ["0", "1"]) == [None]
+    assert gpus_of(sglang.Config(), ["0", "1"]) == [None]
     assert gpus_of(TWO, []) == [None, None]
 
 
@@ -44,14 +43,14 @@ def test_more_servers_than_gpus_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"replicas is 2 and tensor_parallel 2, which takes 4 GPUs, .* is 3: lower one of the two\."
     ):
-        gpus_of(Engine(replicas=2, tensor_parallel=2), ["0", "1", "2"])
+        gpus_of(sglang.Config(replicas=2, tensor_parallel=2), ["0", "1", "2"])
 
 
 def test_a_server_that_divides_its_model_has_as_many_gpus_of_its_own() -> None:
-    two = Engine(replicas=2, tensor_parallel=2)
+    two = sglang.Config(replicas=2, tensor_parallel=2)
     assert gpus_of(two, ["0", "1", "2", "3", "4"]) == ["0,1", "2,3"]
     assert gpus_of(two.model_copy(update={"own_gpus": True}), ["0", "1", "2", "3", "4"]) == ["1,2", "3,4"]
-    assert gpus_of(Engine(tensor_parallel=2), ["4", "7", "8"]) == ["4,7"]
+    assert gpus_of(sglang.Config(tensor_parallel=2), ["4", "7", "8"]) == ["4,7"]
 
 
 def test_training_takes_gpus_for_its_processes_and_for_servers_that_share_none_of_them() -> None:
@@ -92,7 +91,7 @@ def test_a_server_is_told_which_gpu_is_its_own(
     monkeypatch.setattr("dagrpo.engine.sglang.server.WatchedProcess", Started)
     monkeypatch.setenv(VISIBLE, "")
     for gpus in (None, "GPU-77,GPU-78"):
-        server = SGLangServer(tiny_model, Engine(), tmp_path / "log", only_gpus=gpus)
+        server = SGLangServer(tiny_model, sglang.Config(), tmp_path / "log", only_gpus=gpus)
         server.begin()
         server.stop()
     assert [environment[VISIBLE] for environment in told] == ["", "GPU-77,GPU-78"]
@@ -117,7 +116,7 @@ def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_s
     requests, initial = batch(prompts=4, samples=4, max_new_tokens=12), HuggingFaceTensors(tiny_model)
     changed = StateTensors({name: initial.read(name) * 1.5 for name in initial.specs})
     everything, answers = Gates(digest_mebibytes=total_bytes(changed) // (1 << 20) + 1), []
-    divided = Engine(tensor_parallel=2, max_total_tokens=4096, request_timeout=120)
+    divided = sglang.Config(tensor_parallel=2, max_total_tokens=4096, request_timeout=120)
     for _ in range(2):
         with open_engine(tiny_model, divided, tmp_path / "log", dtype="float32", deterministic=True) as engine:
             answers.append(engine.generate(requests, lockstep=True))
@@ -128,7 +127,7 @@ def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_s
                 if each.status == psutil.CONN_LISTEN
             }
             assert addresses <= {"127.0.0.1", "::1"}
-            ((one, other),) = engine.digests()
+            ((one, other),) = [server.ranks for server in engine.digests()]
             assert one.keys() == other.keys()
             gate = HandOver(everything, 7)
             assert gate.check(engine, initial, 0, updated=False) == {COMPARED: len(one)}
@@ -137,7 +136,7 @@ def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_s
             with pytest.raises(UserError, match="server 0 holds other weights than it was handed"):
                 gate.check(engine, initial, 2, updated=True)
     assert answers[0] == answers[1]
-    alone = Engine(max_total_tokens=4096, request_timeout=120)
+    alone = sglang.Config(max_total_tokens=4096, request_timeout=120)
     with open_engine(tiny_model, alone, tmp_path / "log", dtype="float32", deterministic=True) as engine:
         whole = engine.generate(requests, lockstep=True)
     assert [each.token_ids for each in answers[0]] == [each.token_ids for each in whole]
