@@ -47,7 +47,7 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
 
 
 def name_no_task(names: Sequence[str], folder: Path = FOLDER) -> bool:
-    """Return whether presets leave the task at the schema's default: no task, experiment or file is among them."""
+    """Return True if presets leave the task at the schema's default: no task, experiment or file is among them."""
     return {_path(name, folder).parent.name for name in names} <= {"models", "algorithms", "hardware"}
 
 
@@ -134,9 +134,7 @@ def _preset(path: Path) -> dict[str, Any]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise UserError(f"{path}: `{USE}` is {brief(parts)}: write a list of presets.")
     if not isinstance(values.get("experiment", {}), dict):
-        raise UserError(
-            f"{path}: `experiment` is {brief(values['experiment'])}: write a section, with keys of its own."
-        )
+        raise UserError(f"{path}: `experiment` is {brief(values['experiment'])}: write a section with keys.")
     return values
 
 

@@ -50,7 +50,7 @@ class EngineConfig(Choice):
     )
     own_gpus: bool = Field(
         False,
-        description="Give these servers GPUs of their own while the policy is trained, beside one for each of "
+        description="Give these servers separate GPUs while the policy is trained, beside one for each of "
         "runtime.training.processes; false: they share the policy's GPUs. Without a GPU it changes nothing. "
         "Only for runtime.engine.",
     )

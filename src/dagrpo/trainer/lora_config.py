@@ -78,7 +78,7 @@ class TrainedLora(Lora):
         "merged",
         description=(
             "Weights that the engine gets after each step. merged: all weights with the adapter added. adapter: "
-            "the adapter alone, which SGLang applies to the weights that it started with; logprobs differ by "
+            "the adapter alone, which the engine applies to the weights that it started with; logprobs differ by "
             "rounding."
         ),
     )
@@ -92,7 +92,7 @@ class TrainedLora(Lora):
             raise UserError(f"{start} lora.rank is 0, which trains no adapter: set lora.rank, such as 16, {end}")
         if self.vision:
             raise UserError(
-                f"{start} lora.vision adds an adapter to the vision tower, which SGLang cannot serve: set lora.vision to false, {end}"
+                f"{start} lora.vision adds an adapter to the vision tower, which no engine serves: set lora.vision to false, {end}"
             )
         return self
 

@@ -78,7 +78,7 @@ class TrainingRuntime(Section):
     )
     micro_batch_tokens: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
         None,
-        description="Most tokens of such a pass, prompts, completions and padding, if any; a longer sequence has a pass of its own; null: "
+        description="Most tokens of such a pass, prompts, completions and padding, if any; a longer sequence has a separate pass; null: "
         "any number.",
     )
     micro_batch_patches: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
@@ -114,7 +114,7 @@ class TrainingRuntime(Section):
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
     keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
         1,
-        description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
+        description="Resumable states to keep of a finished run, newest first: with 1, more training.steps resume from its end; 0: none.",
     )
 
     @property
@@ -145,11 +145,11 @@ class TrainingRuntime(Section):
 class Runtime(Section):
     reuse: bool = Field(
         True,
-        description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
+        description="Link outputs of another experiment with the same inputs, parameters and code (a cache hit); false: make them again.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         20.0,
-        description="What training, told to stop (SIGTERM, Ctrl-C), may take to finish its update and save a state: less than "
+        description="Maximum seconds in which training, after SIGTERM or Ctrl-C, finishes its update and saves a state: less than "
         "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
     )
     traces: Annotated[int, Field(ge=0, le=100)] = Field(

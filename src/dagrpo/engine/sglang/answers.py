@@ -123,7 +123,7 @@ def _require_finished(about: About, address: str, version: WeightVersion) -> Non
     if versions != {version.sent}:
         raise ServerError(
             f"{address} answered with weights {one_line(str(sorted(versions)), LONGEST_MESSAGE)} instead of {version.sent!r}: another "
-            "process updates this server; give each run a server of its own."
+            "process updates this server; give each run its own server."
         )
 
 
@@ -212,7 +212,7 @@ def without_name(digests: Mapping[str, str], adapter: str | None, address: str) 
     if foreign is not None:
         raise ServerError(
             f"{address} holds {one_line(foreign, LONGEST_MESSAGE)}, a tensor of an adapter that this run has not loaded: another process "
-            "uses this server; give each run a server of its own."
+            "uses this server; give each run its own server."
         )
     return {name.removeprefix(start): digest for name, digest in digests.items()}
 

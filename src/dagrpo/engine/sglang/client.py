@@ -173,7 +173,7 @@ class ServerClient:
         if loaded != {name}:
             raise ServerError(
                 f"{self.address} holds the adapters {one_line(str(sorted(loaded)), 100)} instead of {name}: another process uses this "
-                "server; give each run a server of its own."
+                "server; give each run its own server."
             )
         await self._http.post("/update_weight_version", {"new_version": name, "abort_all_requests": False})
         self._adapter = name
