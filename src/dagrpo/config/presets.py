@@ -134,9 +134,7 @@ def _preset(path: Path) -> dict[str, Any]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise UserError(f"{path}: `{USE}` is {brief(parts)}: write a list of presets.")
     if not isinstance(values.get("experiment", {}), dict):
-        raise UserError(
-            f"{path}: `experiment` is {brief(values['experiment'])}: write a section, with keys of its own."
-        )
+        raise UserError(f"{path}: `experiment` is {brief(values['experiment'])}: write a section with keys.")
     return values
 
 
