@@ -16,6 +16,7 @@ from typing import Any
 
 from dagrpo.chat.renderers import chat_format
 from dagrpo.core.types import Completion, Example, SamplingRequest
+from dagrpo.engine.interface import HeldWeights
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
@@ -82,7 +83,7 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         """It takes none."""
 
-    def digests(self) -> list[list[dict[str, str]]]:
+    def digests(self) -> list[HeldWeights]:
         return []
 
 

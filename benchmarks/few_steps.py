@@ -12,8 +12,8 @@ from tests.trainer.lending import lending
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.core.runtime import Engine, Runtime
 from dagrpo.data.schema import to_table
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
@@ -22,6 +22,7 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import write_parquet
 
@@ -40,9 +41,9 @@ def inputs_in(folder: Path, model: Path | None, shape: Fresh) -> tuple[Path, Pat
     return folder / "initial", folder / "train.parquet"
 
 
-def engine_for(requests: int, tokens: int) -> Engine:
+def engine_for(requests: int, tokens: int) -> sglang.Config:
     """One that has room for so many requests at the same time, of so many new tokens each."""
-    return Engine(max_running_requests=requests, max_total_tokens=max(32768, requests * (tokens + 64)))
+    return sglang.Config(max_running_requests=requests, max_total_tokens=max(32768, requests * (tokens + 64)))
 
 
 def training_run(

@@ -31,7 +31,6 @@ from tests.rollout.problems import example
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.core.runtime import Runtime
 from dagrpo.core.types import Example
 from dagrpo.data.schema import to_table
 from dagrpo.rewards.components import Component, Judged, Weighted
@@ -40,6 +39,7 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun, files_in
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import write_parquet
 

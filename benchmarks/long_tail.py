@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from benchmarks.few_steps import Figures, engine_for, inputs_in, medians, seconds_of, steps_of, training_run
 
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun
@@ -49,7 +49,7 @@ def main() -> None:
         folder = Path(name)
         inputs = inputs_in(folder, None, Fresh(max_position_embeddings=POSITIONS))
         engine = engine_for(round(given.prompts * given.oversampling) * given.samples, given.tokens)
-        with open_engine(inputs[0], engine, folder / "log", dtype="float32", deterministic=False) as pool:
+        with open_sglang(inputs[0], engine, folder / "log", dtype="float32", deterministic=False) as pool:
             for number in range(given.rounds):
                 for kind, dynamic in kinds.items():
                     run = _run(inputs, folder / f"{number}_{kind}", given, dynamic)

@@ -20,9 +20,8 @@ import httpx
 import torch
 from tests.rollout.single_turns import single_turns
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import Example
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.sglang import command
 from dagrpo.engine.sglang import server as engine_server
 from dagrpo.models.config import Fresh
@@ -35,7 +34,7 @@ from dagrpo.rollout.sampling import Sampling
 from dagrpo.tools.simulated_users import Interaction
 
 CONTEXT = 4096
-PARAMS = Engine(start_timeout=300, request_timeout=300)
+PARAMS = sglang.Config(start_timeout=300, request_timeout=300)
 TURNS = 4
 
 

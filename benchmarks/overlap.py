@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from benchmarks.few_steps import Figures, engine_for, inputs_in, medians, seconds_of, steps_of, training_run
 
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun
@@ -42,7 +42,7 @@ def main() -> None:
         folder = Path(name)
         inputs = inputs_in(folder, given.model, Fresh())
         engine = engine_for(given.prompts * given.samples, given.tokens)
-        with open_engine(inputs[0], engine, folder / "log", dtype="float32", deterministic=True) as pool:
+        with open_sglang(inputs[0], engine, folder / "log", dtype="float32", deterministic=True) as pool:
             for number in range(given.rounds):
                 for staleness in found:
                     run = _run(inputs, folder / f"{number}_{staleness}", given, staleness)

@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.core.runtime import Layout
 from dagrpo.trainer.batches.micro_batches import Cutter
 from dagrpo.trainer.batches.packing import Batch, PaddedBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

@@ -17,9 +17,8 @@ import torch
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.trainer.batches.packing import PaddedBatch, TokenSequences
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 
@@ -66,7 +65,7 @@ def _row(model: Path, case: str, requests: list[SamplingRequest]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         opened = open_engine(
             model,
-            Engine(max_total_tokens=8192, max_running_requests=len(requests)),
+            sglang.Config(max_total_tokens=8192, max_running_requests=len(requests)),
             Path(folder) / "server.log",
             dtype=dtype,
             deterministic=True,

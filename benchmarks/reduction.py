@@ -23,7 +23,6 @@ from tests.trainer.updates import batch_of
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.core.runtime import Reduction
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.packing import RolloutBatch
@@ -31,6 +30,7 @@ from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.runtime_config import Reduction
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import process_group
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.engine.open import open_engine
 from dagrpo.rollout.sampling import sampling_seed
 
 PROMPT_TOKENS = 24
@@ -72,7 +71,7 @@ def _sglang(model: Path, prompts: torch.Tensor, samples: int, tokens: int, repea
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        with open_engine(model, Engine(), log, dtype="float32", deterministic=True) as engine:
+        with open_engine(model, sglang.Config(), log, dtype="float32", deterministic=True) as engine:
             print(f"SGLang ready after      {time.perf_counter() - start:8.1f} s")
             seconds = _median_seconds(lambda: engine.generate(requests, lockstep=True), repeats)
             return seconds * _share_generated(engine, requests, tokens)

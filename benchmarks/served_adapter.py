@@ -21,11 +21,10 @@ from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, total_bytes
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
-from dagrpo.engine.interface import RolloutEngine
-from dagrpo.engine.open import open_engine
-from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.engine import open_engine, sglang
+from dagrpo.engine.interface import Adapter, RolloutEngine
+from dagrpo.engine.sglang import ADAPTER_LAYERS
 from dagrpo.trainer.checks.weight_sync import HandOver
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.lora_config import Lora
@@ -62,18 +61,20 @@ def _row(given: argparse.Namespace, way: str) -> str:
     _move(policy, 0)
     serves = way == "adapter"
     weights = GatheredWeights(policy.model, dtype, world, merges=not serves)
-    handed = GatheredAdapter(policy.model, lora.rank, dtype, world) if serves else weights
+    handed = GatheredAdapter(policy.model, lora.rank, dtype, world, ADAPTER_LAYERS) if serves else weights
     requests = made_up_requests(given.model, given.prompts, given.tokens)
     with tempfile.TemporaryDirectory() as folder, handed.reading() as first:
         with weights.reading() if serves else nullcontext(first) as base:
             opened = open_engine(
                 given.model,
-                Engine(max_total_tokens=8192, max_running_requests=len(requests)),
+                sglang.Config(max_total_tokens=8192, max_running_requests=len(requests)),
                 Path(folder) / "server.log",
                 dtype=given.dtype,
                 deterministic=True,
                 weights=base,
-                adapter=Adapter(form=adapter_form(policy.model, lora), tensors=first) if serves else None,
+                adapter=Adapter(form=adapter_form(policy.model, lora, ADAPTER_LAYERS), tensors=first)
+                if serves
+                else None,
             )
             with opened as engine:
                 rounds = [_round(engine, policy, handed, requests, number) for number in range(given.rounds + 1)]

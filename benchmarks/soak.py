@@ -23,16 +23,15 @@ import numpy as np
 import psutil
 import torch
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.tracking.sync import sync
 from dagrpo.utils.files import sha256_of, write_json
 
-ENGINE = Engine(max_total_tokens=8192, max_running_requests=64)
+ENGINE = sglang.Config(max_total_tokens=8192, max_running_requests=64)
 WARMING_UP = 0.1
 # A long soak prints its table so often, so that one that is stopped early has said what it saw.
 SAMPLES_A_TABLE = 100

@@ -7,35 +7,41 @@ HTTP requests, bytes that travel by HTTP, and the median seconds of each way wit
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, total_bytes
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import new_version
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.tensor_sync import obstacle_to_sharing, sync_device
-from dagrpo.engine.sglang.weights import WeightsFolder
-from dagrpo.engine.version import new_version
+from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
+from dagrpo.engine.weight_files import WeightsFolder
 
 
 class CountingClient(ServerClient):
     """Counts what it sends."""
 
-    requests = 0
-    sent = 0
+    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+        super().__init__(endpoint, timeout)
+        self.requests, self.sent, self._uncounted = 0, 0, self._http.post
+        self._http.post = self._counted  # type: ignore[method-assign]
 
-    async def _sent(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
+    async def _counted(self, path: str, body: dict[str, Any]) -> bytes:
         self.requests += 1
-        self.sent += len(content)
-        return await super()._sent(url, content, largest)
+        self.sent += len(json.dumps(body))
+        return await self._uncounted(path, body)
 
 
 def main() -> None:
@@ -45,7 +51,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=NAMED_DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    engine = Engine(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
+    engine = sglang.Config(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
     with tempfile.TemporaryDirectory() as logs:
         log = Path(logs) / "server.log"
         with SGLangServer(given.model, engine, log, dtype=given.dtype) as server:
@@ -63,7 +69,7 @@ def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
         version = new_version("first")
         ways = {
             "folder": ServerPool([client], loop, folder, version),
-            "tensors": ServerPool([client], loop, folder, version, sync_device=device),
+            "tensors": ServerPool([client], loop, folder, version, buckets=partial(buckets, device=device)),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         counts: dict[str, tuple[int, int]] = {}

@@ -24,7 +24,7 @@ LEFT_OUT = (
     "docs/glossary.md",
 )  # generated from checked descriptions; names the words that it replaces
 CODE = re.compile(r"^(```|~~~).*?^\1|^(?: {4}|\t).*?$|`[^`\n]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
-PAGE_WORDS = re.compile(r"\b(a try|tries|gates)\b")  # an override run, a check or filter
+PAGE_WORDS = re.compile(r"\b(a try|tries|(?<!training\.)gates)\b")  # an override run, a check or filter
 ARTICLE = re.compile(r"(The|A|An|One|Every|Each|All|Some)(?! [=~])\b(?![-_])")
 
 

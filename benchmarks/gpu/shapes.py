@@ -18,13 +18,13 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.runtime_config import Layout, SftRuntime
 from dagrpo.trainer.sft import accumulate
 from dagrpo.trainer.throughput import Arithmetic
 from dagrpo.trainer.update import PolicyUpdate

@@ -33,7 +33,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"training": {"lora": {"rank": 4, "vision": True, "serving": "adapter"}}, "model": SEEING},
-            "lora.vision adds an adapter to the vision tower, which SGLang cannot serve",
+            "lora.vision adds an adapter to the vision tower, which no engine serves",
         ),
         (
             {"training": {"vision": "frozen", "lora": {"rank": 4, "serving": "adapter"}}, "model": SEEING},
@@ -73,7 +73,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
                 "rollout": {"deterministic": False},
                 "runtime": {"teacher": {"tensor_parallel": 2, "servers": ["http://127.0.0.1:30000"]}},
             },
-            "start them with --tp-size 2, and set runtime.teacher.tensor_parallel to 1",
+            "start them with as many GPUs, and set runtime.teacher.tensor_parallel to 1",
         ),
         (
             {"training": {"samples_per_prompt": 1}},
@@ -220,7 +220,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"runtime": {"engine": {"own_gpus": True, "release_memory": True}}},
-            "a server that has its GPU to itself has nobody to make room for",
+            "a server with its own GPU makes room for no other process",
         ),
         (
             {"runtime": {"teacher": {"replicas": 2}}},

@@ -16,6 +16,7 @@ from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Section
+from dagrpo.engine.config import EngineConfig
 from dagrpo.rewards.components import Weighted
 from dagrpo.rollout.agents import Limits
 
@@ -99,7 +100,7 @@ def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(secti
     files = [_reads(path) for path in (*package, *(ROOT / "workflow/scripts").glob("*.py"))]
     own = {kind.__name__ for kind in section.__mro__ if issubclass(kind, Section) and kind is not Section}
     owners = {*own, *(s.__name__ for s in _sections(Params) if section in _sections(s) and s is not Params)}
-    owners |= _holders(package, owners)
+    owners |= _holders(package, owners) | {kind.__name__ for kind in section.__subclasses__()}
     read = {attribute for names, attributes in files if owners & names for attribute in attributes}
     workflow = (
         "".join(p.read_text() for p in (ROOT / "workflow/rules").glob("*.smk")) + (ROOT / "Snakefile").read_text()
@@ -130,6 +131,12 @@ def _reads_outside_its_config(module: str) -> set[str]:
     return {node.attr for statement in work for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
 
 
+def _beside(module: str) -> list[str]:
+    """Return the modules of a plug-in that is a package."""
+    path = Path(str(importlib.import_module(module).__file__))
+    return [f"{module}.{each.stem}" for each in path.parent.glob("[a-z]*.py")] if path.stem == "__init__" else []
+
+
 def _is_config(node: ast.stmt) -> bool:
     return isinstance(node, ast.ClassDef) and node.name == "Config"
 
@@ -143,16 +150,17 @@ def test_every_key_of_a_plug_in_is_read_by_its_own_code(plugins: Plugins[Any], n
         | Weighted.model_fields.keys()
         | Weighed.model_fields.keys()
         | Limits.model_fields.keys()
+        | EngineConfig.model_fields.keys()
     )
     config = config_of(plugins, name)
     # A Config that adds to another plug-in's is read by the code of both.
     modules = {plugins.module_of(name)} | {kind.__module__ for kind in config.__mro__ if kind.__name__ == "Config"}
-    read = set().union(*map(_reads_outside_its_config, modules))
+    read = set().union(*map(_reads_outside_its_config, [*modules, *_beside(plugins.module_of(name))]))
     assert config.model_fields.keys() - common - read == set()
 
 
 def test_there_are_plug_ins_of_every_kind_with_keys_to_prove() -> None:
-    kinds = {"advantage", "loss", "correction", "term", "component", "agent", "tool", "chat format"}
+    kinds = {"engine", "advantage", "loss", "correction", "term", "component", "agent", "tool", "chat format"}
     assert {plugins.what for plugins, _ in PLUGGED} == kinds
 
 

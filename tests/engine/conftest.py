@@ -7,8 +7,8 @@ from tests.engine.pools import pool_over
 from tests.engine.scripted import Echo, Script, ScriptedServer
 from tests.engine.serving import engine, living_in, one_thread, pool, server, tiny_model, wait_until
 
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint
 
 __all__ = [
     "MakePool",

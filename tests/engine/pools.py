@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
-from dagrpo.engine.sglang.weights import WeightsFolder
-from dagrpo.engine.version import WeightVersion
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.weight_files import WeightsFolder
 
 STARTED_WITH = WeightVersion(name="default", sent="default")  # what a server calls weights that nobody named
 

@@ -16,15 +16,15 @@ from safetensors.torch import load_file, save_file
 from tests.engine.pools import pool_over
 from transformers import AutoModelForImageTextToText
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import Completion, PromptPictures, SamplingRequest
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 
-ENGINE = Engine(max_total_tokens=16_384, max_running_requests=64, request_timeout=120)
+ENGINE = sglang.Config(max_total_tokens=16_384, max_running_requests=64, request_timeout=120)
 CLOSE = 5e-5  # between two programs that round differently; a wrong position or a wrong picture is beyond 0.01
 WORDS = (10, 11, 12)
 Part = bytes | tuple[int, ...]

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints.adapted import PREFIX, matrices_of
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.interface import AdapterForm
 
 PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FORM = AdapterForm(rank=4, alpha=8, target_modules=PARTS)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
 
@@ -58,12 +58,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Engine:
-    return Engine(start_timeout=240, request_timeout=120)
+def engine() -> sglang.Config:
+    return sglang.Config(start_timeout=240, request_timeout=120)
 
 
 @pytest.fixture(scope="session")
-def server(tiny_model: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
+def server(tiny_model: Path, engine: sglang.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
     """One server for all tests that leave it as they found it."""
     with SGLangServer(tiny_model, engine, tmp_path_factory.mktemp("logs") / "server.log") as server:
         yield server

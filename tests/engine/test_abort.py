@@ -176,7 +176,7 @@ def test_a_server_that_dies_while_its_requests_are_aborted_is_given_up_and_the_o
     dying_server = serve(dying)
     pool = pool_of(at(dying_server), at(serve()), timeout=60)
     assert asyncio.run(_cut_off(pool, dying, "a")) == 0
-    assert "Its work is done again by the other 1." in capsys.readouterr().err
+    assert "Its work is repeated by the other 1." in capsys.readouterr().err
     assert asyncio.run(pool.complete(request(7), "a", abortable=True)).token_ids == (7,)
 
 

@@ -12,8 +12,8 @@ from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint
 from dagrpo.engine.sglang.server import SGLangServer
 
 SAMPLES = 8

@@ -22,10 +22,10 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.version import WeightVersion
 
 STOP = 1  # of the tiny model
 

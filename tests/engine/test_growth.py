@@ -14,7 +14,8 @@ from tests.engine.pools import STARTED_WITH
 from tests.engine.scripted import reply
 
 from dagrpo.core.types import SamplingRequest
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.sglang.client import ServerClient
 
 REQUEST = SamplingRequest(input_ids=(7,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
 SIZES = (64, 128, 256)

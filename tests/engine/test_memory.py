@@ -9,15 +9,15 @@ from tests.engine.scripted import Echo
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
-from dagrpo.engine.sglang.weights import WeightsFolder
-from dagrpo.engine.version import WeightVersion
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.weight_files import WeightsFolder
 
 REQUEST = SamplingRequest(input_ids=(7, 8), seed=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1)
 WEIGHTS = StateTensors({"model.norm.weight": torch.ones(4)})
@@ -106,7 +106,7 @@ def test_what_a_gpu_cannot_hold_when_the_server_comes_back_is_an_error_with_its_
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_has_nothing_to_give_back(tiny_model: Path, tmp_path: Path) -> None:
-    params = Engine(release_memory=True)
+    params = sglang.Config(release_memory=True)
     with (
         pytest.raises(UserError, match=r"runtime\.engine\.release_memory is true, but this machine has no GPU"),
         open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True),

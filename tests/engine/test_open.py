@@ -20,12 +20,12 @@ from tests.engine.serving import make_tiny_model
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
-from dagrpo.engine import open as opening
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import MOST_OPEN_FILES, open_engine, raise_open_files
-from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.hosting import MOST_OPEN_FILES, raise_open_files
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.sglang import opening
 from dagrpo.engine.sglang.command import server_command, server_environment, write_settings
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 
@@ -48,8 +48,8 @@ REQUESTS = [
 ]
 
 
-def elsewhere(*addresses: str, weights: Path | None) -> Engine:
-    return Engine(
+def elsewhere(*addresses: str, weights: Path | None) -> sglang.Config:
+    return sglang.Config(
         servers=list(addresses), weights_folder=None if weights is None else str(weights), request_timeout=120
     )
 
@@ -88,7 +88,7 @@ def test_a_server_elsewhere_is_given_the_weights_of_whoever_samples_from_it(
 def test_servers_with_as_many_threads_give_the_same_bits(tiny_model: Path, tmp_path: Path) -> None:
     answers = []
     for _ in range(2):
-        params = Engine(threads=2)
+        params = sglang.Config(threads=2)
         with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True) as engine:
             answers.append(engine.generate(REQUESTS, lockstep=True))
     assert answers[0] == answers[1]
@@ -118,7 +118,7 @@ def test_weights_that_a_server_was_started_with_take_no_memory_afterwards(
         endpoint = Endpoint(address=serve(Echo()).address)
 
     def start(
-        _: ExitStack, params: Engine, log: Path, make: Callable[[Path, str | None], SGLangServer]
+        _: ExitStack, params: sglang.Config, log: Path, make: Callable[[Path, str | None], SGLangServer]
     ) -> list[Started]:
         make(log, None)
         read.extend((tmp_path / "memory").glob("*/*.safetensors"))
@@ -126,7 +126,7 @@ def test_weights_that_a_server_was_started_with_take_no_memory_afterwards(
 
     read: list[Path] = []
     monkeypatch.setattr(opening, "start_all", start)
-    params = Engine(weights_folder=str(tmp_path / "memory"))
+    params = sglang.Config(weights_folder=str(tmp_path / "memory"))
     weights = StateTensors({"model.norm.weight": torch.full((128,), 3.0)})
     with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False, weights=weights):
         assert len(read) == 1
@@ -195,7 +195,7 @@ def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
     port = free_port(None)
     command = server_command(
         tiny_model,
-        Engine(),
+        sglang.Config(),
         port,
         settings,
         dtype="float32",

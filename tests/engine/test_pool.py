@@ -18,8 +18,10 @@ from tests.engine.scripted import Echo, ScriptedServer, reply, scores
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import ServerError, ServerGone, ServerLost
-from dagrpo.engine.pool import SLICE, split
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.pool import split
+from dagrpo.engine.sessions import SLICE
+from dagrpo.engine.sglang.client import ServerClient
 
 WEIGHTS = StateTensors({"w": torch.ones(2)})
 

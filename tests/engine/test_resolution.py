@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
-from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine import sglang
+from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.sglang.command import server_command, write_settings
 from dagrpo.utils.gpu_specs import gpu_named
 
@@ -82,7 +82,7 @@ class Case:
         (model / "config.json").write_text(json.dumps(PICTURES if self.pictures else TEXT))
         command = server_command(
             model,
-            Engine(release_memory=self.release_memory, tensor_parallel=self.tensor_parallel),
+            sglang.Config(release_memory=self.release_memory, tensor_parallel=self.tensor_parallel),
             30_000,
             write_settings(folder, "0" * 64),
             dtype=self.dtype,

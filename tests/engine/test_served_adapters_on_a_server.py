@@ -12,23 +12,24 @@ from tests.engine.served_adapters import FORM, adapter, merged_into
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import Completion, ScoringRequest
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.adapters import Adapter, AdapterFolders
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.sglang.digests import counterparts, not_held
+from dagrpo.engine.sglang.digests import counterparts, differing
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
-def serving(tiny_model: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
+def serving(
+    tiny_model: Path, engine: sglang.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SGLangServer]:
     log = tmp_path_factory.mktemp("logs") / "server.log"
     with SGLangServer(tiny_model, engine, log, adapter=FORM) as server:
         yield server
@@ -96,16 +97,16 @@ def test_a_server_tells_every_bit_of_its_adapter_and_of_the_weights_beside_it(
 ) -> None:
     tensors = adapter(tiny_model, 3)
     pool.load(tensors, "third")
-    ((told,),) = pool.digests()
+    ((told,),) = [server.ranks for server in pool.digests()]
     for weights, count in ((tensors, 4 * 4 * 2), (HuggingFaceTensors(tiny_model), 4 * 7 + 2)):
         known = counterparts([*told], [*weights.specs])
         assert len(known) == count
-        assert not_held([*known], [told], known, weights) == []
+        assert differing([*known], [told], known, weights) == []
     flipped = {name: tensors.read(name).clone() for name in tensors.specs}
     known = counterparts([*told], [*tensors.specs])
     for name, parts in known.items():
         flipped[parts[-1]].view(torch.int32)[-1, -1] ^= 1
-        assert not_held([name], [told], known, StateTensors(flipped)) == [name]
+        assert differing([name], [told], known, StateTensors(flipped)) == [name]
 
 
 def test_an_earlier_version_and_what_somebody_else_has_left_are_gone(
@@ -144,7 +145,7 @@ def test_a_server_elsewhere_serves_adapters_if_it_was_started_for_them(
     tmp_path: Path,
     server: SGLangServer,
     monkeypatch: pytest.MonkeyPatch,
-    engine: Engine,
+    engine: sglang.Config,
 ) -> None:
     served = Adapter(form=FORM, tensors=adapter(tiny_model, 1))
     merged = merged_into(tiny_model, adapter(tiny_model, 1), tmp_path / "merged")

@@ -10,9 +10,9 @@ from tests.rollout.problems import example
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.core.runtime import Engine
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
@@ -39,8 +39,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def opened(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(start_timeout=240, request_timeout=120)
-    with open_engine(model, params, log, dtype="float32", deterministic=True) as engine:
+    params = sglang.Config(start_timeout=240, request_timeout=120)
+    with open_sglang(model, params, log, dtype="float32", deterministic=True) as engine:
         yield engine
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.rollout.problems import example, problem
 
-from dagrpo.core.runtime import Engine
 from dagrpo.data.schema import from_table, to_table
+from dagrpo.engine import sglang
 from dagrpo.evaluation import difficulty
 from dagrpo.evaluation.difficulty import Rating, rate, ratings_of
 from dagrpo.evaluation.pass_rates import pass_through
@@ -72,7 +72,7 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
         conversation=Rollout(),
         sampling=training_sampling(Rollout(), samples=4),
         seeds=(2000, 0),
-        engine=Engine(),
+        engine=sglang.Config(),
         dtype="float32",
         server_log=tmp_path / "server.log",
         agent_folder=tmp_path / "agent",

@@ -14,10 +14,9 @@ from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
 from dagrpo.data.schema import to_table
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.evaluation.config import Sampling
 from dagrpo.evaluation.sampling import (
     SplitAttempts,
@@ -57,7 +56,7 @@ def attempts_of(
         conversation=Conversation(),
         sampling=evaluation_sampling(section, deterministic=True),
         seeds=(1000, 5),
-        engine=Engine(max_running_requests=4, max_total_tokens=4096),
+        engine=sglang.Config(max_running_requests=4, max_total_tokens=4096),
         dtype="float32",
         server_log=folder / "server.log",
         agent_folder=folder / "agent",

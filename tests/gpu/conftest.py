@@ -11,9 +11,9 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
-from dagrpo.core.runtime import Engine
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 
@@ -47,6 +47,6 @@ def weights(initial: Path) -> Tensors:
 def engine(initial: Path, weights: Tensors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     """A deterministic server in bfloat16 that can leave the GPU. Whoever loads other weights puts these back."""
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(max_total_tokens=CACHE_TOKENS, start_timeout=400, request_timeout=200, release_memory=True)
-    with open_engine(initial, params, log, dtype="bfloat16", deterministic=True, weights=weights) as pool:
+    params = sglang.Config(max_total_tokens=CACHE_TOKENS, start_timeout=400, request_timeout=200, release_memory=True)
+    with open_sglang(initial, params, log, dtype="bfloat16", deterministic=True, weights=weights) as pool:
         yield pool

@@ -11,11 +11,11 @@ from tests.gpu.conftest import CACHE_TOKENS, ONE
 
 from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.tensors import CastTensors, JointTensors, Tensors
-from dagrpo.core.runtime import Engine
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import sglang
+from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.adapters import Adapter
-from dagrpo.engine.sglang.digests import counterparts, not_held
+from dagrpo.engine.sglang.digests import counterparts, differing
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
 from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
@@ -37,9 +37,9 @@ def drawn(weights: Tensors, seed: int) -> Tensors:
 def serving(initial: Path, weights: Tensors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     """A server in bfloat16 that holds `weights`, and serves an adapter beside them."""
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(max_total_tokens=CACHE_TOKENS, start_timeout=400, request_timeout=200)
+    params = sglang.Config(max_total_tokens=CACHE_TOKENS, start_timeout=400, request_timeout=200)
     adapter = Adapter(form=FORM, tensors=drawn(weights, 1))
-    with open_engine(
+    with open_sglang(
         initial, params, log, dtype="bfloat16", deterministic=False, weights=weights, adapter=adapter
     ) as pool:
         yield pool
@@ -48,11 +48,11 @@ def serving(initial: Path, weights: Tensors, tmp_path_factory: pytest.TempPathFa
 def test_its_digests_are_those_of_the_adapter_that_was_handed_over_last(serving: ServerPool, weights: Tensors) -> None:
     changed = drawn(weights, 2)
     serving.load(changed, "changed")
-    ((held,),) = serving.digests()
+    ((held,),) = [server.ranks for server in serving.digests()]
     both = JointTensors(weights, changed)
     known = counterparts([*held], [*both.specs])
     assert known.keys() == held.keys()
-    assert not_held([*known], [held], known, both) == []
+    assert differing([*known], [held], known, both) == []
     assert HandOver(Gates(), 7).check(serving, changed, 1, updated=True)[COMPARED] >= 1
 
 

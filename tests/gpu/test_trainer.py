@@ -18,12 +18,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.core.runtime import Layout
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import single_process

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import write_json
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.pipeline.running import without_open_logs
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.cache import taking_over
+from dagrpo.pipeline.cache import cache_hit
 from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of
 
@@ -71,7 +71,7 @@ def _run(
     options = runner.parse(
         ["--job", "job.json", "--runtime", "runtime.json", *whose, f"--input=split={given}", *outputs]
     )
-    runner.run(taking_over(STAGE, options) or STAGE, options)
+    runner.run(cache_hit(STAGE, options) or STAGE, options)
     record: dict[str, Any] = read_json(Path(folder, "policy/provenance.json"))
     return record
 
@@ -93,7 +93,7 @@ def test_the_same_is_taken_over_as_hard_links_and_said_so() -> None:
 
 
 def test_the_runtime_of_what_is_taken_over_is_that_of_whoever_made_it() -> None:
-    """Also of what is taken over from what was taken over."""
+    """Also of a cache hit on a cache hit."""
     made_by = _run("one", micro_batch=8)["runtime"]
     assert made_by["sft"]["micro_batch_size"] == 256
     for experiment in ("two", "zwei"):

@@ -69,7 +69,7 @@ def test_what_fits_or_is_asked_for_all_the_same_is_trained(gpu: Path) -> None:
 
 def test_an_engine_beside_the_policy_counts(gpu: Path) -> None:
     """A cache of two million tokens of Qwen3-0.6B takes 427 GiB in float32."""
-    with pytest.raises(UserError, match=r"SGLang server 432\.7 GiB"):
+    with pytest.raises(UserError, match=r"rollout server 432\.7 GiB"):
         _require(_short(max_total_tokens=2_000_000))
 
 

@@ -12,10 +12,10 @@ import torch
 from tests.pipeline.running import without_open_logs
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.pipeline.record import without
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import read_json, sha256_of, write_json
@@ -181,12 +181,12 @@ def test_no_secret_of_an_error_is_shown_logged_or_recorded(
     assert "http://alice:***@lab with ***" in failure.read_text()
     assert "http://alice:***@lab with ***" in Path("logs/x.log").read_text()
     assert error is RuntimeError or "http://alice:***@lab with ***" in capsys.readouterr().err
-    kept = b"".join(path.read_bytes() for path in Path().rglob("*") if path.is_file())
-    assert b"asked with ***" in kept
+    backups = b"".join(path.read_bytes() for path in Path().rglob("*") if path.is_file())
+    assert b"asked with ***" in backups
     (note,) = Path(".state/executions").iterdir()
     assert "http://alice:***@lab with ***" in note.read_text(), "what MLflow will show"
-    assert SECRET.encode() not in kept
-    assert b"pa55word" not in kept
+    assert SECRET.encode() not in backups
+    assert b"pa55word" not in backups
 
 
 def test_a_missing_input_is_named_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,11 @@
 """An engine without servers: it completes tokens as a function of the request alone, and remembers how it was asked."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.engine.interface import HeldWeights
 
 
 class ScriptedEngine:
@@ -60,7 +61,7 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         raise NotImplementedError("nothing here has weights")
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
+    def digests(self) -> list[HeldWeights]:
         raise NotImplementedError("nothing here has weights")
 
 

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.tracking.conftest import StartStage, finish, parent_runs, stage_record, stage_runs
-from tests.tracking.test_sync import accounted
+from tests.tracking.conftest import StartStage, accounted, finish, parent_runs, stage_record, stage_runs
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, noted
@@ -96,5 +95,5 @@ def test_a_follower_whose_server_is_away_ends_with_one_line(fresh: Path, monkeyp
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(
-        f"{note.stem} is not shown while it works: UserError: The MLflow server at http://127.0.0.1:9"
+        f"{note.stem} cannot be followed in MLflow: UserError: The MLflow server at http://127.0.0.1:9"
     )

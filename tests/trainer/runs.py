@@ -34,14 +34,12 @@ from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import Terminated
-from dagrpo.core.runtime import Engine, Runtime
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
 from dagrpo.data.prepare import passages_table
 from dagrpo.data.schema import to_table
-from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.sglang.adapters import Adapter
-from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.engine.interface import Adapter, EngineOpener, HeldWeights
+from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
@@ -51,6 +49,7 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.distributed import World, process_group, single_process
 from dagrpo.utils.tables import write_parquet
 
@@ -120,8 +119,8 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         """It takes none."""
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]]
+    def digests(self) -> list[HeldWeights]:
+        return [SGLangWeights(({name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()},))]
 
     def interrupt(self) -> None:
         self.interrupted.set()
@@ -207,7 +206,7 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
 
     def open_engine(
         model: Path,
-        params: Engine,
+        config: Any,
         log: Path,
         *,
         dtype: str,

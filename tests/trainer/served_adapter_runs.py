@@ -6,7 +6,6 @@ OUT/asked.json: what the engine was asked.
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from tests.trainer import adapter_runs, runs
 
 from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.engine.sglang.adapters import Adapter
-from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.engine.interface import Adapter, HeldWeights
+from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
@@ -43,8 +42,8 @@ class Serving(runs.ScriptedEngine):
     def taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return tensors
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.adapter).items()}]]
+    def digests(self) -> list[HeldWeights]:
+        return [SGLangWeights(({name: digest_on_cpu(tensor) for name, tensor in (self.base | self.adapter).items()},))]
 
 
 def served_run(

@@ -22,7 +22,6 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
 from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Layout
 from dagrpo.trainer.batches.packing import Batch, TokenSequences
 from dagrpo.trainer.checks.compilation import prepare_compilation
 from dagrpo.trainer.lora_config import Lora
@@ -32,6 +31,7 @@ from dagrpo.trainer.model.fsdp import _shard_policy
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.vision_tower import Vision
+from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.distributed import World
 
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ import pytest
 import torch
 from tests.trainer import reduction_runs, runs
 
-from dagrpo.core.runtime import SftRuntime, TrainingRuntime
 from dagrpo.trainer import sft
 from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.runtime_config import SftRuntime, TrainingRuntime
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.distributed import single_process
 

@@ -18,9 +18,9 @@ from tests.trainer.lending import lending
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.run import TrainingRun
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.server
 @contextmanager
 def _server(model: Path, log: Path) -> Iterator[EngineOpener]:
     """Start a server that several runs use in turn: each loads its own weights first."""
-    params = Engine(start_timeout=240, request_timeout=120)
-    with open_engine(model, params, log, dtype="float32", deterministic=True) as pool:
+    params = sglang.Config(start_timeout=240, request_timeout=120)
+    with open_sglang(model, params, log, dtype="float32", deterministic=True) as pool:
         yield lending(pool)
     torch.use_deterministic_algorithms(False)
 

@@ -13,14 +13,14 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
-from dagrpo.engine.open import open_engine
-from dagrpo.engine.sglang.adapters import AdapterFolders
-from dagrpo.engine.version import WeightVersion
+from dagrpo.engine import open_engine
+from dagrpo.engine.interface import WeightVersion
+from dagrpo.engine.weight_files import AdapterFolders
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.server

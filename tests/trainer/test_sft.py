@@ -18,13 +18,13 @@ from dagrpo.chat.renderers import chat_format
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.trainer.batches.packed import PackedBatch
 from dagrpo.trainer.batches.packing import Batch, PaddedBatch
 from dagrpo.trainer.batches.supervised import supervised_sequences
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.runtime_config import Layout, SftRuntime
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.distributed import process_group, single_process

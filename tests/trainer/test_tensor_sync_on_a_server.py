@@ -9,12 +9,12 @@ import torch
 from tests.trainer import runs
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.core.runtime import Runtime
+from dagrpo.engine import open_engine
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import open_engine
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.version import WeightVersion
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.runtime_config import Runtime
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 FAILS_AT = 2  # bucket

@@ -9,7 +9,7 @@ from tests.trainer import runs
 from tests.trainer.attempts import graded
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.trainer.batches.dynamic_sampling import Drawn
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.lora_config import Lora
@@ -118,7 +118,7 @@ def test_of_experts_those_count_that_a_token_is_sent_to() -> None:
 
 
 def test_a_cpu_has_no_peak(model: PreTrainedModel) -> None:
-    throughput = Throughput.of(model, single_process(), Engine())
+    throughput = Throughput.of(model, single_process(), sglang.Config())
     assert list(throughput.figures(ROLLOUTS, SECONDS)) == ["timing/tokens_per_second"]
 
 
@@ -128,7 +128,7 @@ def test_all_processes_update_and_an_engine_elsewhere_has_no_known_devices(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     world = replace(single_process(), size=2, device=torch.device("cuda"))
-    throughput = Throughput.of(model, world, Engine(servers=servers))
+    throughput = Throughput.of(model, world, sglang.Config(servers=servers))
     assert (throughput.update_peak, throughput.rollout_peak) == (2 * 989e12, rollout)
 
 

@@ -23,7 +23,6 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.core.plugin_sections import Choice
-from dagrpo.core.runtime import Layout
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences
@@ -33,6 +32,7 @@ from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.vision_tower import Vision
+from dagrpo.trainer.runtime_config import Layout
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 

@@ -79,40 +79,8 @@ class Teacher(Section):
         """Raise UserError if the teacher does not fit the other sections."""
         if params.model.name == TEACHER:
             raise UserError(f"model.name is {TEACHER}, the folder of algorithm.teacher: give the model another name")
-        self._check_logprobs(params)
-        self._check_servers(params)
-
-    def _check_logprobs(self, params: "Params") -> None:
-        rollout = params.rollout
-        if not self.is_there:
-            return
-        if rollout.temperature != 1:
-            raise UserError(
-                f"rollout.temperature is {rollout.temperature}, but a server returns the teacher's logprobs of given "
-                "tokens only at temperature 1: set rollout.temperature to 1.0, or algorithm.teacher.source to none"
-            )
-        if rollout.cuts:
-            raise UserError(
-                f"rollout.top_k is {rollout.top_k} and rollout.top_p {rollout.top_p}, but a server returns the "
-                "teacher's logprobs only over the whole vocabulary: set rollout.top_p to 1.0 and rollout.top_k to -1, or "
-                "algorithm.teacher.source to none"
-            )
-        if f"results/{params.experiment.name}/" in (self.folder or ""):
+        if self.is_there and f"results/{params.experiment.name}/" in (self.folder or ""):
             raise UserError(
                 f"algorithm.teacher.folder is {self.folder}, which is an output of this experiment: give another experiment's "
                 "folder, or set algorithm.teacher.source to initial"
-            )
-
-    def _check_servers(self, params: "Params") -> None:
-        servers = params.runtime.teacher.servers
-        shared = sorted({*servers} & {*params.runtime.engine.servers})
-        if shared:
-            raise UserError(
-                f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the "
-                "teacher a separate server"
-            )
-        if self.is_there and params.rollout.deterministic and servers:
-            raise UserError(
-                "rollout.deterministic is true but runtime.teacher.servers names servers that others may use: set one of them "
-                "otherwise (false, or an empty list)"
             )

@@ -46,7 +46,7 @@ def sample_once(model: Path, params: "Params", log: Path) -> None:
     errors of `open_engine`.
     """
     from dagrpo.core.types import SamplingRequest
-    from dagrpo.engine.open import open_engine
+    from dagrpo.engine import open_engine
 
     rollout, vision_stays = params.rollout, params.training.vision == "frozen"
     request = SamplingRequest(input_ids=(1, 2, 3, 4), seed=0, temperature=1.0, top_p=0.9, top_k=20, max_new_tokens=4)

@@ -12,7 +12,6 @@ from dagrpo.config.mistakes import mistakes
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentences
 from dagrpo.core.experiment import Experiment
-from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
 from dagrpo.data.config import Data
 from dagrpo.evaluation.config import Difficulty, Evaluation
@@ -21,6 +20,7 @@ from dagrpo.report.config import Report
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.yaml_text import read_yaml
 

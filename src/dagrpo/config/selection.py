@@ -13,6 +13,7 @@ from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.config.schema import Params
 from dagrpo.core.user_code import NamedCode
 from dagrpo.data.task import TASKS, get_task
+from dagrpo.engine import ENGINES
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.rollout.agents import AGENTS
@@ -46,6 +47,8 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "tool": sorted({TOOLS.module_of(name) for name in tools}),
         "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
+        "engine": [ENGINES.module_of(params.runtime.engine.name)],
+        "teacher_engine": [ENGINES.module_of(params.runtime.teacher.name)] if params.algorithm.teacher.is_there else [],
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
         "correction": [CORRECTIONS.module_of(params.algorithm.correction.name)],
         "term": sorted({TERMS.module_of(name) for name in computed(params.algorithm.terms)}),

@@ -45,15 +45,21 @@ class InvalidPart(ValueError):
 
 
 class Chosen:
-    """Marker of a field of type Choice: a mapping with `name`, checked by the Config of the plug-in of that name."""
+    """Marker of a field of type Choice: a mapping with `name`, checked by the Config of the plug-in of that name.
 
-    def __init__(self, plugins: Plugins[Any]) -> None:
+    `default`: the name where a mapping has none; None: it has to have one.
+    """
+
+    def __init__(self, plugins: Plugins[Any], default: str | None = None) -> None:
         self.plugins = plugins
+        self.default = default
 
     def check(self, values: Any) -> Section:
         """Return the plug-in's Config. Raises UserError if no plug-in is named, InvalidPart if the Config refuses a key."""
         if isinstance(values, Choice):
             return values
+        if isinstance(values, Mapping) and self.default is not None:
+            values = {"name": self.default, **values}
         if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
             section = self.plugins.key.rpartition(".")[0]
             names = ", ".join(self.plugins.own_names())

@@ -41,7 +41,8 @@ class Plugins(Generic[T]):
     """The plug-ins of one kind.
 
     what: the kind, in a message ("loss"). package: dagrpo's own folder; a module there offers one plug-in as
-    `attribute`, known by the module's name, or with `several` a tuple of plug-ins, each known by its own `name`.
+    `attribute`, known by the module's name, or with `several` a tuple of plug-ins, each known by its own `name`; with
+    `folders`, a package in that folder offers one, and its modules do not.
     group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: precedes the
     attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
     `capitals` of the module `my_lab.tasks`.
@@ -57,6 +58,7 @@ class Plugins(Generic[T]):
         key: str,
         kind: type[object] = object,
         several: bool = False,
+        folders: bool = False,
         separator: str = ":",
     ) -> None:
         self.what = what
@@ -67,6 +69,7 @@ class Plugins(Generic[T]):
         self._attribute = attribute
         self._kind = kind
         self._several = several
+        self._folders_only = folders
         self._places: Mapping[str, _Place] = {}
         self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
 
@@ -125,7 +128,8 @@ class Plugins(Generic[T]):
         )
 
     def _own(self) -> dict[str, _Place]:
-        modules = sorted(module.name for module in pkgutil.iter_modules(self._folders()) if not module.ispkg)
+        found = pkgutil.iter_modules(self._folders())
+        modules = sorted(module.name for module in found if module.ispkg == self._folders_only)
         if not self._several:
             return {name: _Place(module=f"{self.package}.{name}", attribute=self._attribute) for name in modules}
         own: dict[str, _Place] = {}

@@ -1,19 +1,69 @@
-"""Protocol of a rollout engine."""
+"""Protocol of a rollout engine, and the records that it exchanges."""
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
-from dagrpo.engine.sglang.adapters import Adapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightVersion:
+    """Name of weights, and the name made unique for the server."""
+
+    name: str  # such as step_3; the same in every run, so it may stand in an output
+    sent: str  # name that the server uses
+
+
+def new_version(name: str) -> WeightVersion:
+    """Return the name with a random suffix: base and trained policy, or two seeds, may load weights of one name into one server."""
+    return WeightVersion(name=name, sent=f"{name}-{secrets.token_hex(4)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterForm:
+    """Form that all versions of a LoRA adapter share, and that an engine reserves memory for."""
+
+    rank: int
+    alpha: int
+    target_modules: tuple[str, ...]  # last parts of the names of layers, such as q_proj
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One version of an adapter: A and B of every layer under their names in PEFT's files."""
+
+    form: AdapterForm
+    tensors: Tensors
+
+
+class HeldWeights(Protocol):
+    """Digests of the tensors that one server holds, by the server's own names; an adapter's by their names in PEFT's files."""
+
+    @property
+    def ranks(self) -> Sequence[Mapping[str, str]]:
+        """Return the digests of each rank: one for each GPU that the server divides its weights over."""
+        ...
+
+    def comparable(self, weights: Tensors) -> dict[str, tuple[str, ...]]:
+        """Return each of the server's tensors whose form is known, with the tensors of `weights` that it joins, in order."""
+        ...
+
+    def differing(self, parts: Mapping[str, tuple[str, ...]], weights: Tensors) -> list[str]:
+        """Return those of the server's tensors that differ from `weights`. `parts`: some of `comparable`."""
+        ...
 
 
 class RolloutEngine(Protocol):
-    """Engine of servers that hold the same weights and complete tokens with them. `open_engine` opens one; tests script one."""
+    """Engine that completes tokens. All of its servers hold the same weights.
+
+    Every method may raise ServerError if a server dies, refuses, or does not answer in time.
+    """
 
     def generate(
         self,
@@ -41,7 +91,7 @@ class RolloutEngine(Protocol):
     async def abort(self, sessions: Collection[str]) -> int:
         """Abort the abortable requests of these sessions, whose results are not needed any more.
 
-        When it returns, all of them have ended. Returns the number of tokens that the servers report for them.
+        When it returns, all of them have ended. Returns the number of tokens that were sampled for them.
         """
         ...
 
@@ -54,29 +104,91 @@ class RolloutEngine(Protocol):
         ...
 
     def load(self, weights: Tensors, version: str) -> None:
-        """Replace the weights, or the adapter of an engine that was opened with one; later answers are checked to come from them."""
+        """Replace the weights, or the adapter of an engine that was opened with one; later completions come from them."""
         ...
 
     def release_memory(self) -> None:
         """Release GPU memory until `load`, which comes next. No effect unless runtime.engine.release_memory asks for it."""
         ...
 
-    def digests(self) -> Sequence[Sequence[Mapping[str, str]]]:
-        """Return the digests that each server reports, [servers][ranks]: its name of each tensor, and that tensor's digest (see
-        engine/sglang/digests.py). A server has one rank for each GPU that it divides its weights over.
+    def digests(self) -> Sequence[HeldWeights]:
+        """Return the digests of the tensors that each server holds. Only while no request is running."""
+        ...
 
-        Only while no request is running.
+
+class Bucket(Protocol):
+    """Tensors of a weight sync that a server opens together, in memory that it shares with this process."""
+
+    @property
+    def is_last(self) -> bool:
+        """Return True for the last bucket of a weight sync."""
+        ...
+
+    def payload(self) -> str:
+        """Return the handle for one server and one opening."""
+        ...
+
+
+class Client(Protocol):
+    """Client of one server. Every method raises ServerError if the server dies, refuses, or does not answer in time."""
+
+    async def generate(
+        self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
+    ) -> list[Completion]:
+        """Return one completion per request, in order, by one HTTP request. `identifiers`: of each, for `abort`.
+
+        Raises RequestsAborted for aborted requests, and ServerError if other weights than `version` made them.
         """
+        ...
+
+    async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
+        """Return the logprobs that each request asks for, in order."""
+        ...
+
+    async def abort(self, identifiers: Sequence[str]) -> None:
+        """Abort these requests. An abort before its request has no effect: callers repeat it."""
+        ...
+
+    async def load(self, folder: Path, version: WeightVersion) -> None:
+        """Load a folder's safetensors and empty the cache. A server without GPU memory allocates it again."""
+        ...
+
+    async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
+        """Load an adapter in PEFT's layout, which serves all later requests, and remove every other one."""
+        ...
+
+    async def begin_sync(self) -> None:
+        """Prepare for buckets of weights."""
+        ...
+
+    async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
+        """Load one bucket. `version` comes with the last one."""
+        ...
+
+    async def end_sync(self) -> None:
+        """Switch to the new weights and empty the cache."""
+        ...
+
+    async def release_memory(self) -> None:
+        """Release the GPU memory of weights and cache until the next weight sync."""
+        ...
+
+    async def digests(self) -> HeldWeights:
+        """Return the digests of the tensors that the server holds."""
+        ...
+
+    async def empty_cache(self) -> None:
+        """Empty the prefix cache; wait until the server is idle."""
         ...
 
 
 class EngineOpener(Protocol):
-    """Signature of `open_engine`, for stand-ins."""
+    """Signature of `open_engine`, and of every plug-in's `open`; `config` is then of the plug-in's own Config."""
 
     def __call__(
         self,
         model: Path,
-        params: Engine,
+        config: Any,
         log: Path,
         *,
         dtype: str,

@@ -14,11 +14,11 @@ from dagrpo.chat.formats.pictures import without_pictures
 from dagrpo.checkpoints.folder import require_chat_template, require_format, require_tokenizer
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Example
+from dagrpo.engine import open_engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.engine.open import open_engine
 from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.collect import FailedPrograms, collect
@@ -47,7 +47,7 @@ class SplitAttempts:
     conversation: Conversation
     sampling: Sampling  # its batch_size follows from the engine
     seeds: tuple[int, int]  # of the section that sampling comes from, and of the run
-    engine: Engine
+    engine: EngineConfig
     dtype: str  # of the engine
     head_dtype: HeadDtype = None
     server_log: Path

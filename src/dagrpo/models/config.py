@@ -14,35 +14,15 @@ from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, 
 from dagrpo.tools import TOOLS
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    pass
 
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
-# SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
-SERVED_PATCH_SIZES: Mapping[str, int] = {"qwen2_5_vl": 14}
-NOT_WITH_PICTURES = "but a vision tower over several GPUs was never tried, and this model has one: set it to 1"
 OWN_TEMPLATE = "own"  # the model keeps its chat template
 TEMPLATE_FAMILIES: Mapping[str, str] = {
     "qwen2_5_vl_tools": "qwen2_5_vl"
 }  # one of dagrpo's templates -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
-
-
-def require_divided(heads: int, key_value_heads: int, inner: int, ranks: int, key: str) -> None:
-    """Raise UserError if SGLang cannot divide layers over `ranks`. `inner`: width of the MLP; `key`: names `ranks`.
-
-    As SGLang's layers/linear.py divides them: each rank has equally many heads, and a key-value head may be in several ranks.
-    """
-
-    def divide(number: int) -> bool:
-        return heads % number == inner % number == 0 and 0 in (key_value_heads % number, number % key_value_heads)
-
-    if not divide(ranks):
-        numbers = ", ".join(str(number) for number in range(1, heads + 1) if divide(number))
-        raise UserError(
-            f"{key} is {ranks}, which cannot divide {heads} attention heads, {key_value_heads} key-value heads and an MLP of "
-            f"{inner}: set it to one of {numbers}"
-        )
 
 
 def smallest_picture(patch_size: int) -> int:
@@ -226,12 +206,3 @@ class Model(Section):
                 f"model.{unused[0]} is given but model.source is {self.source}, which does not read it: set it to null"
             )
         return self
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if section `model` does not fit the other sections."""
-        ranks, fresh = params.runtime.engine.tensor_parallel, self.fresh
-        if ranks > 1 and self.source == "fresh":
-            if fresh.takes_pictures:
-                raise UserError(f"runtime.engine.tensor_parallel is {ranks}, {NOT_WITH_PICTURES}")
-            key, heads = "runtime.engine.tensor_parallel", fresh.num_attention_heads
-            require_divided(heads, fresh.num_key_value_heads, fresh.intermediate_size, ranks, key)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.core.section import Section
+from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params

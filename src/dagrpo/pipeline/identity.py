@@ -21,9 +21,11 @@ ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_EFFECT = (
     "dagrpo.api",
     "dagrpo.core.plugins",
-    "dagrpo.core.runtime",
+    "dagrpo.engine.checks",
+    "dagrpo.engine.config",
     "dagrpo.pipeline",
     "dagrpo.tracking",
+    "dagrpo.trainer.runtime_config",
     "dagrpo.utils.ancestors",
     "dagrpo.utils.console",
     "dagrpo.utils.devices",

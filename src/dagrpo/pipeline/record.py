@@ -4,7 +4,6 @@ Read from the command line.
 """
 
 import argparse
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
+from dagrpo.engine import engine_of
 from dagrpo.pipeline.declaration import Stage
 from dagrpo.pipeline.identity import code_digest
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, fault_of_size, listed_files
@@ -22,7 +22,6 @@ from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
-NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 
 
 def declared(path: Path) -> dict[str, Any]:
@@ -50,16 +49,10 @@ def configuration_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_json(path: Path) -> Any:
-    """Read a JSON file that the rules named by its content."""
-    named = NAMED_BY_CONTENT.fullmatch(path.name)
     try:
-        content = read_json(path)
-        is_damaged = named is not None and named[1] != digest_of(content)[:16]
+        return read_json(path)
     except UserError:
         raise _damaged(path) from None
-    if is_damaged:
-        raise _damaged(path)
-    return content
 
 
 def _damaged(path: Path) -> UserError:
@@ -82,9 +75,10 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     missing = [str(path) for path in inputs if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
-    _require_as_made(options.experiment, inputs)
+    _require_unchanged(options.experiment, inputs)
     digests = {str(path): sha256_of(path) for path in inputs}
-    job = declared(options.job)
+    job, runtime = declared(options.job), runtime_of(options.runtime)
+    packages = engine_of(runtime.engine).packages if "engine" in stage.selects else ()
     record = {
         "stage": stage.name,
         "experiment": options.experiment,
@@ -93,13 +87,13 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "job": options.job.stem,
         "params": job["params"],
         "code": code_digest(job["code"]),
-        "environment": environment(on_gpu=bool(stage.needs(runtime_of(options.runtime)).gpus)),
+        "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
         "inputs": digests,
     }
     return record | {"key": _key(record, outputs_of(options).values())}
 
 
-def _require_as_made(experiment: str, inputs: Sequence[Path]) -> None:
+def _require_unchanged(experiment: str, inputs: Sequence[Path]) -> None:
     """Raise UserError if an input differs from what its stage wrote: edited by hand, or damaged."""
     for path, (digest, provenance) in makers_of(experiment, inputs).items():
         broken = broken_file(path, digest, largest=LARGEST_TO_COMPARE)
@@ -112,8 +106,8 @@ def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, 
     inputs, found = set(inputs), dict[Path, tuple[str, Path]]()
     for provenance in provenances_of(experiment):
         try:
-            made = read_json(provenance)["outputs"]
-            found |= {path: (made[str(path)], provenance) for path in inputs if str(path) in made}
+            outputs = read_json(provenance)["outputs"]
+            found |= {path: (outputs[str(path)], provenance) for path in inputs if str(path) in outputs}
         except (UserError, KeyError, TypeError, AttributeError):  # damaged: its stage is about to run again
             continue
     return found

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.record import configuration_of
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.failures import words_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-LARGEST_SUPPORT = 4096  # SGLang's --sampling-mask-max-tokens
+LARGEST_SUPPORT = 4096  # tokens of a recorded sampling mask
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}
 
@@ -93,7 +93,6 @@ class Rollout(Conversation):
         """Raise UserError if section `rollout` does not fit the other sections."""
         check_agent(params)
         self._check_room(params)
-        self._check_determinism(params)
 
     def _check_room(self, params: "Params") -> None:
         positions = params.model.fresh.max_position_embeddings
@@ -104,19 +103,6 @@ class Rollout(Conversation):
             raise UserError(
                 f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
                 f"{positions}: raise the latter or shorten one of the former"
-            )
-        per_request = params.training.max_prompt_tokens + self.max_new_tokens
-        if per_request > params.runtime.engine.max_total_tokens:
-            raise UserError(
-                f"one request may need {per_request} tokens, but runtime.engine.max_total_tokens is "
-                f"{params.runtime.engine.max_total_tokens}: raise it"
-            )
-
-    def _check_determinism(self, params: "Params") -> None:
-        if self.deterministic and params.runtime.engine.servers:
-            raise UserError(
-                "rollout.deterministic is true but runtime.engine.servers names servers that others may use: "
-                "set one of them otherwise (false, or an empty list)"
             )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import PromptPictures, SamplingRequest
+from dagrpo.engine.config import EngineConfig
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.utils.files import read_object
@@ -80,7 +80,7 @@ def training_sampling(rollout: Rollout, samples: int, *, greedy: bool = False) -
     )
 
 
-def context_tokens(model: Path, engine: Engine) -> int:
+def context_tokens(model: Path, engine: EngineConfig) -> int:
     """Return the tokens that both the checkpoint in this folder and the engine's cache can hold."""
     config: dict[str, Any] = read_object(model / "config.json")
     longest = int(config.get("text_config", config).get("max_position_embeddings", 1 << 30))

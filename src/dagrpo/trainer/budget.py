@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from dagrpo.core.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.trainer.runtime_config import Layout, Reduction, SftRuntime, TrainingRuntime
 
 # Logits that are read at a time, in rows of a vocabulary, see trainer/model/logit_stats.py:
 CACHED = 1 << 19  # on a CPU, whose cache they are to stay in: 2 MiB in float32

@@ -209,7 +209,6 @@ class Training(Section):
         check_vision(params)
         self._check_spread(params)
         self._check_aborts(params)
-        self._check_memory(params)
         self._check_processes(params)
 
     def _check_spread(self, params: "Params") -> None:
@@ -227,13 +226,6 @@ class Training(Section):
             raise UserError(
                 f"training.dynamic_sampling.max_aborts is {aborts}, but rollout.deterministic is true, so that which prompts a batch "
                 "has may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0"
-            )
-
-    def _check_memory(self, params: "Params") -> None:
-        if self.staleness and params.runtime.engine.release_memory:
-            raise UserError(
-                f"training.staleness is {self.staleness}, so that the engine samples while the policy is updated, but "
-                "runtime.engine.release_memory has it leave its GPU meanwhile: set one of them to 0 or false"
             )
 
     def _check_processes(self, params: "Params") -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.engine import may_share_memory, open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.open import may_sync_tensors, open_engine
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.rollout.prompts import Prompts
@@ -70,7 +70,7 @@ def train(
     Raises UserError if the data, the checkpoint, the engine or a saved state cannot be used.
     """
     compute_deterministically(run.rollout.deterministic)
-    if not (world.is_rank_zero and may_sync_tensors(run.runtime.engine)):
+    if not (world.is_rank_zero and may_share_memory(run.runtime.engine)):
         expand_segments()
     with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
         Trainer(run, report, world, opener, report_held_out).train()

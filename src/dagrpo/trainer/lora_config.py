@@ -11,7 +11,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    pass
 
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=200)]
 _NO_LINEAR_LAYERS = ("embed", "lm_head", "wte", "wpe")  # parts of the names of embeddings, and of the head
@@ -75,12 +75,12 @@ class TrainedLora(Lora):
         "merged",
         description=(
             "What the engine is handed after each step. merged: all weights, with the adapter added to them. adapter: the adapter "
-            "alone, which SGLang applies on top of the weights it started with; logprobs differ by rounding."
+            "alone, which the engine applies on top of the weights it started with; logprobs differ by rounding."
         ),
     )
 
     @model_validator(mode="after")
-    def _sglang_can_serve_it(self) -> Self:
+    def _an_engine_can_serve_it(self) -> Self:
         if self.serving == "merged":
             return self
         start, end = "training.lora.serving is adapter, but", "or set training.lora.serving to merged"
@@ -88,29 +88,9 @@ class TrainedLora(Lora):
             raise UserError(f"{start} lora.rank is 0, which trains no adapter: set lora.rank, such as 16, {end}")
         if self.vision:
             raise UserError(
-                f"{start} lora.vision adds an adapter to the vision tower, which SGLang cannot serve: set lora.vision to false, {end}"
+                f"{start} lora.vision adds an adapter to the vision tower, which no engine serves: set lora.vision to false, {end}"
             )
         return self
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if the adapter does not fit the other sections."""
-        if self.serving == "merged":
-            return
-        if params.runtime.engine.release_memory:
-            raise UserError(
-                "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "
-                "them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false"
-            )
-        if params.runtime.engine.tensor_parallel > 1:
-            raise UserError(
-                f"training.lora.serving is adapter and runtime.engine.tensor_parallel {params.runtime.engine.tensor_parallel}, but what "
-                "each GPU then holds of an adapter cannot be verified: set training.lora.serving to merged, or "
-                "runtime.engine.tensor_parallel to 1"
-            )
-        if params.model.source == "fresh" and params.model.may_take_pictures:
-            raise UserError(
-                "training.lora.serving is adapter, which is not supported for models that take pictures: set it to merged"
-            )
 
 
 def require_tower_agrees(section: str, vision: str, lora: Lora) -> None:

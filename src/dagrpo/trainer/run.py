@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TypedDict
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.core.runtime import Runtime, SftRuntime
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Conversation, Rollout
 from dagrpo.trainer.config import Training
+from dagrpo.trainer.runtime_config import Runtime, SftRuntime
 from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.ancestors import USUAL_GRACE
 from dagrpo.utils.files import sha256_of, write_json

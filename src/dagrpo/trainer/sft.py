@@ -16,7 +16,6 @@ from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.store import link
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.runtime import Layout, SftRuntime
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
@@ -32,6 +31,7 @@ from dagrpo.trainer.model.fsdp import load_policy, reduce_next
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import Report, SftRun
+from dagrpo.trainer.runtime_config import Layout, SftRuntime
 from dagrpo.trainer.shutdown import Stop
 from dagrpo.utils.console import progress
 from dagrpo.utils.determinism import compute_deterministically, explained

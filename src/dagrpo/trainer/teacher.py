@@ -19,6 +19,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.types import Example, ScoringRequest
+from dagrpo.engine import engine_of
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
 from dagrpo.rollout.prompts import Prompts
@@ -27,7 +28,6 @@ from dagrpo.rollout.trajectory import Problem, TokenSample
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.run import TrainingRun
 
-SPARE = 6  # tokens of its context that SGLang's scheduler keeps from a prompt
 FAR = 2.0  # nats by which the policy finds a token likelier than the teacher, where the two are called far apart
 DIVERGENCE, FAR_FRACTION = "policy/teacher_kl", "policy/teacher_far_fraction"
 
@@ -115,7 +115,8 @@ class Teacher:
             raise UserError(
                 f"{problem.example.task} row {problem.index}: with what the policy wrote, the teacher would read "
                 f"{len(token_ids)} tokens, and it takes less than {self.longest} (its max_position_embeddings, or "
-                f"runtime.teacher.max_total_tokens, less {SPARE}): lower rollout.max_new_tokens or training.max_prompt_tokens, or "
+                "runtime.teacher.max_total_tokens, less what its engine keeps): lower rollout.max_new_tokens or "
+                "training.max_prompt_tokens, or "
                 f"{smaller}take a teacher that reads more"
             )
         return ScoringRequest(token_ids=token_ids, first=first, pictures=problem.pictures)
@@ -157,7 +158,7 @@ def open_teacher(
             if with_solution
             else PlainPrompts(),
             lockstep=run.rollout.deterministic,
-            longest=context_tokens(folder, engine) - SPARE,
+            longest=context_tokens(folder, engine) - engine_of(engine).reserved_tokens,
         )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dagrpo.checkpoints.experts import number_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.core.runtime import Engine
+from dagrpo.engine.config import EngineConfig
 from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_TOKENS
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.model.vision_tower import tower_module
@@ -79,7 +79,7 @@ class Throughput:
     rollout_peak: float | None  # of the engine; None: unknown, as for servers that run elsewhere
 
     @classmethod
-    def of(cls, model: PreTrainedModel, world: World, engine: Engine) -> "Throughput":
+    def of(cls, model: PreTrainedModel, world: World, engine: EngineConfig) -> "Throughput":
         """Return the throughput of a model that all ranks train on devices of one kind. Each server of the stage uses one such device."""
         peak = peak_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
         return cls(

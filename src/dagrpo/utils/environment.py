@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,12 +19,12 @@ GIT_TIMEOUT_SECONDS = 10
 GPUS = Path("/proc/driver/nvidia/gpus")
 
 
-def environment(*, on_gpu: bool) -> dict[str, str]:
+def environment(*, on_gpu: bool, packages: Sequence[str] = ()) -> dict[str, str]:
     """Return what can change results: versions of libraries, architecture, device. Part of provenance and of a stage's identity.
 
-    on_gpu: the stage uses a GPU if there is one.
+    on_gpu: the stage uses a GPU if there is one. packages: those of the stage's plug-ins, in addition.
     """
-    installed = {name: installed for name in PACKAGES if (installed := version_of(name))}
+    installed = {name: installed for name in dict.fromkeys((*PACKAGES, *packages)) if (installed := version_of(name))}
     device = "gpu" if on_gpu and visible_devices() else "cpu"
     return {"python": platform.python_version(), "machine": platform.machine(), "device": device, **installed}
 

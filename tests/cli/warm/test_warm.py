@@ -9,15 +9,15 @@ from unittest import mock
 import pytest
 from typer.testing import CliRunner
 
+from dagrpo import engine as opening
 from dagrpo.cli.application import app
 from dagrpo.cli.warm import model_of
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.types import SamplingRequest
-from dagrpo.engine import open as opening
-from dagrpo.engine.sglang.own_servers import gpus_of
+from dagrpo.engine import sglang
+from dagrpo.engine.hosting import gpus_of
 from dagrpo.utils.devices import VISIBLE, visible_devices
 
 
@@ -68,10 +68,10 @@ def test_one_server_is_enough_and_has_the_gpus_that_it_divides_its_model_over(
     engine = params.runtime.engine.model_copy(update={"replicas": 2, "tensor_parallel": 2, "own_gpus": True})
     changed = params.model_copy(update={"runtime": params.runtime.model_copy(update={"engine": engine})})
     Path("params.yaml").write_text(params_yaml(changed))
-    opened: list[Engine] = []
+    opened: list[sglang.Config] = []
 
     @contextmanager
-    def open_engine(model: Path, engine: Engine, log: Path, **settings: Any) -> Iterator[Any]:
+    def open_engine(model: Path, engine: sglang.Config, log: Path, **settings: Any) -> Iterator[Any]:
         opened.append(engine)
         assert gpus_of(engine, visible_devices()) == ["GPU-0,GPU-1"]
         yield mock.Mock()

@@ -18,11 +18,13 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import AdapterForm, new_version
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.adapters import AdapterFolders, AdapterForm
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
-from dagrpo.engine.sglang.weights import WeightsFolder
-from dagrpo.engine.version import new_version
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.command import adapter_flags
+from dagrpo.engine.sglang.digests import SGLangWeights
+from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 
 FORM = AdapterForm(rank=2, alpha=6, target_modules=("o_proj",))
 NAME = "base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"
@@ -175,10 +177,10 @@ def test_digests_of_the_version_that_was_handed_over_are_reported_and_of_any_oth
         pool.load(_adapter(0), "step_0")
         (name,) = script.loaded
         script.checksums = {f"{name}:{NAME}": "1", "model.norm.weight": "2"}
-        assert pool.digests() == [[{NAME: "1", "model.norm.weight": "2"}]]
+        assert pool.digests() == [SGLangWeights(({NAME: "1", "model.norm.weight": "2"},))]
         pool.load(_adapter(1), "step_1")
         with pytest.raises(
-            ServerError, match=rf"holds {name}:base_model.* of no adapter that this run has handed over"
+            ServerError, match=rf"holds {name}:base_model.* a tensor of an adapter that this run has not loaded"
         ):
             pool.digests()
 
@@ -192,7 +194,7 @@ def test_weights_that_are_handed_over_whole_may_lie_beside_an_adapter_that_an_ea
     script.checksums = {f"step_9-of-an-earlier-run:{NAME}": "1", "model.norm.weight": "2"}
 
     def use(pool: ServerPool) -> None:
-        assert pool.digests() == [[{"model.norm.weight": "2"}]]
+        assert pool.digests() == [SGLangWeights(({"model.norm.weight": "2"},))]
 
     _with_pool(serve(script).address, tmp_path, use, serves_adapters=False)
 
@@ -200,7 +202,7 @@ def test_weights_that_are_handed_over_whole_may_lie_beside_an_adapter_that_an_ea
 @pytest.mark.parametrize("answer", [[], {"success": True}, {"loaded_adapters": None}, {"loaded_adapters": "step"}])
 def test_a_server_that_does_not_tell_its_adapters_is_refused(answer: Any, serve: Serve, tmp_path: Path) -> None:
     def use(pool: ServerPool) -> None:
-        with pytest.raises(ServerError, match=r"did not answer /load_lora_adapter with the adapters that it holds"):
+        with pytest.raises(ServerError, match=r"did not answer /load_lora_adapter as SGLang does"):
             pool.load(_adapter(0), "step_0")
 
     _with_pool(serve(lambda path, body: (200, answer)).address, tmp_path, use)
@@ -216,7 +218,7 @@ def test_a_refusal_to_load_says_why(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_a_server_is_started_with_room_for_one_adapter_of_this_form() -> None:
-    on_cpu, on_gpu = (FORM.flags(gpu=gpu) for gpu in (False, True))
+    on_cpu, on_gpu = (adapter_flags(FORM, gpu=gpu) for gpu in (False, True))
     assert on_cpu[:3] == on_gpu[:3] == ["--enable-lora", "--max-lora-rank=2", "--max-loras-per-batch=1"]
     assert on_cpu[-2:] == on_gpu[-2:] == ["--lora-target-modules", "o_proj"]
     assert {*on_cpu} - {*on_gpu} == {"--lora-backend=torch_native"}

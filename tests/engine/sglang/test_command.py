@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
+from dagrpo.engine import sglang
 from dagrpo.engine.sglang.command import (
     PICTURE_FLAGS,
     divided_environment,
@@ -17,7 +17,7 @@ from dagrpo.engine.sglang.command import (
 )
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
-ENGINE = Engine(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
+ENGINE = sglang.Config(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 
 
 def command(
@@ -184,7 +184,7 @@ def test_pictures_are_prepared_as_in_training_and_only_where_a_model_takes_some(
 
 def test_whoever_starts_a_server_of_pictures_is_told_all_its_flags() -> None:
     vision = Path(__file__).parents[3] / "docs/vision.md"
-    for told in (str(Engine.model_fields["servers"].description), vision.read_text()):
+    for told in (str(sglang.Config.model_fields["servers"].description), vision.read_text()):
         assert [flag for flag in PICTURE_FLAGS if flag not in told] == []
         assert "SGLANG_VLM_CACHE_SIZE_MB=0" in told
 

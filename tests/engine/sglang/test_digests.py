@@ -9,7 +9,7 @@ from tests.engine import divided
 
 from dagrpo.checkpoints.tensor_hash import tensor_hash
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.engine.sglang.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, not_held
+from dagrpo.engine.sglang.digests import comparable, counterparts, differing, digest_on_cpu, digest_on_gpu
 
 QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 
@@ -67,7 +67,7 @@ def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one
     joined = torch.cat([q, k, v])
 
     def is_held(digest: str) -> bool:
-        return not not_held(["qkv"], [{"qkv": digest}], {"qkv": QKV}, weights)
+        return not differing(["qkv"], [{"qkv": digest}], {"qkv": QKV}, weights)
 
     assert is_held(digest(joined))
     assert is_held(digest(torch.cat([joined, torch.zeros(54, 5, dtype=dtype)])))  # 10 rows: 54 more
@@ -93,11 +93,11 @@ def test_what_sglangs_layers_hold_in_each_of_several_ranks_is_recognised_and_one
         held = json.loads(line)
         known = comparable(counterparts([*held[0]], [*weights]), StateTensors(weights), len(held))
         assert known.keys() == held[0].keys()
-        assert not_held([*known], held, known, StateTensors(weights)) == []
+        assert differing([*known], held, known, StateTensors(weights)) == []
         for name, parts in known.items():
             changed = weights | {parts[-1]: weights[parts[-1]].clone()}
             changed[parts[-1]].view(torch.int32).view(-1)[-1] ^= 1
-            assert not_held([*known], held, known, StateTensors(changed)) == [name]
+            assert differing([*known], held, known, StateTensors(changed)) == [name]
 
 
 def test_of_several_ranks_only_what_is_known_to_be_divided_in_one_way_is_compared() -> None:

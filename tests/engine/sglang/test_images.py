@@ -13,7 +13,7 @@ from tests.engine.scripted import Echo, reply, scores
 
 from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.sglang.images import sent_pictures
 from dagrpo.engine.sglang.servable import require_servable
 from dagrpo.utils.files import write_json
@@ -138,7 +138,7 @@ def test_a_server_that_makes_another_prompt_of_the_pictures_is_refused(
 @pytest.mark.parametrize("told", [None, {}, [1, "two"]])
 def test_a_server_that_does_not_tell_its_prompt_is_refused(serve: Serve, pool_of: MakePool, told: object) -> None:
     server = serve(Echo(lambda body: (200, [reply(7) | {"prompt_token_ids": told}])))
-    with pytest.raises(ServerError, match=r"in another form than SGLang does|tokens of pictures that take"):
+    with pytest.raises(ServerError, match=r"did not answer /generate as SGLang does|tokens of pictures that take"):
         pool_of(Endpoint(address=server.address)).generate([request()], lockstep=True)
 
 

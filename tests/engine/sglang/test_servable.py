@@ -8,9 +8,8 @@ import pytest
 from tests.hostile import NOT_IN_THE_FOLDER
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import open_engine
 from dagrpo.engine.sglang.servable import require_servable
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.utils.files import write_json
@@ -32,7 +31,7 @@ def test_an_incomplete_model_folder_is_refused_before_anything_starts(
     (model / missing).unlink()
     with (
         pytest.raises(ServerError, match=f"{model} cannot be served, it has no {named}.*: run the stage"),
-        open_engine(model, Engine(), tmp_path / "server.log", dtype="float32", deterministic=True),
+        open_engine(model, sglang.Config(), tmp_path / "server.log", dtype="float32", deterministic=True),
     ):
         pass
     assert not (tmp_path / "server.log").exists()
@@ -58,7 +57,7 @@ def test_an_index_that_names_other_peoples_files_is_refused_before_anything_star
     (model / "model.safetensors.index.json").write_text(index)
     with (
         pytest.raises(UserError, match="which is not a safetensors file of its folder"),
-        SGLangServer(model, Engine(), tmp_path / "server.log"),
+        SGLangServer(model, sglang.Config(), tmp_path / "server.log"),
     ):
         pass
     assert not (tmp_path / "server.log").exists()

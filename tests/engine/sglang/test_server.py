@@ -17,9 +17,8 @@ from tests.engine.batches import batch
 from tests.engine.pools import pool_over
 from tests.listening import beyond_loopback, open_sockets
 
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import open_engine
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 from dagrpo.utils.files import read_json, write_json
@@ -54,7 +53,12 @@ def test_a_server_that_has_sampled_listens_on_loopback_alone(server: SGLangServe
 
 @pytest.mark.server
 def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
-    pool: ServerPool, tiny_model: Path, engine: Engine, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+    pool: ServerPool,
+    tiny_model: Path,
+    engine: sglang.Config,
+    tmp_path: Path,
+    living_in: LivingIn,
+    wait_until: WaitUntil,
 ) -> None:
     expected = pool.generate(batch(), lockstep=True)
     with (
@@ -84,9 +88,9 @@ def test_a_parent_killed_while_its_server_runs_leaves_no_process(
     tiny_model: Path, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from dagrpo.core.runtime import Engine\n"
+        "import sys; from pathlib import Path; from dagrpo.engine import sglang\n"
         "from dagrpo.core.types import SamplingRequest; from dagrpo.engine.sglang.server import SGLangServer\n"
-        "with SGLangServer(Path(sys.argv[1]), Engine(), Path(sys.argv[2])) as server:\n"
+        "with SGLangServer(Path(sys.argv[1]), sglang.Config(), Path(sys.argv[2])) as server:\n"
         "    print(server.process.pid, flush=True); import time; time.sleep(1000)\n"
     )
     command = [sys.executable, "-c", code, str(tiny_model), str(tmp_path / "server.log")]
@@ -104,7 +108,7 @@ def test_a_parent_killed_while_its_server_runs_leaves_no_process(
 
 @pytest.mark.server
 def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
-    tiny_model: Path, engine: Engine, tmp_path: Path
+    tiny_model: Path, engine: sglang.Config, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_model, model)
@@ -123,7 +127,7 @@ def test_a_server_that_is_not_ready_in_time_is_killed(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     monkeypatch.setattr("dagrpo.engine.sglang.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
-    server = SGLangServer(tiny_model, Engine(start_timeout=1), tmp_path / "server.log")
+    server = SGLangServer(tiny_model, sglang.Config(start_timeout=1), tmp_path / "server.log")
     with pytest.raises(ServerError, match=r"after 1 s; it was still importing its packages: .*start_timeout"), server:
         pass
     wait_until(lambda: not living_in(server.process.pid))
@@ -138,7 +142,7 @@ def test_a_taken_port_and_no_free_port_are_errors(
         port = taken.getsockname()[1]
         with (
             pytest.raises(ServerError, match=f"Port {port} of 127.0.0.1 is in use"),
-            SGLangServer(tiny_model, Engine(), tmp_path / "server.log", port=port),
+            SGLangServer(tiny_model, sglang.Config(), tmp_path / "server.log", port=port),
         ):
             pass
 
@@ -176,14 +180,14 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
     taken = free_port(None)
     other = subprocess.Popen([sys.executable, "-c", SCRIPTED_SERVER, str(taken), "another key"])
     wait_until(lambda: listens(taken))
-    server = SGLangServer(tiny_model, Engine(start_timeout=60), tmp_path / "server.log")
+    server = SGLangServer(tiny_model, sglang.Config(start_timeout=60), tmp_path / "server.log")
     asked: list[int] = []
 
     def first_the_taken_one(wanted: int | None) -> int:
         asked.append(free_port(wanted) if asked else taken)
         return asked[-1]
 
-    def command(model: Path, engine: Engine, port: int, *rest: object, **about: object) -> list[str]:
+    def command(model: Path, engine: sglang.Config, port: int, *rest: object, **about: object) -> list[str]:
         return [sys.executable, "-c", SCRIPTED_SERVER, str(port), server.api_key]
 
     monkeypatch.setattr("dagrpo.engine.sglang.server.free_port", first_the_taken_one)
@@ -198,6 +202,6 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
 
 
 def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(tmp_path: Path) -> None:
-    keys = {SGLangServer(tmp_path, Engine(), tmp_path / "log").api_key for _ in range(200)}
+    keys = {SGLangServer(tmp_path, sglang.Config(), tmp_path / "log").api_key for _ in range(200)}
     assert len(keys) == 200
     assert all(key.isalnum() and len(key) == 64 for key in keys)

@@ -5,6 +5,7 @@ import os
 import shutil
 from base64 import b64decode
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,16 +22,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
-from dagrpo.engine import open as opening
+from dagrpo.engine import sglang
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.open import device_of_sync
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import Endpoint, ServerClient
+from dagrpo.engine.sglang import opening
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.opening import device_of_sync
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import Bucket, buckets
-from dagrpo.engine.sglang.weights import WeightsFolder
+from dagrpo.engine.weight_files import WeightsFolder
 
 CPU = torch.device("cpu")
 STATE = {
@@ -104,7 +106,7 @@ def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serv
     server = serve(refuse)
     with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
         client = ServerClient(Endpoint(address=server.address), 5)
-        pool = ServerPool([client], loop, folder, STARTED_WITH, sync_device=CPU)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, buckets=partial(buckets, device=CPU))
         with pytest.raises(ServerError, match=r"refused /update_weights_from_tensor .*no room"):
             pool.load(StateTensors(STATE), "step_1")
         assert server.paths == ["/begin_weight_update", "/update_weights_from_tensor"]
@@ -125,7 +127,7 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("freed here"))
     with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
         client = ServerClient(Endpoint(address=serve(answer).address), 5)
-        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, sync_device=CPU)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=partial(buckets, device=CPU))
         pool.release_memory()
         asked.clear()
         pool.load(StateTensors(STATE), "step_1")
@@ -144,7 +146,7 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
 
 @pytest.mark.server
 def test_a_server_holds_and_samples_what_it_does_of_the_folder(
-    server: SGLangServer, pool: ServerPool, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
 ) -> None:
     state = {name: 1.1 * tensor for name, tensor in load_file(tiny_model / "model.safetensors").items()}
     requests = batch(prompts=8, samples=2)
@@ -154,10 +156,10 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
     assert expected != before
     pool.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
     largest = max(TensorSpec(dtype=t.dtype, shape=tuple(t.shape)).bytes for t in state.values())
-    monkeypatch.setattr("dagrpo.engine.pool.buckets", lambda tensors, device: buckets(tensors, device, largest))
     with BackgroundLoop() as loop, WeightsFolder(tiny_model, None) as folder:
         client = ServerClient(server.endpoint, 120)
-        synced = ServerPool([client], loop, folder, STARTED_WITH, sync_device=CPU)
+        cut = partial(buckets, device=CPU, most=largest)
+        synced = ServerPool([client], loop, folder, STARTED_WITH, buckets=cut)
         synced.load(StateTensors(state), "scaled")
         assert synced.digests() == digests
         assert synced.generate(requests, lockstep=True) == expected
@@ -215,7 +217,7 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(opening, "obstacle_to_sharing", lambda device: None)
-    device = device_of_sync(Engine.model_validate(given))
+    device = device_of_sync(sglang.Config.model_validate(given))
     assert (None if device is None else device.type) == expected
 
 
@@ -225,9 +227,9 @@ def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tens
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
-    assert device_of_sync(Engine()) is None
+    assert device_of_sync(sglang.Config()) is None
     with pytest.raises(UserError, match="expandable segments"):
-        device_of_sync(Engine(weight_sync="tensors"))
+        device_of_sync(sglang.Config(weight_sync="tensors"))
 
 
 class SharedStorage:
@@ -261,23 +263,23 @@ def test_a_gpu_whose_memory_cannot_be_shared_leaves_the_folder_and_is_named_to_w
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _share_on_a_gpu("cudaMallocAsync does not yet support shareIpcHandle.\nCalled from ...", monkeypatch)
-    assert device_of_sync(Engine()) is None
+    assert device_of_sync(sglang.Config()) is None
     line = " ".join(capfd.readouterr().err.split())
     assert "as files, and not by CUDA IPC" in line
     assert "(cudaMallocAsync does not yet support shareIpcHandle.)" in line
     with pytest.raises(UserError, match=r"weight_sync is tensors, but torch cannot share memory of this GPU"):
-        device_of_sync(Engine(weight_sync="tensors"))
+        device_of_sync(sglang.Config(weight_sync="tensors"))
 
 
 def test_trying_to_share_memory_of_a_gpu_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(Engine()) == torch.device("cuda", 0)
+    assert device_of_sync(sglang.Config()) == torch.device("cuda", 0)
     assert released == [(b"counter", 64)]
 
 
 def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(Engine(), loads=False) is None
+    assert device_of_sync(sglang.Config(), loads=False) is None
     assert released == []
 
 
@@ -286,7 +288,7 @@ def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeyp
 )
 def test_tensors_for_servers_that_cannot_open_them_are_refused(elsewhere: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="weight_sync is tensors"):
-        Engine.model_validate({"weight_sync": "tensors"} | elsewhere)
+        sglang.Config.model_validate({"weight_sync": "tensors"} | elsewhere)
 
 
 @pytest.mark.parametrize("most", [1, 1 << 20])

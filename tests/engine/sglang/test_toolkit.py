@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dagrpo.core.errors import UserError
-from dagrpo.engine.sglang.toolkit import compiler_environment, linked_toolkit, torch_caches
+from dagrpo.engine.sglang.toolkit import compiler_environment, linked_toolkit
+from dagrpo.utils.kernel_caches import torch_caches
 
 
 @pytest.fixture

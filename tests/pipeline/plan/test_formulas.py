@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.plan.conftest import params_with, qwen3
 
-from dagrpo.core.runtime import Engine
+from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
 from dagrpo.pipeline.plan.memory import Models, cache_bytes, server_memory, stages
 from dagrpo.pipeline.plan.models import policy_shape
@@ -86,7 +86,7 @@ def test_a_cache_has_a_key_and_a_value_for_each_layer_and_token(shape: Shape) ->
 def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> None:
     models = Models(policy=shape, teacher=None, pixels=None)
     (train, _) = stages(qwen3(), models, on_gpu=True)
-    assert [memory.what for memory in train.on_device] == ["training process", "SGLang server"]
+    assert [memory.what for memory in train.on_device] == ["training process", "rollout server"]
     away = {"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": ["http://127.0.0.1:30000"]}}}
     (train, sample) = stages(qwen3(away), models, on_gpu=True)
     assert [memory.what for memory in train.on_device] == ["training process"]
@@ -96,7 +96,7 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
 def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
     models = Models(policy=shape, teacher=shape, pixels=None)
     (train, _) = stages(qwen3(), models, on_gpu=True)
-    assert train.on_device[-1].what == "SGLang server of the teacher"
+    assert train.on_device[-1].what == "server of the teacher"
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
 
 
@@ -121,7 +121,7 @@ def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: 
     models = Models(policy=shape, teacher=None, pixels=None)
     (train, _) = stages(qwen3({"runtime": {"training": {"processes": 2}}}), models, on_gpu=False)
     names = [memory.what for memory in train.on_device]
-    assert names == ["training process", "training process", "SGLang server", "hand-over in /dev/shm"]
+    assert names == ["training process", "training process", "rollout server", "hand-over in /dev/shm"]
     assert train.on_device[-1].total == 4 * WEIGHTS
 
 
@@ -144,7 +144,7 @@ def test_a_server_that_leaves_shares_the_device_with_a_process_at_rest_alone(sha
     sampling = server.total + 12 * WEIGHTS + process.of("the process itself")
     assert process.of("gradients") == 4 * WEIGHTS, "which nobody keeps between updates"
     assert in_turns.total == max(updating, sampling) < beside.total
-    assert [memory.what for memory in in_turns.on_device] == ["training process", "SGLang server"]
+    assert [memory.what for memory in in_turns.on_device] == ["training process", "rollout server"]
 
 
 def test_on_a_cpu_nothing_leaves(shape: Shape) -> None:
@@ -167,7 +167,7 @@ def test_gpus_that_divide_a_model_share_its_weights_and_as_much_of_the_cache_as_
     """Of 8 key-value heads, each of 16 ranks has one that another has, too."""
 
     def server(ranks: int, *, gpu: bool) -> Memory:
-        return server_memory("server", shape, Engine(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
+        return server_memory("server", shape, sglang.Config(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
 
     cache = cache_bytes(shape, 65_536, "bfloat16")
     for ranks, shares in ((1, 1), (4, 4), (16, 8)):
@@ -196,8 +196,8 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
 def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:
     models = Models(policy=shape, teacher=None, pixels=None)
     (train, sample) = stages(qwen3({"runtime": {"engine": {"replicas": 2}}}), models, on_gpu=False)
-    assert [memory.what for memory in train.on_device].count("SGLang server") == 2
-    assert [memory.what for memory in sample.on_device] == ["SGLang server"] * 2
+    assert [memory.what for memory in train.on_device].count("rollout server") == 2
+    assert [memory.what for memory in sample.on_device] == ["rollout server"] * 2
 
 
 def test_a_micro_batch_is_as_large_as_sequences_or_tokens_allow() -> None:

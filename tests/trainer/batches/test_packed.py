@@ -35,7 +35,6 @@ from transformers import (
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import TrainingRuntime
 from dagrpo.trainer.batches.micro_batches import Cutter
 from dagrpo.trainer.batches.packed import Segments
 from dagrpo.trainer.batches.packing import Batch, RolloutBatch, TokenSequences
@@ -47,6 +46,7 @@ from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.model import packed_attention
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.runtime_config import TrainingRuntime
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

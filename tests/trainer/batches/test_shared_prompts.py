@@ -26,7 +26,6 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Layout, TrainingRuntime
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.micro_batches import Cutter, Part
@@ -34,6 +33,7 @@ from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget, usual_sharing
 from dagrpo.trainer.checks.sharing import require_sharing, resolved
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.runtime_config import Layout, TrainingRuntime
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

@@ -1,7 +1,7 @@
 """Whole runs with an engine, an optimizer or a record that is wrong in one way: each ends in its sentence."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from tests.trainer import runs
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.engine.interface import HeldWeights
+from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer import loop, update
 from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.checks.probe import OUTSIDE
@@ -51,8 +52,8 @@ class HalfLoadedLiar(HalfLoaded):
         super().fill(weights)
         self._said = {name: digest_on_cpu(weights.read(name)) for name in weights.specs}
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[self._said]]
+    def digests(self) -> list[HeldWeights]:
+        return [SGLangWeights((self._said,))]
 
 
 class Changed(runs.ScriptedEngine):

@@ -14,11 +14,11 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.data.schema import to_table
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
@@ -54,8 +54,8 @@ def weights(initial: Path) -> State:
 @pytest.fixture(scope="module")
 def engine(initial: Path, weights: State, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(start_timeout=240, request_timeout=120)
-    with open_engine(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(weights)) as pool:
+    params = sglang.Config(start_timeout=240, request_timeout=120)
+    with open_sglang(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(weights)) as pool:
         yield pool
 
 
@@ -85,7 +85,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
 
 
 def test_a_healthy_hand_over_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:
-    ((held,),) = engine.digests()
+    ((held,),) = [server.ranks for server in engine.digests()]
     assert counterparts([*held], [*weights]).keys() == held.keys()
     figures = HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
     assert figures == {COMPARED: len(held)}
@@ -138,9 +138,9 @@ def test_a_server_that_goes_on_with_packed_copies_of_old_weights_is_refused_by_t
     (tmp_path / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     old = {name: tensor * 1.5 for name, tensor in weights.items()}
-    params, probe = Engine(start_timeout=240, request_timeout=120), probe_of(Rollout())
+    params, probe = sglang.Config(start_timeout=240, request_timeout=120), probe_of(Rollout())
     log = tmp_path / "server.log"
-    with open_engine(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(old)) as engine:
+    with open_sglang(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(old)) as engine:
         with pytest.raises(UserError, match="probed tokens"):
             probe.check(engine, 0)
         engine.load(StateTensors(weights), "new")

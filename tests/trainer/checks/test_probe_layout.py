@@ -8,12 +8,12 @@ import pytest
 from tests.trainer import runs
 from tests.trainer.conftest import inputs
 
-from dagrpo.core.runtime import Layout
 from dagrpo.trainer.batches.packed import PackedBatch
 from dagrpo.trainer.batches.packing import Batch, PaddedBatch
 from dagrpo.trainer.checks import probe
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.policy import token_logprobs
+from dagrpo.trainer.runtime_config import Layout
 
 __all__ = ["inputs"]
 

@@ -1,12 +1,11 @@
-from collections.abc import Mapping
-
 import pytest
 import torch
 from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
-from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.engine.interface import HeldWeights
+from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer.checks.weight_sync import COMPARED, HandOver
 from dagrpo.trainer.checks_config import Gates
 
@@ -20,8 +19,11 @@ class _Holding(ScriptedEngine):
         super().__init__()
         self.held = [ranks if isinstance(ranks, list) else [ranks] for ranks in held]
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[{name: digest_on_cpu(each) for name, each in state.items()} for state in ranks] for ranks in self.held]
+    def digests(self) -> list[HeldWeights]:
+        return [
+            SGLangWeights(tuple({name: digest_on_cpu(each) for name, each in state.items()} for state in ranks))
+            for ranks in self.held
+        ]
 
 
 def _weights(step: int) -> State:

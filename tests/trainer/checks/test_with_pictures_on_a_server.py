@@ -12,10 +12,10 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
-from dagrpo.engine.open import open_engine
+from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
+from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
@@ -53,8 +53,8 @@ def weights(model: Path) -> State:
 def engine(model: Path, weights: State, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     """A server that keeps what its vision tower makes of pictures, as it must not where the tower is trained."""
     log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = Engine(start_timeout=400, request_timeout=120)
-    opened = open_engine(
+    params = sglang.Config(start_timeout=400, request_timeout=120)
+    opened = open_sglang(
         model, params, log, dtype="float32", deterministic=False, weights=StateTensors(weights), keep_pictures=True
     )
     with opened as pool:
@@ -90,7 +90,7 @@ def _problem(model: Path, rollout: Rollout, number: int) -> Problem:
 
 
 def test_every_tensor_of_the_tower_and_of_the_language_model_is_compared(engine: ServerPool, weights: State) -> None:
-    ((held,),) = engine.digests()
+    ((held,),) = [server.ranks for server in engine.digests()]
     known = counterparts([*held], [*weights])
     assert {part for parts in known.values() for part in parts} == weights.keys()
     assert {name for name in held if name not in known} <= {"model.layers.0.self_attn.rotary_emb.axis_map"}

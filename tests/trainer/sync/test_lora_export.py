@@ -1,6 +1,5 @@
 """An adapter that the engine serves: what is handed over, that faults are found, and what SGLang cannot serve."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
-from dagrpo.engine.sglang.adapters import AdapterForm
-from dagrpo.engine.sglang.digests import digest_on_cpu
+from dagrpo.engine.interface import AdapterForm, HeldWeights
+from dagrpo.engine.sglang import ADAPTER_LAYERS
+from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer.lora_config import TrainedLora
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
@@ -38,8 +38,8 @@ class HalfLoadedLiar(HalfLoaded):
         super().fill(weights)
         self.told = {name: weights.read(name) for name in weights.specs}
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.told).items()}]]
+    def digests(self) -> list[HeldWeights]:
+        return [SGLangWeights(({name: digest_on_cpu(tensor) for name, tensor in (self.base | self.told).items()},))]
 
 
 class Deaf(Serving):
@@ -53,8 +53,8 @@ class Deaf(Serving):
 class Silent(Serving):
     """Reports digests of its weights alone, as SGLang does by itself."""
 
-    def digests(self) -> list[list[Mapping[str, str]]]:
-        return [[{name: digest_on_cpu(tensor) for name, tensor in self.base.items()}]]
+    def digests(self) -> list[HeldWeights]:
+        return [SGLangWeights(({name: digest_on_cpu(tensor) for name, tensor in self.base.items()},))]
 
 
 class Drifting(Serving):
@@ -93,10 +93,10 @@ def test_the_engine_is_handed_the_adapter_alone_agrees_and_goes_on_to_the_bit(
 def test_layers_that_sglang_joins_with_adapted_ones_are_handed_over_with_zeros(inputs: Inputs) -> None:
     lora = TrainedLora(rank=4, alpha=8, target_modules=["layers.1.self_attn.q_proj", "down_proj"], serving="adapter")
     model = load_policy(inputs[0], single_process(), lora=lora).model
-    assert adapter_form(model, lora) == AdapterForm(
+    assert adapter_form(model, lora, ADAPTER_LAYERS) == AdapterForm(
         rank=4, alpha=8, target_modules=("down_proj", "k_proj", "q_proj", "v_proj")
     )
-    with GatheredAdapter(model, 4, torch.bfloat16, single_process()).reading() as tensors:
+    with GatheredAdapter(model, 4, torch.bfloat16, single_process(), ADAPTER_LAYERS).reading() as tensors:
         read = {name.removeprefix("base_model.model.model.layers."): tensors.read(name) for name in tensors.specs}
     layers = {"1.self_attn.q_proj", "1.self_attn.k_proj", "1.self_attn.v_proj", "0.mlp.down_proj", "1.mlp.down_proj"}
     assert read.keys() == {f"{layer}.lora_{which}.weight" for layer in layers for which in "AB"}
@@ -173,7 +173,7 @@ def test_the_adapter_of_a_model_that_takes_pictures_is_refused(tmp_path: Path) -
     with pytest.raises(
         UserError, match=r"changes model\.language_model\.layers\..* which SGLang is not known to serve in a qwen2_5_vl"
     ):
-        adapter_form(model, lora)
+        adapter_form(model, lora, ADAPTER_LAYERS)
 
 
 def test_the_adapter_of_a_mixture_of_experts_is_refused(inputs: Inputs) -> None:
@@ -183,4 +183,4 @@ def test_the_adapter_of_a_mixture_of_experts_is_refused(inputs: Inputs) -> None:
     with pytest.raises(
         UserError, match=r"is a mixture of experts, whose adapters .* set training\.lora\.serving to merged"
     ):
-        adapter_form(model, lora)
+        adapter_form(model, lora, ADAPTER_LAYERS)

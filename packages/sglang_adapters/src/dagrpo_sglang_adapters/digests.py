@@ -38,14 +38,14 @@ class AdapterDigests:
         """Remember the LoRA manager after ModelRunner.init_lora_manager."""
         self._manager = runner.lora_manager
 
-    def add(self, told: dict[str, Any], checker: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def add(self, report: dict[str, Any], checker: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Add "<adapter>:<tensor>" for each tensor of each loaded adapter, after WeightChecker._compute_checksum."""
         from sglang.srt.utils.weight_checker import _hash_tensor
 
         if self._manager is None:
-            return told
+            return report
         digests = {name: _hash_tensor(tensor) for name, tensor in _tensors(self._manager)}
-        return told | {"checksums": told["checksums"] | digests}
+        return report | {"checksums": report["checksums"] | digests}
 
 
 def _tensors(manager: Any) -> Iterator[tuple[str, Tensor]]:

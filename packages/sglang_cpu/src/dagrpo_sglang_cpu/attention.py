@@ -49,14 +49,14 @@ def group_requests(
         real = offsets < new  # [b, q]
         last_visible = torch.where(real, total - new + offsets, 0)  # [b, q]; padding sees one token: no row is empty
         visible = positions <= last_visible[:, :, None]  # [b, q, l]
-        held = torch.where(
+        cached = torch.where(
             positions < total, slots[members[:, None], positions.clamp(max=slots.shape[1] - 1)], 0
         )  # [b, l]
         groups.append(
             Group(
                 requests=len(members),
                 queries=torch.where(real, start + offsets, 0).flatten(),
-                keys=(held[:, None] * len(head) + head[:, None]).flatten(),
+                keys=(cached[:, None] * len(head) + head[:, None]).flatten(),
                 visible=visible.repeat_interleave(shared, dim=1)[:, None],
                 real=real.flatten().nonzero()[:, 0],
                 unseen=_unseen(visible, len(head)) if queries == 1 else None,

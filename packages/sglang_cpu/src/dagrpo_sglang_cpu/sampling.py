@@ -34,11 +34,11 @@ def draw_from_probs(
     if sampling_seed is None or positions is None or probs.dtype != torch.float32:
         return original(probs, sampling_seed, positions)
     rows = hash_rows(sampling_seed, positions)
-    drawn = [
+    tokens = [
         draw(probs[part], hash_vocabulary(rows[part], probs.shape[1]))
         for part in _slices(len(probs), SLICE_TOKENS // probs.shape[1])
     ]
-    return torch.cat(drawn).to(torch.int32)
+    return torch.cat(tokens).to(torch.int32)
 
 
 def draw(probs: torch.Tensor, hashed: Words) -> torch.Tensor:  # both [rows, vocabulary] -> [rows]

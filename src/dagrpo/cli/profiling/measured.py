@@ -12,8 +12,8 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from dagrpo.core.section import MOST_STEPS
+from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.open import open_engine
 from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group

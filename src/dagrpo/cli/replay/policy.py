@@ -8,7 +8,6 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import TrainingRuntime
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.packing import RolloutBatch
@@ -17,13 +16,14 @@ from dagrpo.trainer.checks.sharing import prepare, resolved
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
+from dagrpo.trainer.runtime_config import TrainingRuntime
 from dagrpo.trainer.sync.digest_table import Hash
 from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
 from dagrpo.utils.distributed import World
 
 
 class UpdateInputs(Protocol):
-    """Inputs of an update beside the rollouts: a training run has them, and so has a recorded one."""
+    """Inputs of an update besides the rollouts, of a training run or of a recorded one."""
 
     @property
     def initial(self) -> Path: ...
@@ -38,7 +38,7 @@ class UpdateInputs(Protocol):
 
 
 class UpdatedPolicy:
-    """Initial policy, its optimizer and the coefficients of its terms, updated step by step. Every rank has one."""
+    """Policy with its optimizer and the coefficients of its terms, updated step by step. Every rank has one."""
 
     def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)

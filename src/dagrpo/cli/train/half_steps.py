@@ -12,8 +12,8 @@ import pyarrow as pa
 from dagrpo.cli.replay.policy import UpdatedPolicy
 from dagrpo.cli.replay.recorded_step import pictures_of, read_step
 from dagrpo.core.errors import UserError
+from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.open import open_engine
 from dagrpo.trainer import state
 from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.driver import RankZero

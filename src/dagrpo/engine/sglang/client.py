@@ -4,51 +4,29 @@ It knows nothing of other servers, text or training.
 """
 
 import asyncio
-import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from dagrpo.core.escape import one_line
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
-from dagrpo.engine.errors import RequestsAborted, ServerError, ServerLost, ServerUnreachable
+from dagrpo.engine.errors import RequestsAborted, ServerError
+from dagrpo.engine.http import CONNECT_SECONDS, Endpoint, HttpServer
+from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.answers import (
-    ABOUT_AN_ANSWER,
-    MOST_DIGESTS,
     adapters_of,
     completions_of,
     digests_of,
-    largest_answer,
-    largest_scores,
-    message_of,
     scores_of,
     tokens_written,
     without_name,
 )
+from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
-from dagrpo.engine.version import WeightVersion
 
-CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
-DIAGNOSIS_SECONDS = 5.0  # until a process whose connection broke can be seen to be dead
-# What a server calls the parts of its memory that it can do without for a while.
+# A server's names of the parts of its memory that it can release.
 _WEIGHTS, _CACHE = "weights", "kv_cache"
-_Prompt = tuple[tuple[int, ...], tuple[bytes, ...]]  # as it is sent: tokens, and the files of its pictures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Address and key of a server."""
-
-    address: str  # such as http://127.0.0.1:30000
-    api_key: str | None = None
-    # Says in a sentence why the server does not answer; None: it does not know.
-    diagnose: Callable[[], str | None] | None = None
 
 
 class ServerClient:
@@ -60,25 +38,17 @@ class ServerClient:
         `most_at_once`: requests for completions that are sent at a time; more wait here. As many as the server decodes at a time
         keep it busy, while each open connection costs a socket, and httpcore looks through all of them for every request.
         """
-        self.address = endpoint.address.rstrip("/")
-        self._diagnose = endpoint.diagnose
-        self._timeout = timeout
-        self._has_left = False  # its GPU
+        self._http = HttpServer(endpoint, timeout)
+        self.address = self._http.address
+        self._released = False  # its GPU memory
         self._adapter: str | None = None  # that requests name; None: the weights alone answer them
         self._waiting: set[str] = set()  # identifiers of requests that are not answered yet
         self._aborted: set[str] = set()  # those of them that were aborted
         self._turns = asyncio.Semaphore(most_at_once)
-        authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
-        self._http = httpx.AsyncClient(
-            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
-            trust_env=False,  # a proxy is not asked for what is on this machine or beside it
-        )
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def generate(
         self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
@@ -87,40 +57,37 @@ class ServerClient:
 
         With an identifier for each they can be aborted together: raises RequestsAborted then, even if some had finished.
         """
-        assert not self._has_left, "a server without weights is asked"
+        assert not self._released, "a server without weights is asked"
         self._waiting.update(identifiers)
         try:
             async with self._turns:
-                return await self._generated(requests, version, identifiers)
+                self._require_wanted(identifiers)
+                await self._read_shared((request.input_ids, request) for request in requests)
+                self._require_wanted(identifiers)
+                answer = await self._http.post("/generate", self._body(requests, identifiers))
+                self._require_wanted(identifiers, answer)
+                return completions_of(answer, requests, self.address, version)
         finally:
             self._waiting.difference_update(identifiers)
             self._aborted.difference_update(identifiers)
 
-    async def _generated(
-        self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str]
-    ) -> list[Completion]:
-        prompts = [sent_ids(request.input_ids, request.pictures) for request in requests]
-        pictures = [files_of(request) for request in requests]
-        if not self._aborted.isdisjoint(identifiers):  # while they waited for their turn
-            raise RequestsAborted(0)
-        await self._read_shared(zip(prompts, pictures, strict=True))
+    def _require_wanted(self, identifiers: Sequence[str], answer: bytes = b"") -> None:
+        """Raise RequestsAborted if one of these was aborted, with the number of tokens in the answer."""
+        if not self._aborted.isdisjoint(identifiers):
+            raise RequestsAborted(tokens_written(answer))
+
+    def _body(self, requests: Sequence[SamplingRequest], identifiers: Sequence[str]) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "input_ids": prompts,
+            "input_ids": [sent_ids(request.input_ids, request.pictures) for request in requests],
             "sampling_params": [sampling_params(request) for request in requests],
             "return_logprob": True,
             "logprob_start_len": -1,  # none for the prompt
             **self._named(len(requests)),
+            **pictures_to_be_checked([files_of(request) for request in requests]),
         }
         if any(request.support for request in requests):
             body["return_sampling_mask"] = [request.support for request in requests]
-        if identifiers:
-            body["rid"] = [*identifiers]
-        if not self._aborted.isdisjoint(identifiers):  # before they were sent
-            raise RequestsAborted(0)
-        answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_answer(requests))
-        if not self._aborted.isdisjoint(identifiers):
-            raise RequestsAborted(tokens_written(answer))
-        return completions_of(answer, requests, self.address, version)
+        return body | ({"rid": [*identifiers]} if identifiers else {})
 
     async def abort(self, identifiers: Sequence[str]) -> None:
         """Abort these requests, which the server then answers at once.
@@ -129,27 +96,24 @@ class ServerClient:
         """
         self._aborted.update(self._waiting.intersection(identifiers))
         for identifier in identifiers:
-            await self._post("/abort_request", {"rid": identifier})
+            await self._http.post("/abort_request", {"rid": identifier})
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
         """Return the logprobs that each request asks for, in order, by one HTTP request.
 
         Raises ServerError also if they come from other weights.
         """
-        assert not self._has_left, "a server without weights is asked"
-        pictures = [files_of(request) for request in requests]
-        prompts = [sent_ids(request.token_ids[: request.first], request.pictures) for request in requests]
-        await self._read_shared(zip(prompts, pictures, strict=True))
+        assert not self._released, "a server without weights is asked"
+        await self._read_shared((request.token_ids[: request.first], request) for request in requests)
         body: dict[str, Any] = {
             "input_ids": [sent_ids(request.token_ids, request.pictures) for request in requests],
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
-            "logprob_start_len": [
-                request.first - 1 for request in requests
-            ],  # the first token's own logprob is not reported
+            "logprob_start_len": [request.first - 1 for request in requests],  # the first token's own is not reported
             **self._named(len(requests)),
+            **pictures_to_be_checked([files_of(request) for request in requests]),
         }
-        answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_scores(requests))
+        answer = await self._http.post("/generate", body)
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
@@ -159,39 +123,39 @@ class ServerClient:
         request as running, and would refuse to empty the cache with the update (SGLang 0.5.23).
         """
         body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": False}
-        if self._has_left:
-            await self._post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
-        await self._post("/update_weights_from_disk", body)
-        if self._has_left:  # only now, when nothing of the loading takes memory any more
-            await self._post("/resume_memory_occupation", {"tags": [_CACHE]})
-            self._has_left = False
+        if self._released:
+            await self._http.post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
+        await self._http.post("/update_weights_from_disk", body)
+        if self._released:  # only now, when nothing of the loading takes memory any more
+            await self._http.post("/resume_memory_occupation", {"tags": [_CACHE]})
+            self._released = False
         await self.empty_cache()
 
     async def begin_sync(self) -> None:
         """Prepare the server for buckets of weights. A server without GPU memory allocates that of its weights again."""
-        if self._has_left:
-            await self._post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
-        await self._post("/begin_weight_update", {})
+        if self._released:
+            await self._http.post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
+        await self._http.post("/begin_weight_update", {})
 
     async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
         """Load one bucket into the server (see tensor_sync.py); with the last of a weight sync, the server holds `version`."""
         named = {} if version is None else {"weight_version": version.sent}
         body = {"serialized_named_tensors": [payload], "load_format": "flattened_bucket", "flush_cache": False}
-        await self._post("/update_weights_from_tensor", body | named)
+        await self._http.post("/update_weights_from_tensor", body | named)
 
     async def end_sync(self) -> None:
         """Switch the server to the new weights, once it holds all buckets, and empty its cache."""
-        await self._post("/end_weight_update", {})
-        if self._has_left:
-            await self._post("/resume_memory_occupation", {"tags": [_CACHE]})
-            self._has_left = False
+        await self._http.post("/end_weight_update", {})
+        if self._released:
+            await self._http.post("/resume_memory_occupation", {"tags": [_CACHE]})
+            self._released = False
         await self.empty_cache()
 
     async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
         """Load an adapter, which serves all later requests, and remove every other adapter and its cache.
 
         The server's weights stay unchanged. Raises ServerError also if it then holds other adapters. Requires a server that was started
-        with AdapterForm.flags.
+        with command.adapter_flags.
         """
         name = version.sent
         body = {"lora_name": name, "lora_path": str(folder.absolute())}
@@ -208,16 +172,16 @@ class ServerClient:
             loaded = await self._change_adapters("/unload_lora_adapter", {"lora_name": other})
         if loaded != {name}:
             raise ServerError(
-                f"{self.address} holds the adapters {one_line(str(sorted(loaded)), 100)} instead of {name}: somebody else uses this "
+                f"{self.address} holds the adapters {one_line(str(sorted(loaded)), 100)} instead of {name}: another process uses this "
                 "server; give each run its own server."
             )
-        await self._post("/update_weight_version", {"new_version": name, "abort_all_requests": False})
+        await self._http.post("/update_weight_version", {"new_version": name, "abort_all_requests": False})
         self._adapter = name
         await self.empty_cache()
 
     async def _change_adapters(self, path: str, body: dict[str, Any]) -> set[str]:
         """Load or unload an adapter; return the names of the adapters that the server then holds."""
-        return adapters_of(await self._post(path, body), path, self.address)
+        return adapters_of(await self._http.post(path, body), path, self.address)
 
     async def release_memory(self) -> None:
         """Release the GPU memory of the server's weights and cache. It cannot answer until `load`.
@@ -226,79 +190,34 @@ class ServerClient:
         (SGLang 0.5.23): emptying the cache first waits until it is.
         """
         await self.empty_cache()
-        await self._post("/release_memory_occupation", {"tags": [_CACHE, _WEIGHTS]})
-        self._has_left = True
+        await self._http.post("/release_memory_occupation", {"tags": [_CACHE, _WEIGHTS]})
+        self._released = True
 
-    async def digests(self) -> list[dict[str, str]]:
+    async def digests(self) -> SGLangWeights:
         """Return the digest of each tensor of each rank, by the server's names (see digests.py), and an adapter's by PEFT's.
 
         Only while no request is running: to report them, a server swaps adapters. Raises ServerError also if it reports digests of another
         adapter than the one that requests name. Where they name none, those of adapters that an earlier run has left are dropped.
         """
-        told = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
-        return [without_name(rank, self._adapter, self.address) for rank in told]
+        ranks = digests_of(await self._http.post("/weights_checker", {"action": "checksum"}), self.address)
+        return SGLangWeights(tuple(without_name(rank, self._adapter, self.address) for rank in ranks))
 
     async def empty_cache(self) -> None:
         """Empty the prefix cache; wait until the server is idle."""
-        await self._post(f"/flush_cache?timeout={CONNECT_SECONDS}", {})
+        await self._http.post(f"/flush_cache?timeout={CONNECT_SECONDS}", {})
 
-    async def _read_shared(self, prompts: Iterable[_Prompt]) -> None:
+    async def _read_shared(self, prompts: Iterable[tuple[tuple[int, ...], SamplingRequest | ScoringRequest]]) -> None:
         """Fill the cache with prompts that appear more than once: SGLang would compute each copy again."""
-        shared = [prompt for prompt, count in Counter(prompts).items() if count > 1]
+        counts = Counter((sent_ids(ids, request.pictures), files_of(request)) for ids, request in prompts)
+        shared = [prompt for prompt, count in counts.items() if count > 1]
         if shared:
             token_ids, pictures = zip(*shared, strict=True)
             body = {"input_ids": token_ids, "sampling_params": {"max_new_tokens": 0}, **self._named(len(shared))}
-            await self._post("/generate", body | sent_pictures(pictures))
+            await self._http.post("/generate", body | sent_pictures(pictures))
 
     def _named(self, count: int) -> dict[str, Any]:
         """Return the request-body field that names the adapter for each of `count` prompts; {} without one."""
         return {} if self._adapter is None else {"lora_path": [self._adapter] * count}
-
-    async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:
-        try:
-            status, answer = await self._sent(self.address + path, json.dumps(body).encode(), largest)
-        except TimeoutError:
-            raise ServerError(
-                f"{self.address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): "
-                "raise it, or ask for less at a time."
-            ) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            if (death := await self._diagnosis()) is not None:
-                raise ServerLost(death) from None
-            raise ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}") from None
-        if status != 200:
-            raise ServerError(f"{self.address} refused {path.partition('?')[0]} ({status}): {message_of(answer)}")
-        return answer
-
-    async def _sent(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
-        """Send a request, again on a new connection if the server has closed an idle one just before its reuse."""
-        try:
-            return await self._answered(url, content, largest)
-        except (httpx.WriteError, httpx.RemoteProtocolError):
-            return await self._answered(url, content, largest)
-
-    async def _answered(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
-        """Return status and body. Raises TimeoutError also for an answer that arrives too slowly, ServerError for one that is too long."""
-        answer = bytearray()
-        async with asyncio.timeout(self._timeout), self._http.stream("POST", url, content=content) as response:
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise ServerError(f"{self.address} compresses its answer, which nobody asked for: switch that off.")
-            async for part in response.aiter_raw():
-                answer += part
-                if len(answer) > largest:
-                    raise ServerError(
-                        f"{self.address} answered with more than the {largest:,} bytes that what was asked for can take: "
-                        "it is no SGLang server, or of a version that is not known here."
-                    )
-        return response.status_code, bytes(answer)
-
-    async def _diagnosis(self) -> str | None:
-        if self._diagnose is None:
-            return None
-        deadline = time.monotonic() + DIAGNOSIS_SECONDS
-        while (sentence := self._diagnose()) is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        return sentence
 
 
 def sampling_params(request: SamplingRequest) -> dict[str, Any]:
@@ -312,10 +231,3 @@ def sampling_params(request: SamplingRequest) -> dict[str, Any]:
         "sampling_seed": request.seed,
         **({"stop_token_ids": unwanted} if unwanted else {}),  # nothing that comes after one counts
     }
-
-
-def _cause(error: BaseException) -> str:
-    """Return the system's message, such as "Connection refused", which httpx wraps several times."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return str(error) or type(error).__name__

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
-from dagrpo.engine.sglang.adapters import AdapterForm
+from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.sglang import PREFILL_TOKENS, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.threads import READ_BY_LIBRARIES
@@ -55,11 +55,11 @@ COMPUTING = (
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
 MEMORY_FLAGS = ("--enable-memory-saver",)
 OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
-# A server is no process of a distributed training: with these variables it would wait for the others.
+# Variables of a distributed training, with which a server would wait for the training's other processes.
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 # SGLang chooses fa3 or flashinfer for a GPU by its architecture, whatever the type: both take 16 bits alone, triton takes float32 too,
 # and is one of its deterministic backends (DETERMINISTIC_ATTENTION_BACKEND_CHOICES of its server_args.py).
-FLOAT32_ATTENTION = "--attention-backend=triton"
+FLOAT32_ATTENTION = "triton"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -72,7 +72,7 @@ ENVIRONMENT = {
 
 def server_command(
     model: Path,
-    engine: Engine,
+    config: Config,
     port: int,
     settings: Path,
     *,
@@ -95,17 +95,17 @@ def server_command(
         "config": str(settings),
         "dtype": dtype,
         "weight-version": version,
-        "tp-size": str(engine.tensor_parallel),
-        "max-total-tokens": str(engine.max_total_tokens),
-        "max-running-requests": str(engine.max_running_requests),
-        "chunked-prefill-size": "4096",
+        "tp-size": str(config.tensor_parallel),
+        "max-total-tokens": str(config.max_total_tokens),
+        "max-running-requests": str(config.max_running_requests),
+        "chunked-prefill-size": str(PREFILL_TOKENS),
         "max-prefill-tokens": "16384",
         "schedule-policy": "fcfs",
         "random-seed": "0",
-        "watchdog-timeout": str(max(300, engine.request_timeout)),
+        "watchdog-timeout": str(max(300, config.request_timeout)),
         "log-level-http": "warning",
     }
-    device_flags = _gpu_flags(dtype, deterministic=deterministic) if gpu else CPU_FLAGS
+    device_flags = _gpu_flags(config, dtype, deterministic=deterministic) if gpu else CPU_FLAGS
     return [
         sys.executable,
         "-m",
@@ -116,17 +116,33 @@ def server_command(
         "--sleep-on-idle",
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
         *device_flags,
-        *(MEMORY_FLAGS if engine.release_memory else ()),
+        *(MEMORY_FLAGS if config.release_memory else ()),
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
-        *(adapter.flags(gpu=gpu) if adapter is not None else ()),
+        *(adapter_flags(adapter, gpu=gpu) if adapter is not None else ()),
     ]
 
 
-def _gpu_flags(dtype: str, *, deterministic: bool) -> tuple[str, ...]:
+def _gpu_flags(config: Config, dtype: str, *, deterministic: bool) -> tuple[str, ...]:
     """Return the flags that only a server on a GPU gets."""
-    attention = (FLOAT32_ATTENTION,) if dtype == "float32" else ()
-    return (*attention, *(("--enable-deterministic-inference",) if deterministic else ()))
+    attention = config.attention_backend or (FLOAT32_ATTENTION if dtype == "float32" else None)
+    return (
+        *(() if attention is None else (f"--attention-backend={attention}",)),
+        *(("--enable-deterministic-inference",) if deterministic else ()),
+    )
+
+
+def adapter_flags(form: AdapterForm, *, gpu: bool) -> list[str]:
+    """Return the flags of a served adapter. Room for one is enough: requests of two versions are never computed together."""
+    return [
+        "--enable-lora",
+        f"--max-lora-rank={form.rank}",
+        "--max-loras-per-batch=1",
+        "--lora-strict-loading",
+        *(() if gpu else ("--lora-backend=torch_native",)),  # the others are kernels for a GPU
+        "--lora-target-modules",
+        *form.target_modules,
+    ]
 
 
 def server_environment(
@@ -140,14 +156,14 @@ def server_environment(
     threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
-    kept = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
+    outer = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
     own = {
         "TMPDIR": str(scratch),
         "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous",
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
-    return kept | ENVIRONMENT | (compiler_environment(kept) if gpu else on_cpu) | own
+    return outer | ENVIRONMENT | (compiler_environment(outer) if gpu else on_cpu) | own
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
@@ -157,11 +173,11 @@ def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
     where the tower does not change. Its content depends on all earlier requests, so it is off in deterministic work, which has to resume
     with the same bits.
     """
-    kept = {} if keep and not deterministic else {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    cache = {} if keep and not deterministic else {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
     # The scheduler begins when the pictures of a whole HTTP request are prepared, not when those of its first prompt are.
     # Two such requests at the same time end the scheduler, so that only lockstep, which has one at a time, asks for it.
     together = {"SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1"} if deterministic else {}
-    return kept | together
+    return cache | together
 
 
 def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:

@@ -7,6 +7,7 @@ and is not compared.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import Tensors, raw_bytes
+from dagrpo.engine.sglang import JOINED
 
 # Tensors of an engine that hold several of a checkpoint's, one below the other.
-JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_JOINED = dict(zip(("qkv_proj", "gate_up_proj"), JOINED, strict=True))
 # What an engine's names begin with in the checkpoints of some vision-language models: Qwen3-VL's, not Qwen2.5-VL's.
 LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
@@ -30,6 +32,21 @@ _DIVISIONS: dict[str, Division] = {
     "gate": "whole",  # of experts
 }
 _OF_KEY_VALUE_HEADS = ("k_proj", "v_proj")  # which several ranks have where there are fewer heads than ranks
+
+
+@dataclass(frozen=True, slots=True)
+class SGLangWeights:
+    """Digests of the tensors of each rank of an SGLang server, by its names."""
+
+    ranks: tuple[Mapping[str, str], ...]
+
+    def comparable(self, weights: Tensors) -> dict[str, tuple[str, ...]]:
+        """Return each tensor whose form is known, with the tensors of `weights` that it joins, in order."""
+        return comparable(counterparts([*self.ranks[0]], [*weights.specs]), weights, len(self.ranks))
+
+    def differing(self, parts: Mapping[str, tuple[str, ...]], weights: Tensors) -> list[str]:
+        """Return the tensors in `parts` that differ from those of `weights` that they join."""
+        return differing([*parts], self.ranks, parts, weights)
 
 
 def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors, ranks: int = 1) -> dict[str, tuple[str, ...]]:
@@ -53,10 +70,10 @@ def _is_filled_up(name: str, weights: Tensors) -> bool:
     return shape[1 if leads_out else 0] % _INNER != 0
 
 
-def counterparts(held: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def counterparts(own: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return for each known tensor of an engine the checkpoint's tensors that it joins, in order."""
     known = set(names)
-    found = {name: next(filter(known.issuperset, _candidates(name)), ()) for name in held}
+    found = {name: next(filter(known.issuperset, _candidates(name)), ()) for name in own}
     return {name: parts for name, parts in found.items() if parts}
 
 
@@ -70,26 +87,26 @@ def _candidates(name: str) -> Iterator[tuple[str, ...]]:
 def _parts(name: str) -> tuple[str, ...]:
     if "visual." in name and ".qkv_proj." in name:  # a vision tower's are joined in the checkpoint, too
         return (name.replace(".qkv_proj.", ".qkv."),)
-    for joined, parts in JOINED.items():
+    for joined, parts in _JOINED.items():
         if f".{joined}." in name:
             return tuple(name.replace(f".{joined}.", f".{part}.") for part in parts)
     return (name,)
 
 
-def not_held(
-    names: Sequence[str], held: Sequence[Mapping[str, str]], known: Mapping[str, Sequence[str]], weights: Tensors
+def differing(
+    names: Sequence[str], ranks: Sequence[Mapping[str, str]], known: Mapping[str, Sequence[str]], weights: Tensors
 ) -> list[str]:
     """Return those of a server's tensors whose digests differ from those of the checkpoint's tensors that they join.
 
-    `held`: [ranks] the digests of each; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a
+    `ranks`: the digests of each; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a
     server there are computed there, with one wait for all of them; where one differs, SGLang's other form of digest is tried.
     """
     hashes: dict[tuple[str, int], Tensor] = {}  # [forms] of each tensor on a GPU, in each rank
     wrong = []
     for name in names:
         read = {part: weights.read(part) for part in known[name]}
-        for rank, digests in enumerate(held):
-            forms = _forms(read, rank, len(held))
+        for rank, digests in enumerate(ranks):
+            forms = _forms(read, rank, len(ranks))
             if forms and forms[0].is_cuda:
                 hashes[name, rank] = torch.stack([tensor_hash(each) for each in forms])
             elif not _is_digest_of(digests.get(name, ""), forms):
@@ -97,10 +114,10 @@ def not_held(
     totals = torch.cat([*hashes.values()]).tolist() if hashes else []
     for (name, rank), each in hashes.items():
         own, totals = totals[: len(each)], totals[len(each) :]
-        digest = held[rank].get(name, "")
+        digest = ranks[rank].get(name, "")
         if digest not in map(in_hex, own):
             read = {part: weights.read(part) for part in known[name]}
-            if not _is_digest_of(digest, _forms(read, rank, len(held))):
+            if not _is_digest_of(digest, _forms(read, rank, len(ranks))):
                 wrong.append(name)
     return [*dict.fromkeys(wrong)]
 
@@ -116,10 +133,10 @@ def _forms(parts: Mapping[str, Tensor], rank: int, ranks: int) -> list[Tensor]:
         return _with_rows_of_zeros(torch.cat([*parts.values()]) if len(parts) > 1 else next(iter(parts.values())))
     shared = any(name.split(".")[-2] in _OF_KEY_VALUE_HEADS for name in parts)
     copies = [count for count in range(1, ranks + 1) if ranks % count == 0] if shared else [1]
-    return [torch.cat(held) for each in copies if (held := _held(parts, rank, ranks, each)) is not None]
+    return [torch.cat(shares) for each in copies if (shares := _shares(parts, rank, ranks, each)) is not None]
 
 
-def _held(parts: Mapping[str, Tensor], rank: int, ranks: int, copies: int) -> list[Tensor] | None:
+def _shares(parts: Mapping[str, Tensor], rank: int, ranks: int, copies: int) -> list[Tensor] | None:
     """Return a rank's share of each part, with every key-value head in `copies` ranks; None: they cannot be divided like that."""
     shares = []
     for name, tensor in parts.items():

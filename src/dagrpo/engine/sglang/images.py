@@ -61,6 +61,6 @@ def _written(file: bytes) -> str:
 
 
 def _require_agreement(token_ids: Sequence[int], pictures: PromptPictures) -> None:
-    shown = len(picture_lengths(token_ids, pictures.tokens))
-    assert shown == len(pictures.files), f"{shown} placeholders for {len(pictures.files)} pictures"
+    count = len(picture_lengths(token_ids, pictures.tokens))
+    assert count == len(pictures.files), f"{count} placeholders for {len(pictures.files)} pictures"
     assert pictures.tokens.video not in token_ids, "there are no videos"

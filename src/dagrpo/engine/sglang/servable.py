@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dagrpo.checkpoints.weight_map import INDEX, files_of_weights
 from dagrpo.engine.errors import ServerError
-from dagrpo.models.config import NOT_WITH_PICTURES, SERVED_PATCH_SIZES, require_divided
+from dagrpo.engine.sglang import NOT_WITH_PICTURES, SERVED_PATCH_SIZES, require_divided
 from dagrpo.models.pictures import PREPROCESSOR, takes_pictures
 from dagrpo.utils.files import read_object
 

@@ -1,7 +1,7 @@
 """Start, watch and stop an SGLang server for a model folder.
 
 The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
-device; own_servers.py starts several, and runtime.engine.servers names those that run elsewhere.
+device; hosting.py starts several, and runtime.engine.servers names those that run elsewhere.
 """
 
 import errno
@@ -10,18 +10,15 @@ import secrets
 import socket
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import httpx
 import psutil
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Engine
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.errors import (
     NO_GPU_TO_LEAVE,
@@ -31,8 +28,9 @@ from dagrpo.engine.errors import (
     names_a_taken_port,
     reason_in,
 )
-from dagrpo.engine.sglang.adapters import AdapterForm
-from dagrpo.engine.sglang.client import Endpoint
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.sglang import Config
 from dagrpo.engine.sglang.command import (
     HOST,
     divided_environment,
@@ -41,17 +39,15 @@ from dagrpo.engine.sglang.command import (
     server_environment,
     write_settings,
 )
-from dagrpo.engine.sglang.compiling import StartLimit, kernels_being_compiled
-from dagrpo.engine.sglang.phase import phase_in
 from dagrpo.engine.sglang.process import WatchedProcess
 from dagrpo.engine.sglang.servable import require_servable
+from dagrpo.engine.sglang.starting import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY
 from dagrpo.utils.tempdirs import temporary_folder
 
-SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
 
 
@@ -64,7 +60,7 @@ class SGLangServer:
     def __init__(
         self,
         model: Path,
-        engine: Engine,
+        config: Config,
         log: Path,
         *,
         dtype: str = "float32",
@@ -84,7 +80,7 @@ class SGLangServer:
         the weights, if given.
         """
         self._model = model
-        self._engine = engine
+        self._config = config
         self._log = log
         self._dtype = dtype
         self._head_dtype = head_dtype
@@ -100,7 +96,7 @@ class SGLangServer:
         self._ready_at = 0  # length of the log when the server was ready
         self._dead_worker: str | None = None
         self._stopping = threading.Event()
-        self._held = ExitStack()  # its scratch folder
+        self._resources = ExitStack()  # its scratch folder
         self.api_key = secrets.token_hex(32)  # token_urlsafe may begin with "-", which SGLang takes for a flag
 
     @property
@@ -121,7 +117,7 @@ class SGLangServer:
 
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
-        require_servable(self._model, self._engine.tensor_parallel)
+        require_servable(self._model, self._config.tensor_parallel)
         self._port = free_port(self._wanted_port)
         self._process = self._launch(self._port)
         self._begun = True
@@ -140,10 +136,10 @@ class SGLangServer:
             self.begin()
         with waiting(f"SGLang server for {self._log.name.removesuffix('.server.log')}") as tell:
             try:
-                self._wait_until_ready(tell)
+                wait_until_ready(self, self._config.start_timeout, self._log, tell)
             except BaseException:
                 self.process.stop()
-                self._held.close()
+                self._resources.close()
                 self._begun = False
                 raise
         self._ready_at = self._log.stat().st_size
@@ -163,7 +159,7 @@ class SGLangServer:
         self._stopping.set()
         if self._process is not None:
             self._process.stop()
-        self._held.close()
+        self._resources.close()
 
     def diagnose(self) -> str | None:
         """Return why it does not answer, in one sentence, if it is dead; None if it is alive."""
@@ -180,14 +176,14 @@ class SGLangServer:
         import torch  # slow to import
 
         gpu = torch.cuda.is_available()
-        if self._engine.release_memory and not gpu:
+        if self._config.release_memory and not gpu:
             raise UserError(NO_GPU_TO_LEAVE)
-        scratch = self._held.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
+        scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)
         command = server_command(
             self._model,
-            self._engine,
+            self._config,
             port,
             settings,
             dtype=self._dtype,
@@ -198,12 +194,11 @@ class SGLangServer:
             pictures=pictures,
             adapter=self._adapter,
         )
-        engine = self._engine
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
-            inherited, scratch, gpu=gpu, leaves=engine.release_memory, threads=engine.threads
+            inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads
         )
-        environment |= divided_environment(engine.tensor_parallel, gpu=gpu)
+        environment |= divided_environment(self._config.tensor_parallel, gpu=gpu)
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
         return WatchedProcess(
@@ -213,40 +208,6 @@ class SGLangServer:
             scratch=scratch,
         )
 
-    def _wait_until_ready(self, tell: Callable[[str], None]) -> None:
-        limit = StartLimit(self._engine.start_timeout, time.monotonic())
-        headers = {"Authorization": f"Bearer {self.api_key}"}
-        with httpx.Client(base_url=self.address, headers=headers, timeout=5.0, trust_env=False) as http:
-            while not self._is_ready(http):
-                failure = self.diagnose()
-                if failure is not None:
-                    raise ServerError(failure)
-                kernels = kernels_being_compiled(self.process.pid)
-                if limit.is_over(time.monotonic(), compiling=kernels is not None):
-                    raise ServerError(
-                        f"The SGLang server was not ready after {self._engine.start_timeout} s; it was still "
-                        f"{phase_in(self._log)}: stop other work on this machine, or raise runtime.engine.start_timeout "
-                        f"(log: {self._log})."
-                    )
-                if limit.compiles_too_long:
-                    what = " ".join(kernels or ["kernels"])
-                    raise ServerError(
-                        f"The SGLang server has waited for {limit.compiled:.0f} s for {what} to be compiled, so that a compiler seems to "
-                        "hang: end your processes ninja, nvcc and cicc, then run `dagrpo warm`, with a smaller MAX_JOBS if memory was "
-                        f"short (log: {self._log})."
-                    )
-                self.process.note_shared_memory()
-                tell(phase_in(self._log) if kernels is None else _compilation(kernels, limit.compiled))
-                time.sleep(SECONDS_BETWEEN_CHECKS)
-            http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
-
-    def _is_ready(self, http: httpx.Client) -> bool:
-        """Return True if it answers, and not another server that has taken its port: only ours knows the api key."""
-        try:
-            return http.get("/health").status_code == 200 and http.get("/model_info").status_code == 200
-        except httpx.HTTPError:
-            return False
-
     def _watch(self, workers: Mapping[psutil.Process, str]) -> None:
         """Watch the server's workers: SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
         while not self._stopping.wait(SECONDS_BETWEEN_CHECKS):
@@ -255,10 +216,6 @@ class SGLangServer:
                 self._dead_worker = f"its process {dead[0]} ended"
                 self.process.kill_group()
                 return
-
-
-def _compilation(kernels: Sequence[str], seconds: float) -> str:
-    return " ".join(("compiling kernels", *kernels, f"for {seconds:.0f} s; kept for later starts"))
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -8,13 +8,11 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from dagrpo.core.errors import UserError
-from dagrpo.utils.tempdirs import is_own_folder
+from dagrpo.utils.kernel_caches import cache_folder, kernels_folder, own_folder, torch_caches
 
 CUDA = "13.0"  # of torch in requirements/gpu.lock
 WHEELS = Path("nvidia/cu13")  # below site-packages: where NVIDIA's wheels put their files
@@ -24,13 +22,6 @@ BYTES_OF_A_COMPILER = 4 << 30  # the most that nvcc takes for one file of FlashI
 WHOLE = ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart.so")
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of compiled kernels: DAGRPO_CACHE, else dagrpo in XDG_CACHE_HOME or ~/.cache."""
-    if named := environment.get("DAGRPO_CACHE"):
-        return Path(named).expanduser().absolute()
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dagrpo"
-
-
 def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that put all compiled kernels below DAGRPO_CACHE, in a folder that is created; {} if it is not set.
 
@@ -38,7 +29,7 @@ def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
     """
     if not environment.get("DAGRPO_CACHE"):
         return {}
-    kernels = _kernels(environment)
+    kernels = kernels_folder(environment)
     folders = {
         "SGLANG_CACHE_DIR": kernels,
         "SGLANG_JIT_CACHE_DIR": kernels / "jit",
@@ -47,41 +38,6 @@ def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
     }
     own = {name: str(folder) for name, folder in folders.items() if name not in environment}
     return own | torch_caches(environment)
-
-
-def torch_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the two variables that are not set, to put kernels of Inductor and Triton below the cache folder.
-
-    The folder is created, unless both are set. Inductor's own folder is below the one for temporary files, which is lost, and where
-    another user may create it first. Raises UserError if another user may write to the cache folder, and OSError if it cannot be
-    created.
-    """
-    folders = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-    missing = {name: folder for name, folder in folders.items() if name not in environment}
-    if not missing:
-        return {}
-    kernels = _kernels(environment)
-    return {name: str(kernels / folder) for name, folder in missing.items()}
-
-
-def _kernels(environment: Mapping[str, str]) -> Path:
-    return _own_folder(_own_folder(cache_folder(environment).resolve()) / "kernels")
-
-
-def _own_folder(folder: Path) -> Path:
-    """Return the folder, which is created for this user alone if it is missing.
-
-    Raises UserError if another user may have put files there, as they would be run.
-    """
-    with suppress(FileExistsError):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    if not is_own_folder(folder):
-        raise UserError(
-            f"{folder} keeps compilers and kernels that servers run, but it is not a folder that only you may write to: `chmod 700` it "
-            "if all in it is yours, else remove it or set DAGRPO_CACHE to a folder of your own."
-        )
-    return folder
 
 
 def compiler_environment(
@@ -151,11 +107,11 @@ def linked_toolkit(wheels: Path, cache: Path, driver: Path | None) -> Path:
     """
     links = _links(wheels.resolve(), driver)
     text = "\n".join(f"{name} {target}" for name, target in sorted(links.items()))
-    cache = _own_folder(cache.resolve())
+    cache = own_folder(cache.resolve())
     home = cache / f"cuda-{CUDA}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if not home.is_dir():
         _write_links(links, home)
-    return _own_folder(home)
+    return own_folder(home)
 
 
 def _write_links(links: Mapping[str, Path], home: Path) -> None:

@@ -21,7 +21,7 @@ class Item:
 class Memory:
     """Peak memory of one process, or one server."""
 
-    what: str  # "training process", "SGLang server"
+    what: str  # "training process", "rollout server"
     items: tuple[Item, ...]
 
     @property

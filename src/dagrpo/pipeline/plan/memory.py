@@ -5,25 +5,20 @@ from dataclasses import dataclass
 from typing import Self
 
 from dagrpo.config.schema import Params
-from dagrpo.core.runtime import Engine
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
+from dagrpo.engine import engine_of
+from dagrpo.engine.config import EngineConfig
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
 from dagrpo.pipeline.plan.models import picture_pixels, policy_shape, teacher_shape
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
 from dagrpo.rollout.config import Dtype
 
-PREFILLED = 4096  # tokens that the server takes in at once (chunked-prefill-size)
-COPIES_OF_LOGITS = 3  # of the tokens that are sampled at the same time
-PROCESSES_ON_GPU = int(2.5 * GIBIBYTE)  # CUDA's context, its graphs, and the libraries' workspaces
 LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
-PACKED_ON_CPU: frozenset[Dtype] = frozenset({"float32", "bfloat16"})  # types whose weights dagrpo-sglang-cpu packs
-MOST_PACKED = 2 * GIBIBYTE  # the largest model that it packs
-PROCESSES_ON_CPU = int(1.5 * GIBIBYTE)  # scheduler, tokenizer and detokenizer, without the files that they map
-TRAINING, SERVER, TEACHER_SERVER = "training process", "SGLang server", "SGLang server of the teacher"
+TRAINING, SERVER, TEACHER_SERVER = "training process", "rollout server", "server of the teacher"
 
 
-def server_memory(what: str, shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
+def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
     """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
     return memory(what, _items(shape, engine, dtype, requests, gpu=gpu))
 
@@ -33,27 +28,28 @@ def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
     return tokens * shape.cached_per_token * BYTES[dtype]
 
 
-def _items(shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
+def _items(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
     each, running = BYTES[dtype], min(requests, engine.max_running_requests)
+    beside = engine_of(engine).footprint
     ranks = engine.tensor_parallel if gpu else 1  # on a CPU they are side by side
     over = f", over {ranks} GPUs" if ranks > 1 else ""
     yield Item(
         name="weights", bytes=-(-shape.weights // ranks) * each, how=f"{dtype}, {shape.weights:,} parameters{over}"
     )
-    if not gpu and dtype in PACKED_ON_CPU and shape.weights * each <= MOST_PACKED:
-        yield Item(
-            name="packed weights", bytes=shape.weights * each, how="copies as oneDNN wants them, on a CPU up to 2 GiB"
-        )
+    if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
+        yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
     cache = -(-cache_bytes(shape, engine.max_total_tokens, dtype) // min(ranks, _key_value_heads(shape)))
     how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
     yield Item(name="key-value cache", bytes=cache, how=how)
-    sampled = running * shape.vocabulary * FLOAT32 * COPIES_OF_LOGITS
-    taken_in = PREFILLED * (3 * shape.text.inner // ranks + 8 * shape.text.width) * each
+    sampled = running * shape.vocabulary * FLOAT32 * beside.logit_copies
+    taken_in = beside.prefill_tokens * (3 * shape.text.inner // ranks + 8 * shape.text.width) * each
     yield Item(
-        name="work", bytes=sampled + taken_in, how=f"logits of {running:,} requests, {PREFILLED:,} tokens taken in"
+        name="work",
+        bytes=sampled + taken_in,
+        how=f"logits of {running:,} requests, {beside.prefill_tokens:,} tokens taken in",
     )
-    processes = PROCESSES_ON_GPU if gpu else PROCESSES_ON_CPU
-    how = "CUDA, its graphs and libraries" if gpu else "three of Python"
+    processes = beside.gpu_bytes if gpu else beside.cpu_bytes
+    how = "CUDA, its graphs and libraries" if gpu else "without the files that they map"
     yield Item(name="the processes themselves", bytes=processes, how=how)
 
 
@@ -179,7 +175,7 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
 
 
 def _own_server(
-    what: str, params: Params, shape: Shape, engine: Engine, requests: int, *, on_gpu: bool
+    what: str, params: Params, shape: Shape, engine: EngineConfig, requests: int, *, on_gpu: bool
 ) -> Iterator[Memory]:
     """Yield servers, none if they run elsewhere. On a GPU each has its own device; on a CPU they share it."""
     if not engine.servers:
@@ -187,7 +183,7 @@ def _own_server(
         yield from (server,) * (1 if on_gpu else engine.replicas)
 
 
-def _sync_memory(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, ...]:
+def _sync_memory(params: Params, shape: Shape, engine: EngineConfig) -> tuple[Memory, ...]:
     """Return the weights in /dev/shm, from which the server reads them."""
     if engine.weights_folder is not None:
         return ()

@@ -160,7 +160,7 @@ def _sync_seconds(training: Training, params: Params, speed: Speed) -> float:
     """Return the seconds of a weight sync, or of the adapter that is served: on a GPU in buckets, else by a file."""
     numbers = training.shape.synced_numbers(params.training.lora, params.training.vision)
     size = numbers * BYTES[params.rollout.dtype]
-    if training.syncs_tensors:
+    if training.sync_bytes:
         return COPIES_OF_BUCKETS * numbers * FLOAT32 / speed.bandwidth
     return 2 * size / HAND_OVER_BYTES
 
@@ -239,7 +239,7 @@ def _of_task(params: Params, task: str, shape: Shape, speed: Speed) -> float | N
 
 
 def _samplings(params: Params) -> int:
-    """Return how often the stage sample runs for a seed."""
+    """Return the number of runs of the stage sample per seed."""
     return POLICIES * len(_evaluated(params))
 
 

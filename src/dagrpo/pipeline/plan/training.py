@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dagrpo.config.schema import Params
-from dagrpo.core.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
-from dagrpo.engine.sglang.tensor_sync import BUCKET_BYTES
+from dagrpo.engine import engine_of, may_share_memory
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape, Trained
@@ -14,6 +13,7 @@ from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.lora_config import Lora
 from dagrpo.trainer.objective import Objective
+from dagrpo.trainer.runtime_config import Layout, Reduction, SftRuntime, TrainingRuntime
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
 HOLES_ON_GPU = 0.1  # of what the passes take: memory between tensors that the allocator cannot use
@@ -38,7 +38,7 @@ class Training:
     second_model: bool  # whether the reference policy is a second model in memory
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
     reduction: Reduction
-    syncs_tensors: bool  # whether weights reach the engine in buckets on this device
+    sync_bytes: int  # of a bucket of weights on this device, on its way to the engine
 
     @property
     def certain(self) -> int:
@@ -90,7 +90,7 @@ class Training:
         how = f"{share:.0%} of the passes: memory between tensors that the allocator cannot use"
         yield Item(name="holes", bytes=round(share * peak), how=how)
         yield Item(name="vision tower", bytes=self._tower(), how=f"{self.patches:,} patches in {passes.dtype}")
-        buckets = min(2 * BUCKET_BYTES, self.shape.weights * BYTES[passes.dtype]) if self.syncs_tensors else 0
+        buckets = min(2 * self.sync_bytes, self.shape.weights * BYTES[passes.dtype])
         how = "two at a time, beyond what the passes leave"
         yield Item(name="weight-sync buckets", bytes=max(buckets - peak, 0), how=how)
 
@@ -151,7 +151,7 @@ def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None,
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
         patches=_patches(shape, batch, pixels, params) if training.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
-        syncs_tensors=gpu and not (engine.servers or engine.own_gpus) and engine.replicas == 1,
+        sync_bytes=engine_of(engine).footprint.sync_bytes if gpu and may_share_memory(engine) else 0,
     )
 
 
@@ -179,7 +179,7 @@ def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *
         second_model=False,
         patches=_patches(shape, batch, pixels, None) if sft.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
-        syncs_tensors=False,
+        sync_bytes=0,
     )
 
 

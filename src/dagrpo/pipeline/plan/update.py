@@ -19,7 +19,6 @@ from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Layout
 from dagrpo.pipeline.plan.counting import Counting, Kernel
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.stand_in import META, StandIn
@@ -31,6 +30,7 @@ from dagrpo.trainer.model.attention import attend_in_float32
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.runtime_config import Layout
 from dagrpo.trainer.update import PolicyUpdate
 from dagrpo.utils.distributed import World
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import TRAIN_DATA, Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.evaluation.config import Difficulty
@@ -70,7 +70,7 @@ STAGE = Stage(
         "provenance": "results/{experiment}/difficulty/provenance.json",
     },
     label="pass rates of {train}",
-    selects=("verifier", "agent", "tool", "chat", "interaction"),
+    selects=("verifier", "agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,
 )

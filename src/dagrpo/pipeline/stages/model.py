@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 
 def work(job: Job) -> None:

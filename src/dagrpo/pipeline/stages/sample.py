@@ -1,7 +1,7 @@
 """Stage sample: a checkpoint completes every problem of a test split."""
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import DATA, EVALUATION, RUN, Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 
 def work(job: Job) -> None:
@@ -67,7 +67,7 @@ STAGE = Stage(
         "provenance": f"{EVALUATION}/completions.provenance.json",
     },
     label="{policy} policy on {task}, seed {seed}",
-    selects=("agent", "tool", "chat", "interaction"),
+    selects=("agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,
 )

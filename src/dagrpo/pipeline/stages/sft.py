@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import MODEL, RUN, TRAIN_DATA, Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 
 def work(job: Job) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Stage train: GRPO with SGLang rollouts."""
+"""Stage train: GRPO with rollouts of an engine."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.core.runtime import Runtime
 from dagrpo.pipeline.declaration import RUN, TRAIN_DATA, Job, Needs, Stage
+from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -191,6 +191,8 @@ STAGE = Stage(
         "tool",
         "chat",
         "interaction",
+        "engine",
+        "teacher_engine",
     ),
     extends=("training.steps", "training.gates"),
     needs=needs,

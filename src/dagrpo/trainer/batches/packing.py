@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from dagrpo.core.runtime import Layout
 from dagrpo.trainer.batches.images import PaddedPictures, SequencePictures
 from dagrpo.trainer.batches.packed import PackedBatch, Tail
 from dagrpo.trainer.batches.shared_prompts import SharedPrompts
+from dagrpo.trainer.runtime_config import Layout
 from dagrpo.trainer.sampling_mask import PaddedSupport, TokenSupport
 
 

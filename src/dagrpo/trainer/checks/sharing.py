@@ -9,12 +9,12 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import TrainingRuntime
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget, usual_sharing
 from dagrpo.trainer.checks.compilation import prepare_compilation
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.runtime_config import TrainingRuntime
 from dagrpo.utils.distributed import World
 
 # Two groups whose prompts are of different lengths, so that positions count.

@@ -3,7 +3,7 @@
 The server reports a digest of every tensor that it holds. For a few tensors, sampled for each weight sync up to a number of
 bytes, they are compared with the trainer's: a digest of everything would cost the trainer a pass over the model. The digests
 of all tensors show that the weights change between two weight syncs. Tensors that the engine holds in another form are not
-compared (see engine/sglang/digests.py): they are covered by the probe alone.
+compared (see HeldWeights in engine/interface.py): they are covered by the probe alone.
 
 If an adapter is synced, the weights that stay in the server are compared at its opening, and must keep their digests.
 """
@@ -13,16 +13,15 @@ from itertools import chain
 
 import numpy as np
 
+from dagrpo.checkpoints.adapted import PREFIX
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
-from dagrpo.engine.interface import RolloutEngine
-from dagrpo.engine.sglang.adapters import is_of_an_adapter
-from dagrpo.engine.sglang.digests import comparable, counterparts, not_held
+from dagrpo.engine.interface import HeldWeights, RolloutEngine
 from dagrpo.trainer.checks_config import Gates
 
 COMPARED = "gate/digest_tensors"
 _MEBIBYTE = 1 << 20
-Ranks = list[dict[str, str]]  # the digests of each rank of a server
+Ranks = list[dict[str, str]]  # digests of each rank of a server
 
 
 class HandOver:
@@ -43,50 +42,52 @@ class HandOver:
         """
         if not self._params.digest_mebibytes:
             return {}
-        held = [[dict(rank) for rank in server] for server in engine.digests()]
-        if any(map(is_of_an_adapter, weights.specs)):
-            self._require_adapter(held, weights, finished)
-        compared = sum(self._compare(server, digests, weights, finished) for server, digests in enumerate(held))
-        self._require_change(held, finished, updated=updated)
-        self._held = held
+        servers = engine.digests()
+        if any(map(_is_of_adapter, weights.specs)):
+            self._require_adapter(servers, weights, finished)
+        compared = sum(self._compare(number, server, weights, finished) for number, server in enumerate(servers))
+        digests = [[dict(rank) for rank in server.ranks] for server in servers]
+        self._require_change(digests, finished, updated=updated)
+        self._held = digests
         return {COMPARED: float(compared)}
 
-    def _compare(self, server: int, held: Ranks, weights: Tensors, finished: int) -> int:
-        known = comparable(counterparts([*held[0]], [*weights.specs]), weights, len(held))
+    def _compare(self, number: int, server: HeldWeights, weights: Tensors, finished: int) -> int:
+        known = server.comparable(weights)
         chosen = self._drawn(known, weights, finished)
-        wrong = not_held(chosen, held, known, weights)
+        wrong = server.differing({name: known[name] for name in chosen}, weights)
         if wrong:
             raise UserError(
-                f"after step {finished} server {server} holds other weights than it was handed: {len(wrong)} of "
+                f"after step {finished} server {number} holds other weights than it was handed: {len(wrong)} of "
                 f"{len(chosen)} tensors that were compared differ, such as {wrong[0]}. Look at its log, at "
                 "runtime.engine.weights_folder, and at who else updates it; a server that quantises its weights cannot be "
                 "compared (training.gates.digest_mebibytes: 0)."
             )
         return len(chosen)
 
-    def _require_adapter(self, held: Sequence[Ranks], weights: Tensors, finished: int) -> None:
+    def _require_adapter(self, servers: Sequence[HeldWeights], weights: Tensors, finished: int) -> None:
         """Raise UserError unless every server reports digests of the whole adapter and keeps its other tensors unchanged."""
-        adapter = {name for name in weights.specs if is_of_an_adapter(name)}
-        for server, ranks in enumerate(held):
-            if len(ranks) > 1:
+        adapter = {name for name in weights.specs if _is_of_adapter(name)}
+        for number, server in enumerate(servers):
+            if len(server.ranks) > 1:
                 raise UserError(
-                    f"server {server} divides the adapter over {len(ranks)} GPUs, so that it cannot be verified: start it with --tp-size "
-                    "1; set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to "
+                    f"server {number} divides the adapter over {len(server.ranks)} GPUs, so that it cannot be verified: start it on one "
+                    "GPU; set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to "
                     "merged."
                 )
-            (digests,) = ranks
-            told = {part for parts in counterparts([*digests], [*adapter]).values() for part in parts}
-            if told != adapter:
+            (digests,) = server.ranks
+            missing = adapter - {part for parts in server.comparable(weights).values() for part in parts}
+            if missing:
                 raise UserError(
-                    f"server {server} reports no digests for {len(adapter - told)} adapter tensors, such as {min(adapter - told)}, so "
-                    "the adapter cannot be verified: install packages/sglang_adapters where the server runs; set "
-                    "training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to merged."
+                    f"server {number} reports no digests for {len(missing)} adapter tensors, such as {min(missing)}, so the adapter "
+                    "cannot be verified: install the engine's plug-in for digests where the server runs (for SGLang "
+                    "packages/sglang_adapters); set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set "
+                    "training.lora.serving to merged."
                 )
-            stay = {name: digest for name, digest in digests.items() if not is_of_an_adapter(name)}
+            stay = {name: digest for name, digest in digests.items() if not _is_of_adapter(name)}
             self._stay = stay if self._stay is None else self._stay
             if stay != self._stay:
                 raise UserError(
-                    f"after step {finished} the base weights in server {server} have changed since it was opened: look at its log, "
+                    f"after step {finished} the base weights in server {number} have changed since it was opened: look at its log, "
                     "and at who else updates it."
                 )
 
@@ -116,3 +117,8 @@ class HandOver:
                 "changed, although each step had a gradient: the update does not reach what is handed over, or rounding to "
                 "rollout.dtype takes it away. Raise training.learning_rate, or set rollout.dtype to float32."
             )
+
+
+def _is_of_adapter(name: str) -> bool:
+    """Return True if a tensor, as a server or a weight sync names it, is a part of an adapter."""
+    return name.startswith(PREFIX)

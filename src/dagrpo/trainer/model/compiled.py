@@ -5,10 +5,10 @@ import os
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
-from dagrpo.core.runtime import Layout
-from dagrpo.engine.sglang.toolkit import torch_caches
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
+from dagrpo.trainer.runtime_config import Layout
+from dagrpo.utils.kernel_caches import torch_caches
 
 # Graphs of a layer's code at most. It has one for each combination of: gradients or none, one sequence or several, shared prompts or
 # none, a window or none, an adapter or none, an input that needs a gradient (the first layer's needs none beside an adapter) or not.

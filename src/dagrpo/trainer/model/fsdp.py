@@ -17,7 +17,6 @@ from dagrpo.checkpoints.sharded import model_to_shard, read_weights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Reduction
 from dagrpo.core.section import HeadDtype
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
@@ -26,6 +25,7 @@ from dagrpo.trainer.model.attention import attend_in_float32
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, Reference, require_known_logits
 from dagrpo.trainer.model.vision_tower import Tower, Vision, tower_module
+from dagrpo.trainer.runtime_config import Reduction
 from dagrpo.utils.distributed import World
 
 NO_ADAPTER = Lora()

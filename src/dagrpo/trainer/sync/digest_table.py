@@ -14,9 +14,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.runtime import Layout, Reduction
 from dagrpo.rollout.table import read_table, required
 from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.runtime_config import Layout, Reduction
 
 FILE = "digests.parquet"  # beside the rollouts of the steps
 WEIGHTS = "weights"

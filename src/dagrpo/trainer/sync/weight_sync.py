@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors
-from dagrpo.engine.sglang.adapters import Adapter
+from dagrpo.engine import capabilities_of
+from dagrpo.engine.interface import Adapter
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.utils.distributed import World
@@ -39,15 +40,15 @@ class EngineWeights:
     opening and the adapter after each step. With training.staleness it gets copies.
 
     Every rank has one. Rank 0 reads inside `opening` and `reading` while the others run `give_all_parts` and `give_parts`.
-    Raises UserError if SGLang cannot serve the adapter of this model.
+    Raises UserError if the engine cannot serve the adapter of this model.
     """
 
     def __init__(self, model: PreTrainedModel, run: TrainingRun, world: World) -> None:
         lora, dtype = run.training.lora, NAMED_DTYPES[run.rollout.dtype]
-        serves = lora.serving == "adapter"
-        self._form = adapter_form(model, lora) if serves else None
-        self._weights = GatheredWeights(model, dtype, world, merges=not serves)
-        self._after_steps = GatheredAdapter(model, lora.rank, dtype, world) if serves else self._weights
+        able = capabilities_of(run.runtime.engine).lora if lora.serving == "adapter" else None
+        self._form = None if able is None else adapter_form(model, lora, able)
+        self._weights = GatheredWeights(model, dtype, world, merges=able is None)
+        self._after_steps = self._weights if able is None else GatheredAdapter(model, lora.rank, dtype, world, able)
         self._stale = run.training.staleness > 0
 
     @contextmanager

@@ -1,0 +1,212 @@
+"""Checks of `runtime.engine` and `runtime.teacher` against all other parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.urls import SERVER_SCHEMES, parts_of
+from dagrpo.engine import capabilities_of, engine_of
+from dagrpo.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
+POLICY, TEACHER = "runtime.engine", "runtime.teacher"
+
+
+def check_engines(params: Params) -> None:
+    """Raise UserError if the engine of the policy or of the teacher cannot work with the parameters."""
+    runtime = params.runtime
+    for section, config in ((POLICY, runtime.engine), (TEACHER, runtime.teacher)):
+        _check_addresses(section, config)
+        _check_elsewhere(section, config)
+        for missing in _missing(section, config):
+            raise UserError(
+                f"{missing}, which the engine {config.name} does not support: leave it at its default, or choose another {section}.name"
+            )
+    for missing in _missing_for_training(params):
+        raise UserError(f"{missing}, or choose another runtime.engine.name than {runtime.engine.name}")
+    _check_teacher(params)
+    _check_policy(params)
+    engine_of(runtime.engine).check(runtime.engine, POLICY, params)
+    engine_of(runtime.teacher).check(runtime.teacher, TEACHER, params)
+
+
+def _missing(section: str, config: EngineConfig) -> Iterator[str]:
+    """Yield the keys of an engine's own section that need a capability that it lacks."""
+    able = capabilities_of(config)
+    if config.servers and not able.elsewhere:
+        yield f"{section}.servers names servers that run elsewhere"
+    if config.release_memory and not able.release_memory:
+        yield f"{section}.release_memory is true"
+    if config.weight_sync == "tensors" and not able.tensors_by_ipc:
+        yield f"{section}.weight_sync is tensors"
+    if config.tensor_parallel > 1 and not able.tensor_parallel:
+        yield f"{section}.tensor_parallel is {config.tensor_parallel}"
+
+
+def _missing_for_training(params: Params) -> Iterator[str]:
+    """Yield what other sections need of the policy's engine, and how to do without it."""
+    able, rollout, training = capabilities_of(params.runtime.engine), params.rollout, params.training
+    if rollout.deterministic and not able.bit_exact:
+        yield "rollout.deterministic is true, but the engine does not sample the same bits twice: set it to false"
+    if rollout.cuts and rollout.top_k > able.sampling_mask:
+        yield (
+            f"rollout.top_k is {rollout.top_k}, but the engine reports sampling masks of at most {able.sampling_mask} tokens: set "
+            "rollout.top_p to 1.0 and rollout.top_k to -1"
+        )
+    if rollout.head_dtype == "float32" and not able.float32_head:
+        yield "rollout.head_dtype is float32, but the engine computes logits in the model's type: set it to null"
+    if training.lora.serving == "adapter" and able.lora is None:
+        yield "training.lora.serving is adapter, but the engine serves no adapter: set it to merged"
+    if training.dynamic_sampling.max_aborts and not able.aborts:
+        yield "training.dynamic_sampling.max_aborts is above 0, but the engine aborts no requests: set it to 0"
+    if training.gates.digest_mebibytes and not able.weight_digest:
+        yield (
+            "training.gates.digest_mebibytes is above 0, but the engine reports no digests of its weights: set it to 0, so that only "
+            "the probe checks them"
+        )
+    if params.model.source == "fresh" and params.model.fresh.takes_pictures and not able.pictures:
+        yield "model.fresh.vision.family makes a model of pictures, but the engine takes text alone: set it to none"
+
+
+def _check_addresses(section: str, config: EngineConfig) -> None:
+    """Raise UserError for an invalid address, without quoting it: it may hold a password."""
+    for number, address in enumerate(config.servers, start=1):
+        if wrong := _wrong_with(address):
+            key = engine_of(config).key_variable
+            key = f", and give a key in the environment variable {key}" if key else ""
+            raise UserError(
+                f"address {number} of {section}.servers {wrong}: write it as http://127.0.0.1:30000, with a port below 65536{key}"
+            )
+
+
+def _wrong_with(address: str) -> str | None:
+    parts = parts_of(address)
+    if parts is None or parts.scheme not in SERVER_SCHEMES or not parts.hostname:
+        return "is not one"
+    if "@" in parts.netloc:
+        return "has a user or a password, which would be recorded"
+    return "has more than a host, a port and a path" if parts.query or parts.fragment else None
+
+
+def _check_elsewhere(section: str, config: EngineConfig) -> None:
+    """Raise UserError for keys of servers that the stage starts beside servers that run elsewhere."""
+    if not config.servers:
+        return
+    elsewhere = f"{section}.servers names servers that run elsewhere"
+    if config.threads > 1:
+        raise UserError(
+            f"{section}.threads is {config.threads}, and {elsewhere}, which begin with their own number of threads: set "
+            f"{section}.threads to 1"
+        )
+    if config.tensor_parallel > 1:
+        raise UserError(
+            f"{section}.tensor_parallel is {config.tensor_parallel}, and {elsewhere}: start them with as many GPUs, and set "
+            f"{section}.tensor_parallel to 1"
+        )
+    if config.replicas > 1 or config.own_gpus:
+        key = f"replicas is {config.replicas}" if config.replicas > 1 else "own_gpus is true"
+        raise UserError(
+            f"{section}.{key}, and {elsewhere}, beside which a stage starts none: name all of them there, and set replicas to 1 and "
+            "own_gpus to false"
+        )
+    if config.release_memory:
+        raise UserError(
+            f"{section}.release_memory is true, and {elsewhere}: only a server that the stage starts itself shares a GPU with the "
+            f"policy: set {section}.release_memory to false"
+        )
+
+
+def _check_policy(params: Params) -> None:
+    """Raise UserError if the policy's engine cannot serve this training."""
+    engine, training = params.runtime.engine, params.training
+    longest = training.max_prompt_tokens + params.rollout.max_new_tokens
+    if longest > engine.max_total_tokens:
+        raise UserError(
+            f"one request may need {longest} tokens, but runtime.engine.max_total_tokens is {engine.max_total_tokens}: raise it"
+        )
+    if params.rollout.deterministic and engine.servers:
+        raise UserError(
+            "rollout.deterministic is true but runtime.engine.servers names servers that others may use: set one of them otherwise "
+            "(false, or an empty list)"
+        )
+    if engine.release_memory and engine.own_gpus:
+        raise UserError(
+            "runtime.engine.release_memory and own_gpus are both true, but a server with its own GPU makes room for no other process: "
+            "set one of them to false"
+        )
+    if engine.release_memory and training.staleness:
+        raise UserError(
+            f"training.staleness is {training.staleness}, so that the engine samples while the policy is updated, but "
+            "runtime.engine.release_memory has it leave its GPU meanwhile: set one of them to 0 or false"
+        )
+    if training.lora.serving == "adapter":
+        _check_served_adapter(params)
+
+
+def _check_served_adapter(params: Params) -> None:
+    engine = params.runtime.engine
+    if engine.release_memory:
+        raise UserError(
+            "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "
+            "them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false"
+        )
+    if engine.tensor_parallel > 1:
+        raise UserError(
+            f"training.lora.serving is adapter and runtime.engine.tensor_parallel {engine.tensor_parallel}, but what each GPU then "
+            "holds of an adapter cannot be verified: set training.lora.serving to merged, or runtime.engine.tensor_parallel to 1"
+        )
+    if params.model.source == "fresh" and params.model.may_take_pictures:
+        raise UserError(
+            "training.lora.serving is adapter, which is not supported for models that take pictures: set it to merged"
+        )
+
+
+def _check_teacher(params: Params) -> None:
+    """Raise UserError if the teacher's engine cannot serve its model: loaded once, scored in full, by one server."""
+    teacher, rollout = params.runtime.teacher, params.rollout
+    if teacher.release_memory:
+        raise UserError(
+            "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
+        )
+    if teacher.weight_sync is not None:
+        raise UserError(
+            f"runtime.teacher.weight_sync is {teacher.weight_sync}, but a teacher's weights are loaded once and never synced: set it "
+            "to null"
+        )
+    if teacher.replicas > 1 or teacher.own_gpus:
+        raise UserError(
+            "runtime.teacher.replicas and own_gpus are for the policy's engine: a stage starts one server of its teacher, on the "
+            "first GPU. Set them to 1 and false, or start servers elsewhere and name them in runtime.teacher.servers"
+        )
+    shared = sorted({*teacher.servers} & {*params.runtime.engine.servers})
+    if shared:
+        raise UserError(
+            f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the teacher "
+            "another server"
+        )
+    if not params.algorithm.teacher.is_there:
+        return
+    if not capabilities_of(teacher).scores:
+        raise UserError(
+            f"runtime.teacher.name is {teacher.name}, which returns no logprobs of given tokens: choose another engine, or set "
+            "algorithm.teacher.source to none"
+        )
+    if rollout.temperature != 1:
+        raise UserError(
+            f"rollout.temperature is {rollout.temperature}, but an engine returns the teacher's logprobs at temperature 1 alone: set "
+            "rollout.temperature to 1.0, or algorithm.teacher.source to none"
+        )
+    if rollout.cuts:
+        raise UserError(
+            f"rollout.top_k is {rollout.top_k} and rollout.top_p {rollout.top_p}, but an engine returns the teacher's logprobs over "
+            "the whole vocabulary alone: set rollout.top_p to 1.0 and rollout.top_k to -1, or algorithm.teacher.source to none"
+        )
+    if rollout.deterministic and teacher.servers:
+        raise UserError(
+            "rollout.deterministic is true but runtime.teacher.servers names servers that others may use: set one of them otherwise "
+            "(false, or an empty list)"
+        )

@@ -1,0 +1,83 @@
+"""Sections `runtime.engine` and `runtime.teacher`: where and how completions are sampled."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugin_sections import Choice
+from dagrpo.core.section import Texts
+
+
+class EngineConfig(Choice):
+    """Keys of every engine. The Config of an engine adds its own."""
+
+    servers: Texts = Field(
+        [], description="Addresses of servers that run elsewhere; empty: the stage starts its own servers."
+    )
+    weights_folder: str | None = Field(
+        None,
+        description="Folder through which weights reach the servers. Servers that run elsewhere need one, under the same path. "
+        "null: memory (/dev/shm) if it has room.",
+    )
+    weight_sync: Literal["folder", "tensors"] | None = Field(
+        None,
+        description="Road of the weights to a server that the stage starts. folder: safetensors files. tensors: memory that trainer and "
+        "server share, on their common GPU (CUDA IPC) or on the CPU. null: tensors if one server shares the policy's GPU and can open its "
+        "memory, also with release_memory; else folder.",
+    )
+    max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
+        65_536, description="Size of the key-value cache, in tokens."
+    )
+    max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        256, description="Maximum number of requests that are decoded at the same time."
+    )
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1,
+        description="Threads of a server that the stage starts, on a CPU. More are faster if as many cores are idle, and slower if not; "
+        "the same number gives the same bytes.",
+    )
+    replicas: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Number of servers with the same weights that the stage starts, each on a separate GPU if there are GPUs. Each "
+        "samples a part of every batch. Only for runtime.engine: a teacher has one server.",
+    )
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Number of GPUs that each server divides every layer over, for a model that is too large for one GPU, or to "
+        "sample faster. Must divide the attention heads and the width of the MLP, and divide the key-value heads or be a multiple "
+        "of them. Rounds differently from one GPU. Not with pictures, nor with training.lora.serving adapter. On a CPU: processes.",
+    )
+    own_gpus: bool = Field(
+        False,
+        description="Give these servers separate GPUs while the policy is trained, beside one for each of "
+        "runtime.training.processes; false: they share the policy's GPUs. Without a GPU it changes nothing. "
+        "Only for runtime.engine.",
+    )
+    release_memory: bool = Field(
+        False,
+        description="Release the GPU memory of the stage's server while the policy is updated: its weights and its key-value cache are "
+        "freed, and allocated again with the new weights. Takes about a second of each step. Needs a GPU.",
+    )
+    start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
+        300,
+        description="Maximum seconds until a started server is ready. Seconds, up to an hour, in which servers of this user compile "
+        "kernels do not count.",
+    )
+    request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
+        600, description="Maximum seconds until a batch is answered."
+    )
+
+    @model_validator(mode="after")
+    def _tensors_reach_one_server_beside_the_trainer(self) -> Self:
+        if self.weight_sync == "tensors" and (self.servers or self.own_gpus or self.gpus > 1):
+            raise UserError(
+                "weight_sync is tensors, which only one server on the GPU of the policy, or on its CPU, can open: set it to null, or "
+                "leave servers, own_gpus, replicas and tensor_parallel at their defaults"
+            )
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs of the servers that a stage starts."""
+        return self.replicas * self.tensor_parallel

@@ -1,0 +1,122 @@
+"""HTTP connections to a server of an engine."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from dagrpo.core.escape import one_line
+from dagrpo.engine.errors import ServerError, ServerLost, ServerUnreachable
+
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
+MOST_BYTES_ELSEWHERE = 1 << 30  # of an answer, by a server that this process has not started
+LONGEST_MESSAGE = 300  # characters of a server's text
+DIAGNOSIS_SECONDS = 5.0  # until a process whose connection broke can be seen to be dead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Address and key of a server."""
+
+    address: str  # such as http://127.0.0.1:30000
+    api_key: str | None = None
+    # Returns why the server does not answer, None for an unknown reason; None: it runs elsewhere.
+    diagnose: Callable[[], str | None] | None = None
+
+
+class HttpServer:
+    """Connections to one server."""
+
+    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+        """Prepare connections. `timeout`: seconds for one request, from its first byte to the answer's last."""
+        self.address = endpoint.address.rstrip("/")
+        self._diagnose = endpoint.diagnose
+        self._timeout = timeout
+        authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
+        self._http = httpx.AsyncClient(
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
+            trust_env=False,  # a proxy is not asked for what is on this machine or beside it
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def post(self, path: str, body: dict[str, Any]) -> bytes:
+        """Return the body of the answer to a request.
+
+        A server may close an idle connection just before its reuse: the request is then sent again on a new one.
+        """
+        url, content = self.address + path, json.dumps(body).encode()
+        try:
+            async with asyncio.timeout(self._timeout):
+                try:
+                    status, answer = await self._answered(url, content)
+                except (httpx.WriteError, httpx.RemoteProtocolError):
+                    status, answer = await self._answered(url, content)
+        except TimeoutError:
+            raise ServerError(
+                f"{self.address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): raise it, or ask for less "
+                "at a time."
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            if (death := await self._diagnosis()) is not None:
+                raise ServerLost(death) from None
+            raise ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}") from None
+        if status != 200:
+            raise ServerError(f"{self.address} refused {path.partition('?')[0]} ({status}): {message_of(answer)}")
+        return answer
+
+    async def _answered(self, url: str, content: bytes) -> tuple[int, bytes]:
+        """Return status and body. Raises ServerError for a body over the limit: a server elsewhere is not trusted with this memory."""
+        async with self._http.stream("POST", url, content=content) as response:
+            answer = bytearray()
+            async for part in response.aiter_raw():  # a compressed body stays compressed, and is refused by its form
+                answer += part
+                if self._diagnose is None and len(answer) > MOST_BYTES_ELSEWHERE:
+                    raise ServerError(
+                        f"{self.address} answered with more than {MOST_BYTES_ELSEWHERE:,} bytes: it is not a server of this "
+                        "engine, or of an unsupported version."
+                    )
+        return response.status_code, bytes(answer)
+
+    async def _diagnosis(self) -> str | None:
+        if self._diagnose is None:
+            return None
+        deadline = time.monotonic() + DIAGNOSIS_SECONDS
+        while (sentence := self._diagnose()) is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        return sentence
+
+
+def message_of(data: bytes) -> str:
+    """Return the message of a refusal on one line.
+
+    Forms: {"message": ...}, {"error": {"message": ...}}, {"error_message": ...}, or plain text.
+    """
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        answer = text_of(data)
+    while isinstance(answer, dict):
+        answer = answer.get("message") or answer.get("error") or answer.get("error_message") or json.dumps(answer)
+    return one_line(str(answer), LONGEST_MESSAGE) or "without a reason"
+
+
+def text_of(data: bytes) -> str:
+    """Return bytes of an answer as text, without surrounding spaces."""
+    return data.decode(errors="replace").strip()
+
+
+def _cause(error: BaseException) -> str:
+    """Return the system's message, such as "Connection refused", which httpx wraps several times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return str(error) or type(error).__name__

@@ -1,0 +1,114 @@
+"""The outputs of an execution, by its provenance.json."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dag import seed_of, stage_of
+from dagrpo.utils.files import read_object
+from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of, read_execution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRecord:
+    """One execution of a stage, and what it depended on."""
+
+    provenance: Path  # the record itself
+    stage: str
+    experiment: str
+    seed: int | None  # None for stages that all seeds share
+    params: Mapping[str, Any]  # what the stage read, nested
+    code: str  # one digest of all its files
+    job: str | None  # the name of its file in .state/jobs; None: not on record
+    environment: Mapping[str, str]
+    runtime: Mapping[str, Any]  # the whole section, nested; empty where the record has none
+    overrides: Mapping[str, Any]  # of an override run
+    inputs: Mapping[str, str]  # sha256 by path
+    outputs: Mapping[str, str]  # sha256 by path
+
+    @property
+    def what(self) -> str:
+        """Return the job in words, such as "train, seed 0"."""
+        return named(self.stage, self.seed, str(self.provenance))
+
+
+def read_record(provenance: Path) -> ExecutionRecord:
+    """Read a provenance.json. Raises UserError naming the file and the field that is missing or wrong."""
+    execution, record = read_execution(provenance), read_object(provenance)
+    job = record.get("job")
+    return ExecutionRecord(
+        provenance=provenance,
+        stage=execution.stage,
+        experiment=execution.experiment,
+        seed=execution.seed,
+        params=_object(record, "params", provenance),
+        code=str(record.get("code", "")),
+        job=job if isinstance(job, str) else None,
+        environment=_object(record, "environment", provenance),
+        runtime=_object(record, "runtime", provenance),
+        overrides=_object(record, "overrides", provenance),
+        inputs=dict(execution.inputs),
+        outputs=dict(execution.outputs),
+    )
+
+
+def all_records(experiment: str) -> list[ExecutionRecord]:
+    """Read the record of every execution of an experiment. Raises UserError if one is damaged."""
+    return [read_record(path) for path in provenances_of(experiment)]
+
+
+def experiments() -> list[str]:
+    """Return the names of the experiments and override runs of which this folder has at least one record."""
+    names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
+    return sorted(name for name in names if next(provenances_of(name), None) is not None)
+
+
+def maker_of(path: Path) -> ExecutionRecord | None:
+    """Return the record of the execution that wrote a file; None without one. A checkpoint's folder stands for its manifest."""
+    wanted = path / MANIFEST if path.is_dir() else path
+    root = Path.cwd()
+    if wanted.is_absolute() and wanted.is_relative_to(root):
+        wanted = wanted.relative_to(root)
+    parts = wanted.parts
+    if len(parts) < 3 or parts[0] not in TOPS:
+        return None
+    if wanted.name.endswith(PROVENANCE):
+        return read_record(wanted) if wanted.is_file() else None
+    return next((execution for execution in _readable(parts[1]) if _makes(execution, wanted)), None)
+
+
+def _makes(execution: ExecutionRecord, wanted: Path) -> bool:
+    """Return whether the path is an output, or a file in a folder that a manifest among the outputs lists."""
+    folders = {Path(output).parent for output in execution.outputs if Path(output).name == MANIFEST}
+    return str(wanted) in execution.outputs or not folders.isdisjoint(wanted.parents)
+
+
+def _readable(experiment: str) -> Iterator[ExecutionRecord]:
+    return (read_record(path) for path in provenances_of(experiment))
+
+
+def stage_and_seed(path: str) -> tuple[str, int | None] | None:
+    """Return stage and seed that write a file of the results layout, or a folder with a slash at its end; else None."""
+    stage = stage_of(path)
+    return None if stage is None else (stage, seed_of(path))
+
+
+def named(stage: str, seed: int | None, path: str) -> str:
+    """Return a job in words: its stage, its seed, and of an evaluation its task and policy."""
+    words = [stage, *([f"seed {seed}"] if seed is not None else [])]
+    inner = Path(path).parts
+    if "eval" in inner:
+        words += inner[inner.index("eval") + 1 : inner.index("eval") + 3]
+    elif inner[0] == "data":
+        words += inner[2:3]
+    return ", ".join(words)
+
+
+def _object(record: Mapping[str, Any], field: str, provenance: Path) -> dict[str, Any]:
+    value = record.get(field, {})
+    if not isinstance(value, dict):
+        raise UserError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
+    return value

@@ -1,0 +1,127 @@
+"""Pictures and kinds of problems, read from the splits.
+
+Found by the row of a problem, because no table of attempts has them.
+"""
+
+import io
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+from PIL import Image
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import visible
+from dagrpo.data.images import rgb_file
+from dagrpo.data.schema import SCHEMA
+from dagrpo.utils.tables import read_parquet
+
+LONGEST_SIDE = 256  # pixels
+COLOURS = 64
+MOST_CHARACTERS = 400_000  # of all pictures on a page, encoded
+TRAINING = "train"  # in place of a test split's task
+AGAIN = "run the stage that makes it again"
+FIELDS = ("ability", "data_source")  # of the row contract; the first that distinguishes problems is used
+LONGEST_NAME = 60  # characters of a kind's name on the page
+
+
+class Pictures:
+    """The pictures of some splits, up to the page's budget of characters."""
+
+    def __init__(self, splits: Sequence[Path]) -> None:
+        """Index the test splits of tasks with pictures, `<task>/test.parquet`, and the training split."""
+        self._splits = {split_name(path): _Split(path) for path in splits}
+        self._left = MOST_CHARACTERS
+        self.files: dict[str, bytes] = {}  # the shown pictures, by a name such as geo3k_12_1.png
+
+    def of(self, split: str, problem: int) -> tuple[str, ...]:
+        """Return a problem's pictures as data URIs; `split`: a task for its test split, or TRAINING. (): no pictures, or no room.
+
+        Raises UserError if the split has no such row, or a picture cannot be read.
+        """
+        if split not in self._splits:
+            return ()
+        small = [_small(picture) for picture in self._splits[split].pictures(problem)]
+        uris = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
+        if sum(map(len, uris)) > self._left:
+            return ()
+        self._left -= sum(map(len, uris))
+        self.files |= {f"{split}_{problem}_{number}.png": each for number, each in enumerate(small, start=1)}
+        return uris
+
+
+class _Split:
+    """The column `images` of a split, read on first use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _column(self) -> pa.ChunkedArray:
+        table = read_parquet(self._path, columns=["images"])
+        expected = SCHEMA.field("images").type
+        if "images" not in table.column_names or table.column("images").type != expected:
+            raise UserError(f"{self._path}: column `images` is missing, or not {expected}: {AGAIN}.")
+        return table.column("images")
+
+    def pictures(self, problem: int) -> list[bytes]:
+        """Return the files of a row's pictures. Raises UserError if the row is missing, or a file is not a picture."""
+        if not 0 <= problem < len(self._column):
+            raise UserError(f"{self._path} has no row {problem}, of which there are scores: {AGAIN}.")
+        try:
+            return [rgb_file(image["bytes"]) for image in self._column[problem].as_py()]
+        except UserError as error:
+            raise UserError(f"{self._path} row {problem}: images: {error}: {AGAIN}.") from None
+
+
+def split_name(split: Path) -> str:
+    """Return the task of a test split; TRAINING for the training split."""
+    return split.parent.name if split.name == "test.parquet" else TRAINING
+
+
+def _small(file: bytes) -> bytes:
+    """Return a PNG of few colours, at most LONGEST_SIDE pixels a side."""
+    with Image.open(io.BytesIO(file)) as picture:
+        picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+        small = io.BytesIO()
+        picture.convert("RGB").quantize(COLOURS).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+class Kinds:
+    """The kinds of the problems of some splits."""
+
+    def __init__(self, splits: Sequence[Path]) -> None:
+        """Index the splits: `<task>/test.parquet`, and the training split under the name TRAINING."""
+        self._splits = {split_name(path): path for path in splits}
+        self._read: dict[tuple[str, str], Sequence[str]] = {}
+
+    def of(self, split: str, problems: Sequence[int]) -> list[str] | None:
+        """Return the kind of each problem; None if all are of one kind, or the split is not known.
+
+        Raises UserError if the split has no such row.
+        """
+        if split not in self._splits or not problems:
+            return None
+        for field in FIELDS:
+            values = self._column(split, field)
+            if not 0 <= min(problems) <= max(problems) < len(values):
+                raise UserError(
+                    f"{self._splits[split]} has no row {max(problems)}, of which there are scores: {AGAIN}."
+                )
+            kinds = [visible(values[problem], LONGEST_NAME) for problem in problems]
+            if len(set(kinds)) > 1:
+                return kinds
+        return None
+
+    def _column(self, split: str, field: str) -> Sequence[str]:
+        """Read one column of a split, cached. Raises UserError if the column is missing."""
+        if (split, field) not in self._read:
+            path = self._splits[split]
+            table = read_parquet(path, columns=[field])
+            if field not in table.column_names:
+                raise UserError(f"{path}: column `{field}` is missing: {AGAIN}.")
+            self._read[split, field] = [str(value) for value in table.column(field).to_pylist()]
+        return self._read[split, field]

@@ -1,0 +1,171 @@
+"""Section `runtime`: changes speed, memory or place, and no result.
+
+Part of no stage's identity, of no resumable state's and of nothing that DVC compares; recorded with each execution. Other batch
+sizes, numbers of threads or processes and ways to add up gradients may still round the last bits differently.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugin_sections import Chosen
+from dagrpo.core.section import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section
+from dagrpo.engine import DEFAULT, ENGINES
+from dagrpo.engine.checks import check_engines
+from dagrpo.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
+MOST_BATCH_TOKENS = 1 << 30
+LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
+_DEFAULT_ENGINE: Any = {}
+
+
+HeadChunk = Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None
+CHECKPOINTING = (
+    "Keep what enters each layer alone, and compute the layer again in the backward pass: less memory, a forward pass more; changes no "
+    "bit on a CPU."
+)
+HEAD_CHUNK = (
+    "Most trained tokens of a forward pass whose logits are in memory at a time: the backward pass computes those of each chunk "
+    "again; null: 8,192 on a GPU, if the model's head is a linear layer; else all at once, as with a number that no pass exceeds."
+)
+
+Layout = Literal["padded", "packed"]
+LAYOUT = (
+    "Layout of the sequences in a forward pass. padded: one row each, filled up to the longest. packed: all in one row, without "
+    "padding. null: packed on a CPU, and on a GPU in 16 bits, if the model supports it; else padded."
+)
+Reduction = Literal["each_mini_batch", "each_micro_batch"]
+REDUCTION = (
+    "When processes add up their gradients: once for each update, for which each of them keeps a whole gradient in float32; or after "
+    "each forward and backward pass, which sends as much each time and keeps only a share. The two round sums otherwise. null: "
+    "each_micro_batch on GPUs, each_mini_batch on a CPU."
+)
+COMPILE = (
+    "Have torch compile the layers of the language model: fewer kernels, other last bits, and some minutes before the first update. Not "
+    "with experts, shared prompts in padded rows, nor packed rows on a CPU. null: true on a GPU where rollout.deterministic is false and "
+    "the model allows it."
+)
+
+
+class SftRuntime(Section):
+    micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        256, description="Examples per forward pass of a process: lower it when the memory of the device runs out."
+    )
+    layout: Layout | None = Field(None, description=LAYOUT)
+    head_chunk_tokens: HeadChunk = Field(None, description=HEAD_CHUNK)
+    activation_checkpointing: bool = Field(False, description=CHECKPOINTING)
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
+        1, description="Processes that share the model (FSDP), one per GPU; divides sft.batch_size."
+    )
+    reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
+    compile: bool | None = Field(None, description=COMPILE)
+    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
+
+    @property
+    def all_threads(self) -> int:
+        """Return the threads of all processes together, on a CPU."""
+        return max(LEAST_THREADS, self.processes)
+
+
+class TrainingRuntime(Section):
+    micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        256,
+        description="Most token sequences per forward pass of a process: lower it when the memory of the device runs out.",
+    )
+    micro_batch_tokens: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
+        None,
+        description="Most tokens of such a pass, prompts, completions and padding, if any; a longer sequence has a separate pass; null: "
+        "any number.",
+    )
+    micro_batch_patches: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
+        None,
+        description="Most patches of pictures of such a pass, where the vision tower is trained; null: any number.",
+    )
+    layout: Layout | None = Field(None, description=LAYOUT)
+    head_chunk_tokens: HeadChunk = Field(None, description=HEAD_CHUNK)
+    activation_checkpointing: bool = Field(False, description=CHECKPOINTING)
+    share_prompts: bool | None = Field(
+        None,
+        description="Compute the prompt that the samples of a group have together once per pass, and not once per sample: the same "
+        "loss for less work; the longer the prompts, the more it saves. Not with pictures, nor, in padded rows, with layers that attend "
+        "to a window. null: true for packed rows on a CPU, else false.",
+    )
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
+        1,
+        description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
+    )
+    reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
+    compile: bool | None = Field(None, description=COMPILE)
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None,
+        description="Threads that each of these processes computes with on a CPU, and cores that it asks its scheduler for; null: two for "
+        "all together, and at least one for each. How sums are rounded depends on it. With training.staleness on two cores, 1 leaves "
+        "a core to the engine.",
+    )
+    require_room: bool = Field(
+        True,
+        description="On a GPU, refuse before anything is trained what `dagrpo plan` says does not fit, with what to change; false: try it. "
+        "Holds for supervised fine-tuning, too.",
+    )
+    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
+    keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
+        1,
+        description="Resumable states to keep of a finished run, newest first: with 1, more training.steps resume from its end; 0: none.",
+    )
+
+    @property
+    def all_threads(self) -> int:
+        """Return the threads of all processes together, on a CPU."""
+        return max(LEAST_THREADS, self.processes) if self.threads is None else self.processes * self.threads
+
+    @model_validator(mode="after")
+    def _padded_prompts_are_shared_by_one_process(self) -> Self:
+        if self.share_prompts and self.processes > 1 and self.layout == "padded":
+            raise UserError(
+                "with padded sequences, runtime.training.share_prompts needs a second forward pass wherever samples share a prompt, but "
+                "all processes must run the same number of passes: set runtime.training.layout to packed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shared_prompts_are_not_recomputed(self) -> Self:
+        if self.share_prompts and self.activation_checkpointing and self.layout != "packed":
+            raise UserError(
+                "with padded sequences, runtime.training.share_prompts cannot be combined with activation_checkpointing: set "
+                "runtime.training.layout to packed (null may mean padded, which is decided only when the model is there), or one of "
+                "the two to false"
+            )
+        return self
+
+
+class Runtime(Section):
+    reuse: bool = Field(
+        True,
+        description="Link outputs of another experiment with the same inputs, parameters and code (a cache hit); false: make them again.",
+    )
+    grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        20.0,
+        description="Maximum seconds in which training, after SIGTERM or Ctrl-C, finishes its update and saves a state: less than "
+        "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
+    )
+    traces: Annotated[int, Field(ge=0, le=100)] = Field(
+        4,
+        description="Attempts that MLflow gets as traces, from the best to the worst: of each evaluation, and of each of five steps of "
+        "training, from the first to the last.",
+    )
+    engine: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
+        _DEFAULT_ENGINE, description="Engine of every stage that samples."
+    )
+    teacher: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
+        _DEFAULT_ENGINE, description="Engine of algorithm.teacher, if there is one; separate from the policy's."
+    )
+    sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
+    training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if an engine cannot work with the other sections."""
+        check_engines(params)

@@ -1,0 +1,183 @@
+"""The private parts of DVC are as dvc/private.py takes them to be. A failure here: read its new version."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from ruamel.yaml import YAML
+
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.private import LINKS, keep_other_experiments
+
+PIPELINE = """
+stages:
+  make:
+    matrix:
+      name: ["${name}"]
+    cmd: mkdir -p results/${item.name} && echo ${item.name} > results/${item.name}/made
+    outs:
+    - results/${item.name}
+"""
+
+
+def _dvc(*arguments: str) -> None:
+    done = subprocess.run(["dvc", *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_checkout_leaves_the_outputs_of_another_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    _dvc("init", "-q")
+    Path("dvc.yaml").write_text(PIPELINE)
+    if kept:
+        keep_other_experiments()
+        assert LINKS.exists()
+    for name in ("one", "two"):
+        Path("params.yaml").write_text(f"name: {name}")
+        _dvc("repro")
+    _dvc("checkout")
+    assert Path("results/two/made").exists()
+    assert Path("results/one/made").exists() == kept, (
+        "without it DVC removes them: if it no longer does, the trigger can go"
+    )
+
+
+def test_a_damaged_database_of_dvc_is_named_with_what_to_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".dvc").mkdir()
+    database = tmp_path / "links/cache.db"
+    database.parent.mkdir()
+    database.write_text("damaged")
+    LINKS.parent.mkdir()
+    LINKS.write_text(str(database))
+    with pytest.raises(UserError, match=r"links/cache.db, .*not a database.*delete .*/links, which DVC makes anew"):
+        keep_other_experiments()
+
+
+# Recording: what DVC cannot store is not taken for recorded. A limit for the size of files stands for a disk without room.
+
+MEBIBYTE = 1 << 20
+COMMIT = (
+    "from pathlib import Path; from dagrpo.pipeline.dvc.recording import _record; "
+    "print(_record([Path('made'), Path('small')]))"
+)
+
+DIES_WRITING = (
+    "import os; import dvc.utils.serialize._yaml as serialized; "
+    "serialized._dump = lambda data, stream: (stream.write('sch'), stream.flush(), os._exit(9)); "
+)
+
+NO_ROOM = (
+    "import errno; import dvc.utils.serialize._yaml as serialized\n"
+    "def full(data, stream): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+    "serialized._dump = full; "
+)
+EMPTY = "schema: '2.0'\nstages: {}\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two stages that have run, one with an output of 2 MiB; nothing is recorded yet."""
+    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=tmp_path, check=True, timeout=120)
+    stages = {name: {"cmd": "true", "outs": [name]} for name in ("made", "small")}
+    YAML().dump({"stages": stages}, tmp_path / "dvc.yaml")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/large").write_bytes(os.urandom(2 * MEBIBYTE))
+    (tmp_path / "small").write_text("1")
+    return tmp_path
+
+
+def _commit(folder: Path, most_bytes: int) -> "subprocess.CompletedProcess[str]":
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+
+    command = [sys.executable, "-c", COMMIT]
+    return subprocess.run(command, cwd=folder, preexec_fn=limit, capture_output=True, text=True, timeout=120)
+
+
+def test_an_output_that_the_cache_has_no_room_for_is_not_recorded_and_the_others_are(repository: Path) -> None:
+    done = _commit(repository, MEBIBYTE)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: made: ")
+    assert f"{repository}/.dvc/cache/files/md5: File too large: raise the limit" in told
+    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"small"}
+
+
+def test_a_full_cache_is_told_once_for_all_stages(repository: Path) -> None:
+    (repository / "small").write_bytes(os.urandom(2 * MEBIBYTE))
+    done = _commit(repository, MEBIBYTE)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: made and 1 more: ")
+    assert not (repository / "dvc.lock").exists()
+
+
+def test_a_process_that_is_killed_while_dvc_lock_is_written_leaves_it_as_it_was(repository: Path) -> None:
+    _commit(repository, 1 << 30)
+    before = (repository / "dvc.lock").read_bytes()
+    (repository / "small").write_text("2")
+    died = subprocess.run([sys.executable, "-c", DIES_WRITING + COMMIT], cwd=repository, check=False, timeout=120)
+    assert died.returncode == 9
+    assert (repository / "dvc.lock").read_bytes() == before
+
+
+def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:
+    _commit(repository, MEBIBYTE)
+    done = _commit(repository, 1 << 30)
+    assert (done.stdout.split(), done.stderr) == (["True"], "")
+    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
+    status = subprocess.run(["dvc", "status"], cwd=repository, capture_output=True, text=True, timeout=120)
+    assert "up to date" in status.stdout
+
+
+@pytest.mark.parametrize("kind", ["a file", "link"])
+@pytest.mark.parametrize("place", [".dvc/cache", ".dvc/cache/files/md5"])
+def test_a_cache_that_is_no_folder_is_told_in_a_sentence(repository: Path, place: str, kind: str) -> None:
+    path = repository / place
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch() if kind == "a file" else path.symlink_to("elsewhere")
+    done = _commit(repository, 1 << 30)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: ")
+    assert f"{repository}/.dvc/cache/files/md5 does not take what was made (" in told
+    assert told.endswith("see that it is a folder that you can write to, then run again.")
+    assert not (repository / "dvc.lock").exists()
+
+
+def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path) -> None:
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        shutil.rmtree(repository / ".dvc/cache", ignore_errors=True)
+        (repository / ".dvc/cache").symlink_to(memory)
+        assert _commit(repository, 1 << 30).stdout.split() == ["True"]
+        assert (
+            len([path for path in Path(memory).rglob("*") if path.is_file()]) == 3
+        )  # two files, and a list of a folder
+
+
+def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> None:
+    (repository / "theirs").write_text(EMPTY)
+    os.link(repository / "theirs", repository / "dvc.lock")
+    assert _commit(repository, 1 << 30).stdout.split() == ["True"]
+    assert (repository / "theirs").read_text() == EMPTY
+    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
+
+
+def test_a_dvc_lock_that_cannot_be_written_is_told_in_a_sentence(repository: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", NO_ROOM + COMMIT], cwd=repository, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: dvc.lock: No space left on device: ")

@@ -1,0 +1,59 @@
+"""What a figure tells where the pointer rests: the right words over the right place."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from dagrpo.report import style
+from dagrpo.report.figures.parts import ReportFigure
+from dagrpo.report.svg import MOST_BANDS, Hover, over_steps
+
+RECTANGLE = re.compile(
+    r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" pointer-events="all"><title>(.*?)</title></rect>'
+)
+
+
+@pytest.fixture
+def axes() -> Axes:
+    """x from 0 to 10, y from 0 to 100 per cent downwards, on the right half of a figure two inches high."""
+    with style.house_style():
+        figure = style.new_figure(2.0)
+        figure.set_layout_engine("none")
+        axes = figure.add_axes((0.5, 0.0, 0.5, 1.0))
+        axes.set_xlim(0, 10)
+        axes.set_ylim(1, 0)
+    return axes
+
+
+def rectangles(axes: Axes, *hovers: Hover) -> list[tuple[list[float], str]]:
+    figure = axes.figure
+    drawn = ReportFigure(name="n", figure=figure, title="t", description="d", caption="c", hovers=hovers)  # type: ignore[arg-type]
+    return [([float(number) for number in found[:4]], found[4]) for found in RECTANGLE.findall(drawn.svg())]
+
+
+def test_a_rectangle_lies_where_its_values_are_drawn(axes: Axes) -> None:
+    width = style.WIDTH * 72
+    (found,) = rectangles(axes, Hover(axes=axes, text="<a>", x=(2, 4), y=(0.25, 0.5)))
+    place, text = found
+    assert place == pytest.approx([width * 0.6, 36.0, width * 0.1, 36.0], abs=0.1)
+    assert text == "&lt;a&gt;"
+
+
+def test_without_ends_it_goes_from_one_end_of_the_axes_to_the_other(axes: Axes) -> None:
+    width = style.WIDTH * 72
+    beyond, all_over = rectangles(axes, Hover(axes=axes, text="a", x=(9, 99)), Hover(axes=axes, text="b"))
+    assert beyond[0] == pytest.approx([width * 0.95, 0.0, width * 0.05, 144.0], abs=0.1)
+    assert all_over[0] == pytest.approx([width * 0.5, 0.0, width * 0.5, 144.0], abs=0.1)
+
+
+@pytest.mark.parametrize("count", [1, 3, MOST_BANDS, MOST_BANDS + 1, 1000])
+def test_bands_over_steps_lie_side_by_side_and_end_at_the_last(axes: Axes, count: int) -> None:
+    bands = over_steps(axes, np.arange(1.0, count + 1), lambda place: str(place + 1))
+    assert 1 <= len(bands) <= MOST_BANDS
+    edges = [band.x for band in bands if band.x is not None]
+    assert all(first[1] == second[0] for first, second in pairwise(edges))
+    assert all(low < float(band.text) <= high for band, (low, high) in zip(bands, edges, strict=True))
+    assert count - float(bands[-1].text) < count / MOST_BANDS + 1
