@@ -116,7 +116,7 @@ class Algorithm(Section):
     def _check_teacher_is_used(self) -> Self:
         if self.distils and not self.teacher.is_there:
             raise UserError(
-                f"{self.distils[0]} learns from a teacher, but algorithm.teacher.source says `none`: set it to initial, folder or hub, "
+                f"{self.distils[0]} learns from a teacher, but algorithm.teacher.source names none: set it to initial, folder or hub, "
                 "or choose another loss or term"
             )
         if self.teacher.is_there and not self.distils:

@@ -66,7 +66,7 @@ def limit_pixels(folder: Path, max_pixels: int) -> None:
 
 
 class PictureProcessor:
-    """The pictures of one model."""
+    """Processor of pictures for one model."""
 
     def __init__(self, tokens: PictureTokens, limits: dict[str, Any]) -> None:
         """Set up the processor. `limits`: the content of preprocessor_config.json."""

@@ -26,7 +26,7 @@ class Config(ToolSection):
 
     functions: Texts = Field([], description="Import paths, such as my_lab.tools:add.")
     repeatable: bool = Field(
-        False, description="Whether the same arguments always give the same result; if false, results are recorded."
+        False, description="true: equal arguments give equal results; false: results are recorded."
     )
 
 

@@ -45,7 +45,7 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_checksum(value: Any) -> dict[str, Any]:
-    """Return the content of an object that `sealed` returned. Raises ValueError if it has changed since."""
+    """Return the content of an object that `with_checksum` returned. Raises ValueError if it has changed since."""
     if not isinstance(value, dict) or value.pop(CHECKSUM, None) != _digest(value):
         raise ValueError("the digest does not fit")
     return value

@@ -21,7 +21,7 @@ def kernels_folder(environment: Mapping[str, str]) -> Path:
 
 
 def torch_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the two variables that are not set, to put kernels of Inductor and Triton below the cache folder.
+    """Return the environment variables that put kernels of Inductor and Triton below the cache folder, without those already set.
 
     The folder is created, unless both are set. Inductor's own folder is below the one for temporary files, which is lost, and where
     another user may create it first. Raises UserError if another user may write to the cache folder, and OSError if it cannot be

@@ -98,9 +98,9 @@ def _note(lock: Path) -> Path:
 
 
 def _holder(lock: Path) -> str:
-    """Return the name of the process in a note; if that has ended, of one of its children that has the lock open.
+    """Return the name of the process that a note names; if that has ended, of a child process that has the lock open.
 
-    If none is seen to have it open, such as one of another user, return how to find it.
+    If no process of this user has the lock open, return how to find the holder.
     """
     holder = noted_holder(_note(lock))
     if holder is not None and not holder.process.is_gone:
