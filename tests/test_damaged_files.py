@@ -31,8 +31,8 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, jobs, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
-from dagrpo.pipeline.dvc import links as dvc_links
 from dagrpo.pipeline.dvc import lock, recording
+from dagrpo.pipeline.dvc import private as dvc_private
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
@@ -119,7 +119,7 @@ def _make_notes(folder: Path) -> None:
     state = folder / ".state"
     write_text(state / "params.sha256", "0" * 64)
     write_json(state / "running/tiny.json", {"process": {}, "command": "x"})
-    write_text(state / f"{dvc_links.FOUND.name}", str(folder / "links.db"))
+    write_text(state / f"{dvc_private.LINKS.name}", str(folder / "links.db"))
     write_json(folder / RAN, {"provenance": PROVENANCE, "key": "k", "outputs": []})
     write_json(folder / TRAINS_FAILURE, {})
     write_json(state / "runtime.json", {})
@@ -207,7 +207,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
-    "DVC's links": (dvc_links._found, (f".state/{dvc_links.FOUND.name}",)),
+    "DVC's links": (dvc_private._known_database, (f".state/{dvc_private.LINKS.name}",)),
     "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), sglang.Config()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
@@ -226,7 +226,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (".state/tiny/metrics/step_00001.json", ".state/tiny/rollouts/step_00001.parquet"),
     ),
     "state": (lambda: read_checksummed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
-    "earlier failure": (lambda: failure_report.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
+    "earlier failure": (lambda: failure_report.FailureReport(TRAIN, 0, Path("train.log")).earlier(), (TRAINS_FAILURE,)),
     "failure on the screen": (
         lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),
         (TRAINS_FAILURE,),
@@ -237,7 +237,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
     "what another has made": (
-        lambda: cache.made_elsewhere(
+        lambda: cache.equal_execution(
             {"experiment": "own", "key": "k", "environment": {}}, Path("data/own/gsm8k/provenance.json")
         ),
         (PROVENANCE, CARD),

@@ -18,7 +18,7 @@ from dagrpo.core.types import Example, PromptPictures
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, written
+from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, render_row
 from dagrpo.trainer.batches.training_problems import training_problems
 from dagrpo.trainer.config import Training
 from dagrpo.utils.tables import write_parquet
@@ -125,7 +125,7 @@ def test_a_chat_format_that_takes_a_text_for_a_place_is_refused_by_name(token: i
             return "", (1, token, 2)
 
     with pytest.raises(UserError, match=f"task arithmetic, train row 0: its prompt {refused}"):
-        written(Literal(), example("Say <|image_pad|>."), (), pictures.PROCESSOR)
+        render_row(Literal(), example("Say <|image_pad|>."), (), pictures.PROCESSOR)
 
 
 def test_a_row_with_pictures_for_a_model_of_text_is_refused_by_name(prompts: Prompts) -> None:

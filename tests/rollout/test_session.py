@@ -109,5 +109,5 @@ def test_a_partner_that_says_something_first_leaves_the_pictures_in_their_places
 
 
 def test_a_conversation_without_the_pictures_of_its_problem_is_refused() -> None:
-    with pytest.raises(UserError, match="does not show the 2 pictures of the problem"):
+    with pytest.raises(UserError, match="does not show exactly the 2 pictures of the problem"):
         _prompts(ScriptedChat(), ({"role": "user", "content": "[<image>]?"},), MORE)

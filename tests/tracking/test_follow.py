@@ -95,5 +95,5 @@ def test_a_follower_whose_server_is_away_ends_with_one_line(fresh: Path, monkeyp
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(
-        f"{note.stem} is not shown while it works: UserError: The MLflow server at http://127.0.0.1:9"
+        f"{note.stem} cannot be followed in MLflow: UserError: The MLflow server at http://127.0.0.1:9"
     )

@@ -138,10 +138,10 @@ def test_figures_of_a_changed_file_are_left_out_until_it_is_brought_back(
     assert sync.sync() == 1
     (parent,) = parent_runs(project).values()
     assert parent.data.metrics == {}
-    assert "metrics.parquet is missing or was changed: `dvc pull` brings it back" in capsys.readouterr().err
+    assert "metrics.parquet is missing or has changed: restore it with `dvc pull`" in capsys.readouterr().err
     assert sync.sync() == 0, "the run is there already"
     (run,) = stage_runs(project)
-    assert "metrics.parquet is missing or was changed" in run.data.tags["incomplete"]
+    assert "metrics.parquet is missing or has changed" in run.data.tags["incomplete"]
     (project / SEED / "metrics.parquet").write_bytes(metrics)
     assert sync.sync() == 1
     assert sync.sync() == 0

@@ -92,7 +92,7 @@ def test_what_a_foreign_server_answers_reaches_no_terminal_as_it_is(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         trouble = sync.record_what_is_new()
     assert trouble.startswith(
-        f"What answers at {address} is no MLflow server (BadStatusLine: SSH-2.0 \\u001b]0;owned\\u0007)"
+        f"The server at {address} is not an MLflow server (BadStatusLine: SSH-2.0 \\u001b]0;owned\\u0007)"
     )
 
 

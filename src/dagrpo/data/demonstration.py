@@ -47,16 +47,16 @@ def _require_turns(roles: Sequence[str], where: str) -> None:
 
 
 def call_message(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the assistant's message that calls one function and says nothing else."""
+    """Return an assistant's message that only calls one function."""
     call = {"type": "function", "function": {"name": function, "arguments": dict(arguments)}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def result_message(text: str) -> dict[str, Any]:
-    """Return the message with a tool's answer."""
+    """Return a message with a tool's result."""
     return {"role": "tool", "content": text}
 
 
 def answer_message(text: str) -> dict[str, Any]:
-    """Return the assistant's message without a call."""
+    """Return an assistant's message without a call."""
     return {"role": "assistant", "content": text}

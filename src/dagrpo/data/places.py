@@ -64,7 +64,7 @@ def hub_place(source: Source) -> Place:
 def _urls(source: Source) -> dict[str, list[str]]:
     """Return the hub's splits, each with the hf:// addresses of its files.
 
-    `datasets` gets an empty cache folder: in its shared cache it would use any commit it finds if the hub does not answer.
+    `datasets` gets an empty cache folder: from its shared cache it would take any commit if the hub does not answer.
     """
     from dagrpo.utils.hub import readable_hub_errors, require_answer
 

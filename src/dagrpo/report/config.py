@@ -9,11 +9,12 @@ from dagrpo.core.section import Section
 
 class Report(Section):
     completions: Annotated[int, Field(ge=0, le=1000)] = Field(
-        5, description="How many of the best and of the worst completions to show."
+        5, description="Number of best and of worst completions on the page."
     )
     smoothing: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        10, description="Steps in the moving average drawn over each learning curve."
+        10, description="Steps in the moving average of each learning curve."
     )
     prompts: Annotated[int, Field(ge=0, le=1000)] = Field(
-        6, description="How many prompts of training to show step by step, as far as the page has room."
+        6,
+        description="Number of training prompts whose trajectories the page displays over steps, as far as it has room.",
     )

@@ -69,7 +69,9 @@ def recorded(
 
 def changed(parameters: Mapping[str, Sequence[Parameter]]) -> dict[str, Parameter]:
     """Return the non-default parameters by dotted key; two experiments in which these agree have no other differences."""
-    return {f"{section}.{each.key}": each for section, found in parameters.items() for each in found if each.is_changed}
+    return {
+        f"{section}.{each.key}": each for section, entries in parameters.items() for each in entries if each.is_changed
+    }
 
 
 def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:

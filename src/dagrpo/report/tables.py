@@ -83,10 +83,10 @@ def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
     rows_of_both = [
         Diagnostic(
             label=label,
-            greedy=_both(inputs, task, (*path, "greedy"), format),
-            sampled=_both(inputs, task, (*path, "sampled"), format),
+            greedy=_both(inputs, task, (*path, "greedy"), to_text),
+            sampled=_both(inputs, task, (*path, "sampled"), to_text),
         )
-        for label, path, format in rows
+        for label, path, to_text in rows
     ]
     return [each for each in rows_of_both if each.greedy or each.sampled]
 
@@ -97,10 +97,10 @@ def _label(rate: str) -> str:
     return metric.label
 
 
-def _both(inputs: Inputs, task: str, path: Sequence[str], shown: Callable[[float], str]) -> tuple[str, str] | None:
+def _both(inputs: Inputs, task: str, path: Sequence[str], to_text: Callable[[float], str]) -> tuple[str, str] | None:
     """Format a figure of base and trained; None if either lacks it."""
     base, trained = (_mean(inputs, task, variant, path) for variant in VARIANTS)
-    return None if base is None or trained is None else (shown(base), shown(trained))
+    return None if base is None or trained is None else (to_text(base), to_text(trained))
 
 
 def _mean(inputs: Inputs, task: str, variant: Any, path: Sequence[str]) -> float | None:

@@ -35,10 +35,10 @@ def collect(
     agent: OpenAgent,
     on_batch: OnBatch | None = None,
 ) -> list[Trajectory]:
-    """Return all trajectories; per prompt the greedy one if asked for, then sample 0, 1, ...
+    """Return all trajectories; per prompt the greedy one if any, then sample 0, 1, ...
 
-    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the index in `problems`, where a prompt
-    may appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
+    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the index in `problems`, where a prompt may
+    appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
     """
     order_of_work = in_lockstep if sampling.lockstep else free_running
     planned = _planned(problems, sampling, seed_of)
@@ -57,7 +57,7 @@ def collect_until_full(
 ) -> CutOff:
     """Sample all groups free-running; `judge` gets each group as it finishes, while others still run.
 
-    Once the judge is full, unfinished attempts at the prompts with these positions are cut off.
+    Once the judge is full, unfinished groups at the positions `cuttable` are cut off.
     """
     groups = groups_of(_planned(problems, sampling, seed_of), sampling)
     return agent.run(EarlyStop(sampling, engine, agent, judge, cuttable).run(groups))

@@ -21,10 +21,10 @@ from dagrpo.rollout.trajectory import Trajectory
 
 
 class Judge(Protocol):
-    """Judge that decides from finished groups whether there are enough."""
+    """Decision, from finished groups, whether there are enough."""
 
     def judge(self, position: int, group: Sequence[Trajectory]) -> None:
-        """Take a finished group. Called in a separate thread, for one group after the other, as they finish."""
+        """Take a finished group. Called in a separate thread, one group at a time, in the order in which they finish."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
-    """Groups that were cut off once there were enough."""
+    """Result of an early stop: the groups that were cut off."""
 
     positions: tuple[int, ...] = ()  # rising, of the problems whose groups were cut off
     tokens: int = 0  # that were written for these, as far as the engine tells

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnv:
-    """Facts of a stage about its attempts, besides parameters."""
+    """Environment of an agent in one stage: folders and limits that are not parameters."""
 
     folder: Path  # for what the agent and its tools write
     passages: Path | None  # of the task, for tools that search
@@ -38,7 +38,7 @@ class AgentEnv:
 
 
 class OpenAgent:
-    """Agent that is ready to make attempts."""
+    """Open agent, with its event loop."""
 
     def __init__(self, agent: Agent, chat: ChatFormat, limits: SessionLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.make_attempt = agent
@@ -52,7 +52,7 @@ class OpenAgent:
         return Session(problem=problem, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run to the end, or to Ctrl-C, which is raised where it strikes.
+        """Run `work` to its end, or to Ctrl-C, which is raised at once.
 
         asyncio.run would turn it into a cancellation, which a wave that waits for its engine takes for a fault.
         """

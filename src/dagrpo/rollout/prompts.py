@@ -57,10 +57,10 @@ class Prompts:
     def problem(self, index: int, example: Example) -> Problem:
         """Return a row of a split, rendered.
 
-        Raises UserError if the template refuses it, would not show a tool's result, or as `written`.
+        Raises UserError if the template refuses it, would not show a tool's result, or as `render_row`.
         """
         tools, pictures = self._schemas_of(example.tools), self._pictures
-        text, token_ids = written(self._chat, example, tools, pictures)
+        text, token_ids = render_row(self._chat, example, tools, pictures)
         return Problem(
             index=index,
             example=example,
@@ -79,13 +79,13 @@ class Prompts:
         return self._schemas[names]
 
 
-def written(
+def render_row(
     chat: ChatFormat, example: Example, tools: Sequence[ToolSchema], pictures: PictureProcessor | None
 ) -> tuple[str, tuple[int, ...]]:
-    """Return the prompt of a row: its text, and its tokens with as many placeholders for each picture as it takes.
+    """Return a row's prompt: its text, and its tokens with as many placeholders for each picture as it takes.
 
-    Raises UserError if it has pictures and the model takes none, or not as many as its text has places for. The output of a chat
-    format is checked for places, too: some take `<|image_pad|>` in a text for one.
+    Raises UserError if it has pictures and the model takes none, or if their number differs from that of the placeholders. The output of a
+    chat format is checked, too: some take `<|image_pad|>` in a text for a placeholder.
     """
     if pictures is None and not example.images:
         return chat.prompt(example.prompt, tools)
@@ -110,7 +110,7 @@ def tools_of(problems: Iterable[Problem]) -> tuple[str, ...]:
 def problems_of(
     rows: Iterable[tuple[int, Example]], prompts: Prompts, limit: PromptLimit, source: Path
 ) -> list[Problem]:
-    """Return rows of the split `source`, each with its index, rendered. Raises UserError, with its name, if one is too long."""
+    """Return rows of the split `source` rendered, each with its index. Raises UserError if one is too long."""
     problems = []
     for index, example in rows:
         problem = prompts.problem(index, example)
@@ -128,9 +128,9 @@ def prompt_indices(
 ) -> list[int]:
     """Return the prompts of a step: the next `count` of an endless sequence of shuffled epochs.
 
-    A function of its arguments alone, so a resumed run needs no saved position. An epoch's order depends on
-    (seed, epoch); a step may span two epochs. Each prompt appears once per epoch. With pass rates, [total], an epoch goes
-    from the highest to the lowest, and only prompts of equal pass rate are shuffled among each other.
+    It depends on its arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch); a step may span
+    two epochs. Each prompt appears once per epoch. With pass rates, [total], an epoch goes from the highest to the lowest, and only prompts
+    of equal pass rate are shuffled.
     """
     first = step * count
     indices: list[int] = []

@@ -31,7 +31,7 @@ class PlannedAttempt:
 
     @property
     def name(self) -> str:
-        """Return the attempt's name, unique among those made beside it, and the same after an interruption."""
+        """Return the attempt's name: unique within a step, and the same after an interruption."""
         return f"{self.position}-{self.sample_index}-{self.seed}"
 
 
@@ -90,7 +90,7 @@ def groups_of(planned: Sequence[PlannedAttempt], sampling: Sampling) -> list[Gro
 
 
 async def attempts_of(group: Group, sampling: Sampling, agent: OpenAgent, send: Send) -> tuple[list[Trajectory], int]:
-    """Make the attempts of a group at the same time, again for each server that dies; return also how many were lost so."""
+    """Make the attempts of a group at the same time, again if their server dies; return also the number of lost ones."""
     retried = 0
     while True:
         try:

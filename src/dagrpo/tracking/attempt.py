@@ -97,7 +97,7 @@ def _follow(note: Path) -> None:
             command = (sys.executable, "-m", "dagrpo.tracking.follow", str(note))
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     except OSError as error:
-        logger.warning("this run is not shown in MLflow while it works: %s", error)
+        logger.warning("MLflow cannot follow this run: %s", error)
 
 
 def _is_stop(error: BaseException) -> bool:

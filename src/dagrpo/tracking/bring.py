@@ -77,9 +77,9 @@ def bring(target: Target, contents: Contents) -> None:
     log_data_sets(client, run_id, map(_described, contents.data_sets))
     log_data_sets(client, run_id, map(_named, _tests_in(target.execution.behind)))
     model_id = _bring_input_policy(target)
-    with left_out("problems"):
+    with optional("problems"):
         _bring_problems(target, contents.problems)
-    with left_out("traces"):
+    with optional("traces"):
         _bring_traces(target, contents.traces, model_id)
     _bring_output_policy(target)
     for summary in contents.summaries:
@@ -145,7 +145,7 @@ def _bring_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id:
 def _bring_input_policy(target: Target) -> str | None:
     """Make the policy that the stage has read an input of its run; return the policy's id."""
     execution, model = target.execution, None
-    with left_out("policies"):
+    with optional("policies"):
         model = bring_input(target.models, target.run_id, execution.stage, execution.read)
     return None if model is None else str(model.model_id)
 
@@ -153,7 +153,7 @@ def _bring_input_policy(target: Target) -> str | None:
 def _bring_output_policy(target: Target) -> None:
     execution = target.execution
     step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
-    with left_out("policies"):
+    with optional("policies"):
         bring_output(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
 
 
@@ -172,10 +172,10 @@ def _bring_summary(target: Target, summary: Summary) -> None:
     log_points(client, run_id, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
     for name, value in experiment_tags(map(metric_name, content["figures"])).items():
         client.set_experiment_tag(experiment_id, name, value)
-    with left_out("problems"):
+    with optional("problems"):
         share_evaluation_sets(client, experiment_id, content["data"])
     if summary.seed is not None:
-        with left_out("policies"):
+        with optional("policies"):
             _bring_policies(target, run_id, str(summary.seed), content, time_ms)
 
 
@@ -239,13 +239,13 @@ def _data_set(
 
 
 @contextmanager
-def left_out(what: str) -> Iterator[None]:
+def optional(content: str) -> Iterator[None]:
     """Continue without content for which the server is too old, or which it cannot take for a reason that the user can fix."""
     try:
         yield
     except (NotImplementedError, UserError) as error:
-        logger.warning("the %s of a run are left out: %s", what, error)
+        logger.warning("the %s of a run are not recorded: %s", content, error)
     except MlflowException as error:
         if error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
             raise
-        logger.warning("the %s of a run are left out: %s", what, error)
+        logger.warning("the %s of a run are not recorded: %s", content, error)

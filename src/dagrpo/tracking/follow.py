@@ -97,7 +97,7 @@ def main(note: Path) -> None:
     try:
         follow(note)
     except Exception as error:  # noqa: BLE001  the next sync records what is missing
-        print(f"{note.stem} is not shown while it works: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{note.stem} cannot be followed in MLflow: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def bring_prompt(
         if (version.tags or {}).get(DIGEST) == digest:
             return version
     offered = f"with the tools {', '.join(tools)}" if tools else "without tools"
-    about = f"How the task {task} puts a problem to the policy, {offered}."  # MLflow's page shows this alone
+    about = f"Prompt of the task {task}, {offered}."  # MLflow's page shows this alone
     return client.create_prompt_version(name, [dict(message) for message in messages], about, {DIGEST: digest})
 
 
@@ -159,7 +159,7 @@ def link_prompt(client: MlflowClient, run_id: str, version: PromptVersion) -> No
 
 
 def _make_prompt(client: MlflowClient, name: str, task: str) -> None:
-    about = f"How the task {task} puts a problem to the policy. {{{{question}}}} stands for the problem."
+    about = f"Prompt of the task {task}. {{{{question}}}} stands for the problem."
     try:
         client.create_prompt(name, about)
     except MlflowException as error:

@@ -53,8 +53,8 @@ def contents_of(execution: Execution) -> Contents:
     contents = Contents()
     if execution.status != "FINISHED":
         contents.steps += curve_of(execution)
-    elif execution.stage in READERS:
-        READERS[execution.stage](execution, contents)
+    else:
+        READERS.get(execution.stage, _sft)(execution, contents)
     return contents
 
 
@@ -179,7 +179,7 @@ def _inputs_of_report(execution: Execution) -> Inputs:
     read = [Path(path) for path in execution.record["inputs"]]
     missing = next((path for path in read if not path.is_file()), None)
     if missing is not None:
-        raise UserError(f"{missing} is missing: `dvc pull` brings it back")
+        raise UserError(f"{missing} is missing: restore it with `dvc pull`")
     return read_inputs(
         execution.record["experiment"],
         scores=[path for path in read if path.name == "scores.parquet"],
@@ -240,7 +240,7 @@ def _file(execution: Execution, name: str) -> Path:
 def _unchanged(execution: Execution, path: str) -> Path:
     """Return an output's path. Raises UserError if it is missing or changed."""
     if not Path(path).is_file() or sha256_of(Path(path)) != execution.outputs[path]:
-        raise UserError(f"{path} is missing or was changed: `dvc pull` brings it back")
+        raise UserError(f"{path} is missing or has changed: restore it with `dvc pull`")
     return Path(path)
 
 

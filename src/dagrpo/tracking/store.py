@@ -160,7 +160,7 @@ def require_answer(uri: str) -> None:
     except HTTPException as error:
         words = one_line(f"{type(error).__name__}: {error}".strip(), LONGEST)
         raise UserError(
-            f"What answers at {without_user(uri)} is no MLflow server ({words}): correct MLFLOW_TRACKING_URI."
+            f"The server at {without_user(uri)} is not an MLflow server ({words}): correct MLFLOW_TRACKING_URI."
         ) from None
     except OSError as error:
         raise UserError(

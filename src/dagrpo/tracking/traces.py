@@ -85,7 +85,7 @@ def log_traces(client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Spa
                 client.start_trace(info)
         client.log_spans(experiment, [span for _, spans in traces for span in spans])
     except NotImplementedError as error:
-        logger.warning("the traces of a run are left out: %s", error)
+        logger.warning("the traces of a run are not recorded: %s", error)
 
 
 def _is_there(client: TracingClient, trace_id: str) -> bool:

@@ -56,7 +56,7 @@ def serve(port: int) -> None:
     if not is_server:
         _require_free(port)
     if trouble := try_to_sync():  # what MLflow holds is shown all the same
-        print(f"MLflow does not hold everything yet: {trouble}", file=sys.stderr)
+        print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
     if is_server:
         _announce(without_user(uri).rstrip("/"))
         return
@@ -108,7 +108,7 @@ def _ask(base: str, question: str) -> dict[str, Any] | None:
         with urllib.request.urlopen(f"{base}/api/2.0/mlflow/experiments/{question}", timeout=START_SECONDS) as answer:
             reply: dict[str, Any] = json.load(answer)
             return reply
-    except (OSError, HTTPException, ValueError):  # no such experiment, or what answers is no MLflow server
+    except (OSError, HTTPException, ValueError):  # no such experiment, or the server is not MLflow
         return None
 
 

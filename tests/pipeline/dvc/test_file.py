@@ -57,6 +57,9 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
         other = by_snakemake[job.provenance]
         assert (job.stage, job.wildcards, job.outputs) == (other.stage, other.wildcards, other.outputs)
         assert job.inputs == {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}
+    report = planned[-1]
+    assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
+    assert len(report.inputs["scores"]) == 2 * 2 * 2, "every seed, evaluated task and policy"
 
 
 def test_each_file_that_is_expected_of_an_experiment_is_known_by_its_stage(jobs: list[PlannedJob]) -> None:

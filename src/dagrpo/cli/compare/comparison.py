@@ -43,7 +43,7 @@ class Evaluated:
         return sorted(self.evaluations[task])
 
     def problems(self, task: str) -> list[Problem]:
-        """Return the problems of a task, in the order of each metric's values."""
+        """Return the problems of a task, in the order of the metrics' values."""
         return _problems(self.evaluations[task][self.seeds(task)[0]])
 
 

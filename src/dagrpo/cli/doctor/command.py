@@ -20,7 +20,7 @@ def doctor(
     online: Annotated[bool, typer.Option("--online", help="also check that the hub answers")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: a list with an object per line")] = False,
 ) -> None:
-    """Check this machine and suggest fixes; exit code 1 if something that runs need is missing."""
+    """Check this machine and suggest fixes; exit code 1 if a requirement of runs is missing."""
     from dagrpo.cli.doctor import machine, software
     from dagrpo.utils.console import plain_console
 

@@ -42,7 +42,7 @@ class Card(NamedTuple):
 
 
 def cards() -> list[Card]:
-    """Return the GPUs that the driver lists; [] without a driver, or if it lists none."""
+    """Return the GPUs that the driver lists; [] without a driver."""
     fields: Sequence[str] = FIELDS
     answer = _query(fields)
     if answer is None:  # an old driver refuses the whole query for the field compute_cap

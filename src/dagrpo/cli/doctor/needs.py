@@ -60,7 +60,7 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: b
 
 
 def of_check(folder: Path = Path(), *, mirror: str | None = None, with_headers: bool = True) -> Iterator[Finding]:
-    """Yield the requirements of `make gpu-check`: an installation's, a repository git reads, and GSM8K, in `mirror` if given."""
+    """Yield the requirements of `make gpu-check`: those of an installation, a git repository, and GSM8K, in `mirror` if given."""
     yield from of_gpu(folder, with_headers=with_headers, needs_memory=True)
     yield repository(folder)
     yield hub.data(mirror)

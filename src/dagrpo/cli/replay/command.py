@@ -64,7 +64,7 @@ def steps_of(text: str) -> list[int]:
 
 
 def require_recorded(run: "RecordedRun", steps: Sequence[int]) -> Sequence[int]:
-    """Return the steps. Raises UserError if the run has not finished one of them, or has recorded no digests."""
+    """Return `steps`. Raises UserError if the run has not finished one of them, or has recorded no digests."""
     if run.steps == 0:
         raise UserError(f"{run.folder} has not finished a step yet: wait for its first.")
     if steps[-1] > run.steps:
@@ -88,7 +88,7 @@ def _named(steps: Sequence[int]) -> str:
 
 
 def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> int:
-    """Run this command in as many processes as have trained the policy; return the exit code."""
+    """Run this command in as many processes as trained the policy; return the exit code."""
     import dagrpo.cli.application as application
 
     own = ("replay", str(folder), "--steps", ",".join(map(str, steps)))

@@ -23,7 +23,7 @@ from dagrpo.utils.distributed import World
 
 
 class UpdateInputs(Protocol):
-    """Inputs of an update beside the rollouts: a training run has them, and so has a recorded one."""
+    """Inputs of an update besides the rollouts, of a training run or of a recorded one."""
 
     @property
     def initial(self) -> Path: ...
@@ -38,7 +38,7 @@ class UpdateInputs(Protocol):
 
 
 class UpdatedPolicy:
-    """Initial policy, its optimizer and the coefficients of its terms, updated step by step. Every rank has one."""
+    """Policy with its optimizer and the coefficients of its terms, updated step by step. Every rank has one."""
 
     def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)

@@ -19,7 +19,7 @@ from dagrpo.utils.distributed import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """First tensor of a step, in the order of computation, whose digest is not the recorded one."""
+    """First tensor of a step, in the order of computation, whose digest differs from the recorded one."""
 
     kind: str  # gradient or weights
     update: int  # of the step, from 1
@@ -54,9 +54,9 @@ class StepCheck:
 
 
 def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepCheck]:
-    """Recompute the steps, and all that lead to them from the nearest earlier state. Every rank calls this.
+    """Recompute the steps, and those between the nearest earlier state and them. Every rank calls this.
 
-    Raises UserError if a state or the initial checkpoint is not the one that the run recorded.
+    Raises UserError if a state or the initial checkpoint differs from the recorded one.
     """
     compute_deterministically(run.rollout.deterministic)
     recomputation = Recomputation(run, world)
@@ -64,7 +64,7 @@ def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepChe
 
 
 class Recomputation:
-    """Policy that is taken through a run's recorded steps."""
+    """Recomputation of a run's recorded steps, one after the other."""
 
     def __init__(self, run: RecordedRun, world: World) -> None:
         self._run = run
@@ -74,7 +74,7 @@ class Recomputation:
         self._from = self._finished = 0
 
     def up_to(self, step: int) -> Iterator[StepCheck]:
-        """Yield the check of every step on the way to this one, and of this one."""
+        """Yield the checks of the steps up to this one."""
         self._go_to_nearest_state(step - 1)
         while self._finished < step:
             yield self._check(self._finished + 1)

@@ -44,7 +44,7 @@ class RecordedRun:
     environment: Mapping[str, str] | None  # in which it was computed; None if not recorded
 
     def table(self, step: int) -> Path:
-        """Return the rollouts file of a step."""
+        """Return the path of a step's rollouts."""
         return self.rollouts / step_file(step)
 
     def computed(self, steps: Sequence[int]) -> Computed:
@@ -151,7 +151,7 @@ def _sections(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_the_same_pictures(initial: Path, split: Path, digest: str = "") -> None:
-    """Require the recorded split if the model takes pictures: a replay reads it only for these."""
+    """Require the recorded split if the model takes pictures, which are read from it. Raises UserError."""
     if takes_pictures(initial):
         _require_the_same(split, digest)
 

@@ -1,6 +1,6 @@
-"""Pictures of recorded rollouts, read from the problems' split.
+"""Update batch of a step, rebuilt from its rollout table.
 
-The table of rollouts does not contain them.
+Its tensors are those that the trainer had, bit for bit. Pictures, which the table lacks, come from the problems' split.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +32,12 @@ SUPPORT = "sampling_support"
 
 
 def no_pictures(index: int) -> tuple[bytes, ...]:
-    """Return the pictures of a problem for a model that takes text alone: none."""
+    """Return (): a model of text alone has no pictures."""
     return ()
 
 
 def pictures_of(initial: Path, split: Path) -> PicturesOf:
-    """Return the lookup of the problems' pictures for a checkpoint's model; the split is read with the first lookup."""
+    """Return a function from a problem's index to its pictures; the split is read at its first call."""
     if not takes_pictures(initial):
         return no_pictures
 
@@ -137,7 +137,7 @@ def _counted(rows: Sequence[Mapping[str, Any]], training: Training) -> list[bool
 
 
 def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenSupport | None:
-    """Return the sampling mask of each trained token; None: the whole vocabulary, as where no mask is recorded."""
+    """Return the sampling mask of each trained token; None if no mask is recorded: the whole vocabulary."""
     column = table.column(SUPPORT).take(pa.array([each.place for each in learned])).combine_chunks()
     of_tokens = column.flatten()
     if not len(of_tokens):

@@ -62,7 +62,7 @@ def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
 
 
 def _not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
-    """Return warnings about conditions here that round sums differently, so that digests may differ without an error."""
+    """Return warnings about conditions that may change digests by rounding, without an error."""
     own = {"device": here.device, **{k: v for k, v in environment(on_gpu=True).items() if k != "device"}}
     then: Mapping[str, str] = {"device": recorded.device, **_packages(run.environment)}
     other = [f"{name} {value} (here {own.get(name, 'none')})" for name, value in then.items() if own.get(name) != value]

@@ -34,9 +34,13 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
     seeds = sorted(path.name.removeprefix("seed_") for path in runs.glob("seed_*"))
     if not seeds:
         experiments = sorted(path.parent.name for path in root.glob("*/runs"))
-        if tries := [each for each in experiments if each.startswith(f"{folder.name}{TRY}")]:
-            one_of = "a try of it: give its name" if len(tries) == 1 else "tries of it: give the name of one"
-            raise UserError(f"There is no run `{name}`, only {one_of}, {_listed(tries)}.")
+        if overrides := [each for each in experiments if each.startswith(f"{folder.name}{TRY}")]:
+            one_of = (
+                "an override run of it: give its name"
+                if len(overrides) == 1
+                else "override runs of it: give the name of one"
+            )
+            raise UserError(f"There is no run `{name}`, only {one_of}, {_listed(overrides)}.")
         raise UserError(
             f"There is no experiment `{name}` in {root}: {nearest(folder.name, experiments)}. A seed's folder or a parquet file may be "
             "named as well."

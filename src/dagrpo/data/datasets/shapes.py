@@ -55,7 +55,7 @@ class Config(Section):
         return self
 
     def check(self, params: "Params") -> None:
-        """Raise an error for two controls at a time: a lower score would not show which of them is the reason."""
+        """Raise UserError if both controls are on: a lower score would not show which of them is the reason."""
         if self.swapped and params.reward.permuted:
             raise UserError(
                 "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "

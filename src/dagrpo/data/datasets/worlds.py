@@ -137,7 +137,7 @@ LEVELS = {1: "1_hop", 2: "2_hops", 3: "3_hops"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question, and the passages that lead to its answer, in the order in which each names the next."""
+    """Question, and the passages that lead to its answer: each names the title of the next."""
 
     text: str
     answer: str
@@ -210,7 +210,7 @@ def _example(split: str, index: int, question: Question, searches: bool) -> Exam
 
 
 def _demonstration(passages: Sequence[Passage], answer: str) -> tuple[dict[str, object], ...]:
-    """Return a search for each name in turn, whose best result is the passage under that name, and the answer."""
+    """Return one search per name, whose best result is the passage with that title, and then the answer."""
     turns = [
         turn
         for passage in passages

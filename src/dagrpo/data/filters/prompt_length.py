@@ -118,7 +118,7 @@ def _lengths(ordered: Sequence[int]) -> Lengths | None:
 
 
 def _at(ordered: Sequence[int], percent: int) -> int:
-    """Return the nearest-rank percentile: a length that some prompt has."""
+    """Return a percentile by nearest rank, which is the length of some prompt."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 

@@ -59,7 +59,7 @@ def _differ(same: Sequence[Example]) -> bool:
 
 
 def _agree(verifier: str, one: str, other: str) -> bool:
-    """Return whether two ground truths are the same answer. A comparison that needs math-verify counts as different."""
+    """Return True if two ground truths are the same answer. If only math-verify could tell, they count as different."""
     return one == other or get_verifier(verifier).equal(one, other) is True
 
 

@@ -239,7 +239,7 @@ def _of_task(params: Params, task: str, shape: Shape, speed: Speed) -> float | N
 
 
 def _samplings(params: Params) -> int:
-    """Return how often the stage sample runs for a seed."""
+    """Return the number of runs of the stage sample per seed."""
     return POLICIES * len(_evaluated(params))
 
 

@@ -122,7 +122,7 @@ def _row(problem: Problem) -> dict[str, Any]:
 
 
 class EnvironmentAgent:
-    """Agent that plays each attempt in a separate object."""
+    """Agent with a separate object of the user's class for each attempt."""
 
     def __init__(self, config: Config, offer: Offer, *, fresh: bool) -> None:
         self._config = config

@@ -80,9 +80,9 @@ async def attempt(
     seconds: float,
     wants_report: bool = False,
 ) -> Trajectory:
-    """Make one attempt with a program that `run` starts; `run` returns its report. Raises the engine's error.
+    """Make one attempt with a program. Raises the engine's error.
 
-    wants_report: a program that reports nothing has failed.
+    run: starts the program, and returns the rewards that it reports. wants_report: whether a program without a report has failed.
     """
     fault = ""
     reported: Mapping[str, float] = {}

@@ -61,7 +61,7 @@ class _Attempt:
 
 
 class RecordedTool:
-    """Tool whose results are kept in a file. A result is in the file before its caller gets it."""
+    """Tool whose results are written to a file before they are returned."""
 
     def __init__(self, tool: OpenTool, path: Path, *, stateless: bool) -> None:
         """Wrap a tool. stateless: it keeps nothing between calls, so replayed calls need not be made again."""

@@ -17,7 +17,7 @@ from dagrpo.core.image_tokens import before_pictures
 from dagrpo.core.section import Section
 from dagrpo.core.types import Example
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.rollout.prompts import read_split, written
+from dagrpo.rollout.prompts import read_split, render_row
 from dagrpo.tools import function_schemas
 
 
@@ -69,7 +69,7 @@ class Supervision:
         if not (example.demonstration or example.answer.strip()):
             raise UserError(f"{where}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
         turns = example.demonstration or ({"role": "assistant", "content": example.answer},)
-        token_ids = list(written(self._chat, example, tools, self._pictures)[1])
+        token_ids = list(render_row(self._chat, example, tools, self._pictures)[1])
         loss_mask = [False] * len(token_ids)
         for said, new in _turns(turns):
             prompt, completion = tuple(token_ids), self._completion(said, token_ids, tools, where)
