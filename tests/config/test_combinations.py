@@ -14,7 +14,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"experiment": {"seeds": [1, 1]}}, "names something twice"),
+        ({"experiment": {"seeds": [1, 1]}}, "contains duplicates"),
         ({"experiment": {"tasks": ["gsm8k"]}}, "set it to ['arithmetic']"),
         ({"model": {"source": "gguf"}}, "model.gguf is null: give the path"),
         ({"model": {"source": "hub", "repository": "a/b"}}, "give both"),
@@ -33,7 +33,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"training": {"lora": {"rank": 4, "vision": True, "serving": "adapter"}}, "model": SEEING},
-            "lora.vision adds an adapter to the vision tower, which SGLang cannot serve",
+            "lora.vision adds an adapter to the vision tower, which no engine serves",
         ),
         (
             {"training": {"vision": "frozen", "lora": {"rank": 4, "serving": "adapter"}}, "model": SEEING},

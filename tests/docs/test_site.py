@@ -15,6 +15,7 @@ from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS
 from dagrpo.core.plugins import Plugins
 from dagrpo.data.task import TASKS
+from dagrpo.engine import ENGINES
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.tools import TOOLS
@@ -42,7 +43,7 @@ def test_what_the_page_names_is_there_and_described(name: str) -> None:
 
 @pytest.mark.parametrize(
     "plugins",
-    [TASKS, VERIFIERS, COMPONENTS, LOSSES, ADVANTAGES, CORRECTIONS, TERMS, TOOLS, INTERACTIONS],
+    [TASKS, VERIFIERS, COMPONENTS, LOSSES, ADVANTAGES, CORRECTIONS, TERMS, ENGINES, TOOLS, INTERACTIONS],
     ids=lambda plugins: plugins.what,
 )
 def test_the_table_of_plug_ins_says_what_each_is_called_and_how_it_is_found(plugins: Plugins[object]) -> None:

@@ -93,7 +93,7 @@ def test_the_same_is_taken_over_as_hard_links_and_said_so() -> None:
 
 
 def test_the_runtime_of_what_is_taken_over_is_that_of_whoever_made_it() -> None:
-    """Also of what is taken over from what was taken over."""
+    """Also of a cache hit on a cache hit."""
     made_by = _run("one", micro_batch=8)["runtime"]
     assert made_by["sft"]["micro_batch_size"] == 256
     for experiment in ("two", "zwei"):

@@ -35,7 +35,7 @@ def test_an_unknown_task_is_told_together_with_the_other_mistakes() -> None:
         "params.yaml: `gsm9k` is not a task: the nearest known one is `gsm8k`; correct experiment.train"
     )
     assert tasks == (
-        "params.yaml: experiment.tasks must list train and evaluate, no more and no less: set it to ['arithmetic', 'gsm8k']."
+        "params.yaml: experiment.tasks must list exactly train and evaluate: set it to ['arithmetic', 'gsm8k']."
     )
     assert key == "params.yaml: unknown key `training.setps`: the nearest known key is `training.steps`."
 
@@ -199,11 +199,11 @@ def test_a_picture_that_is_evaluated_alone_needs_no_room_in_the_prompts_of_train
     _check("arithmetic", "shapes", model={"fresh": fresh, "max_pixels": 400 * 201})
 
 
-def test_patches_that_sglang_does_not_see_are_refused() -> None:
+def test_patches_that_sglang_does_not_read_are_refused() -> None:
     vision = {"family": "qwen2_5_vl", "patch_size": 14}
     _with_pictures("geo3k", fresh={"vision": vision})
     with pytest.raises(
-        ValueError, match=r"patch_size is 8, and SGLang sees a qwen2_5_vl with patches of 14 alone: set it"
+        ValueError, match=r"patch_size is 8, and SGLang reads a qwen2_5_vl with patches of 14 alone: set it"
     ):
         _with_pictures("geo3k", fresh={"vision": vision | {"patch_size": 8}})
     with pytest.raises(ValueError, match="patch_size is 8"):  # a task of text is served by the same model

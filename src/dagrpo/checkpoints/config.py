@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class Checkpoint(Section):
     format: Annotated[str, AfterValidator(require_format_name)] = Field(
         "dcp",
-        description="dcp: torch.distributed.checkpoint; huggingface: nothing is converted; "
-        "or one of an installed package, such as megatron.",
+        description="dcp: torch.distributed.checkpoint; huggingface: no conversion; or a format of an "
+        "installed package, such as megatron.",
     )
     max_shard_bytes: Annotated[int, Field(ge=1 << 20, le=10**13)] = Field(
         1_000_000_000,
-        description="Most bytes of weights in one file that convert or export writes; a larger tensor has a separate file.",
+        description="Most bytes of weights in one file that convert or export writes; a larger tensor gets a separate file.",
     )
 
     def check(self, params: "Params") -> None:

@@ -1,4 +1,4 @@
-"""Closed schema of params.yaml, with one small module per section.
+"""Schema of params.yaml, composed of the sections of all packages.
 
 So a stage depends on its own sections alone.
 """

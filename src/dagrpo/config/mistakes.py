@@ -74,7 +74,7 @@ def mistakes(
 
 
 def _hint(key: str, prefix: str, part: InvalidPart | None, all_keys: Sequence[str]) -> str:
-    """Suggest the nearest known key. One with the same ending comes first, of the same section before others: it may have moved."""
+    """Suggest the nearest known key; first one with the same last part, which may have moved, of the same section before others."""
     known = part.known if part else all_keys
     section, _, last = key.rpartition(".")
     same = [each for each in known if section and each.endswith(f".{last}")]

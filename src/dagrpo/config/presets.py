@@ -47,7 +47,7 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
 
 
 def name_no_task(names: Sequence[str], folder: Path = FOLDER) -> bool:
-    """Return whether presets leave the task at the schema's default: no task, experiment or file is among them."""
+    """Return True if presets leave the task at the schema's default: no task, experiment or file is among them."""
     return {_path(name, folder).parent.name for name in names} <= {"models", "algorithms", "hardware"}
 
 

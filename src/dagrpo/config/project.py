@@ -35,7 +35,7 @@ class ProjectCommand(TyperCommand):
     """A command that is refused outside of the project's folder, before it reads or writes anything."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. UserError: it needs the project's folder, and this is another one."""
+        """Run the command. Raises UserError if it needs the project's folder and was started elsewhere."""
         fault = without_snakefile()
         if fault is not None and not (self.name in TAKE_A_PATH and _is_given_a_path(ctx.params.values())):
             raise UserError(f"{fault}: {REMEDY}.")
@@ -57,5 +57,5 @@ def _is_given_a_path(values: Iterable[Any]) -> bool:
 
 
 def _is_a_path(path: Path) -> bool:
-    """Return whether the path exists and cannot be meant as the name of an experiment."""
+    """Return True if the path exists and cannot be the name of an experiment."""
     return path.is_file() or (path.is_dir() and (len(path.parts) > 1 or (path / MANIFEST).is_file()))

@@ -7,8 +7,8 @@ All other exceptions are bugs, and shown with their traceback.
 class UserError(ValueError):
     """An error that the user can fix. The message says what is wrong, where, and how to fix it.
 
-    A stage that ends with one is not started again. It is a ValueError, so that a parameter's own check may raise it
-    inside pydantic. Not for invariants of dagrpo's code: those are asserted.
+    A stage that ends with one is not started again. It is a ValueError so that pydantic's validators may raise it. Invariants
+    of dagrpo's own code are asserted instead.
     """
 
 

@@ -23,7 +23,7 @@ PluginName = Annotated[str, Field(max_length=LONGEST_NAME)]
 class Choice(Section):
     """Parameters of one plug-in, and its name. The Config of a plug-in adds its own keys."""
 
-    name: PluginName = Field(description="Which one.")
+    name: PluginName = Field(description="Name of the plug-in.")
 
 
 class Configured(Protocol):

@@ -2,7 +2,7 @@
 
 A plug-in is one object. It is found by name in the package's own folder (one module each), by name among the entry
 points of installed distributions, or by an import path such as `my_lab.losses:tilted`. Listing names imports no plug-in
-unless a module may offer several; getting one imports its module alone. Knows nothing of a plug-in's behaviour and parameters.
+unless a module may offer several; getting one imports its module alone. Independent of the plug-ins' behaviour and parameters.
 """
 
 import importlib

@@ -36,7 +36,7 @@ BROKEN: tuple[StopReason, ...] = (EXCLUDED, "program_failed")  # ends of an atte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One row of a task, in the form in which the policy sees it.
+    """One row of a task, in its prompt form.
 
     Example: Example(task="gsm8k", split="test", index=0, prompt=({"role": "user", "content": "..."},), question="...",
     answer="... #### 18", ground_truth="18", data_source="openai/gsm8k", ability="math")
@@ -55,7 +55,7 @@ class Example:
     images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
     tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
     interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
-    pass_rate: float | None = None  # share of right answers of some policy, 0 to 1: how easy it is; None: not known
+    pass_rate: float | None = None  # share of right answers of some policy, 0 to 1; None: unknown
     prompt_tokens: int = 0  # rendered with its tools by the experiment's tokenizer; 0: not counted yet
     # Chat messages from the first answer on, calls and their results among them: what supervised fine-tuning learns where
     # an answer alone is not enough. (): the target is `answer`.
@@ -73,7 +73,7 @@ class PictureTokens:
 
     @property
     def unwritten(self) -> tuple[int, int, int]:
-        """Tokens that no policy may write, since they would stand for no picture: the placeholders and their preceding tokens."""
+        """Return the tokens that no policy may write, which would stand for no picture: placeholders and the tokens before them."""
         return self.image, self.video, self.start
 
 
@@ -98,7 +98,7 @@ class SamplingRequest:
     top_p: float
     top_k: int  # -1: all tokens
     max_new_tokens: int
-    support: bool = False  # True: return the sampling mask, the tokens that top_p and top_k left
+    support: bool = False  # True: return the sampling mask, the tokens that top_p and top_k leave
     pictures: PromptPictures | None = None  # None: a model of text alone
 
 
@@ -128,7 +128,7 @@ class Completion:
     finish_reason: str
     weight_version: str = "default"  # of the weights that sampled it, as named when loaded
     cached_tokens: int = 0  # of the prompt, from the server's prefix cache
-    # [completion], ids from low to high: the tokens that top_p and top_k left each one to be drawn from; (): not asked for
+    # [completion], ids from low to high: the sampling mask of each position: tokens that top_p and top_k leave; (): not requested
     support: tuple["array[int]", ...] = ()
 
 
@@ -146,7 +146,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A policy's attempt at one problem: the part that a reward may look at."""
+    """A policy's attempt at one problem, as far as a reward may read it."""
 
     text: str  # the policy's last turn without its calls; never a tool's result, a user's turn or the prompt
     ground_truth: str
@@ -161,7 +161,7 @@ class Attempt:
 
     @property
     def longest_turn(self) -> int:
-        """The number of tokens of the policy's longest turn."""
+        """Return the number of tokens of the policy's longest turn."""
         return self.tokens if self.most_tokens_of_a_turn is None else self.most_tokens_of_a_turn
 
 

@@ -185,8 +185,8 @@ def _check_teacher(params: Params) -> None:
     shared = sorted({*teacher.servers} & {*params.runtime.engine.servers})
     if shared:
         raise UserError(
-            f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the teacher another "
-            "server"
+            f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the teacher "
+            "another server"
         )
     if not params.algorithm.teacher.is_there:
         return

@@ -32,16 +32,16 @@ def smallest_picture(patch_size: int) -> int:
 
 class Vision(Section):
     family: Literal["none", "qwen2_5_vl", "qwen3_vl"] = Field(
-        "none", description="none: a Qwen2 of text alone; else a small model of that family, which takes pictures."
+        "none", description="none: a text-only Qwen2; otherwise a small vision-language model of that family."
     )
     depth: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="Number of the vision tower's layers.")
     hidden_size: Annotated[int, Field(ge=8, le=65_536)] = Field(
         64, description="Width of the vision tower; a multiple of 4 * num_heads."
     )
-    intermediate_size: Annotated[int, Field(ge=8, le=1_000_000)] = Field(128, description="Width of its MLP.")
-    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="Its heads.")
+    intermediate_size: Annotated[int, Field(ge=8, le=1_000_000)] = Field(128, description="Width of the tower's MLP.")
+    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="Attention heads of the tower.")
     patch_size: Annotated[int, Field(ge=2, le=64)] = Field(
-        14, description="Side of a patch in pixels; two by two patches make one token."
+        14, description="Side of a patch, in pixels; a square of four patches makes one token."
     )
 
     @model_validator(mode="after")
@@ -69,13 +69,13 @@ class Fresh(Section):
         256, description="Longest prompt plus completion, in tokens."
     )
     tools: Texts = Field(
-        [], description="Tools whose calls the tokenizer writes with two tokens beside the argument's own."
+        [], description="Tools whose calls the tokenizer writes with two tokens beside those of the argument."
     )
     calls: Annotated[dict[FunctionName, FunctionName], Field(max_length=1000)] = Field(
         {},
-        description="Other functions that the tokenizer writes as calls, such as those of an environment: function -> its text argument.",
+        description="Other functions whose calls the tokenizer writes so, such as those of an environment: function -> its text argument.",
     )
-    vision: Vision = Field(Vision(), description="Shape of its vision tower.")
+    vision: Vision = Field(Vision(), description="Shape of the vision tower.")
 
     @property
     def takes_pictures(self) -> bool:
@@ -117,10 +117,10 @@ class Fresh(Section):
 
 
 class Model(Section):
-    name: Name = Field("tiny_qwen2", description="Names the folder models/<experiment>/<name>.")
+    name: Name = Field("tiny_qwen2", description="Name of the folder models/<experiment>/<name>.")
     source: Literal["fresh", "gguf", "hub"] = Field(
         "fresh",
-        description="fresh: a new tiny Qwen2 with a character tokenizer; gguf: a GGUF file; hub: a Hugging Face model.",
+        description="fresh: a randomly initialised tiny Qwen2 with a character tokenizer; gguf: a GGUF file; hub: a Hugging Face model.",
     )
     fresh: Fresh = Field(Fresh(), description="Shape of a fresh model (source: fresh).")
     gguf: str | None = Field(
@@ -133,15 +133,15 @@ class Model(Section):
     revision: str | None = Field(
         None, description="Commit of that repository, 40 hex digits: a branch can move (source: hub)."
     )
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type in which the weights are kept.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of the weights in their file.")
     max_pixels: Annotated[int, Field(ge=16, le=MOST_PIXELS)] | None = Field(
         None,
-        description="A picture with more is made smaller, and takes fewer tokens; null: the model's own limit (fresh: 64 tokens).",
+        description="Most pixels of a picture; a larger one is scaled down. null: the limit of the model (fresh: 64 tokens).",
     )
 
     chat_template: Literal["own", "qwen2_5_vl_tools"] = Field(
         "own",
-        description="own: the model's; qwen2_5_vl_tools: that of Qwen2.5-VL, which tells the policy of its tools, too (source: hub).",
+        description="own: the model's; qwen2_5_vl_tools: that of Qwen2.5-VL with a description of tools (source: hub).",
     )
 
     @model_validator(mode="after")

@@ -46,7 +46,7 @@ def config_of(shape: Fresh) -> PreTrainedConfig:
 def spelled_calls(tools: Sequence[str]) -> list[tuple[str, str]]:
     """Function and first text argument of every function that the tools offer, with their default parameters.
 
-    UserError: a tool is not known, cannot be asked, or offers a function without a text argument.
+    Raises UserError if a tool is unknown, cannot be asked, or offers a function without a text argument.
     """
     return [_spelled(name, function) for name, offered in functions_of(tools, {}).items() for function in offered]
 

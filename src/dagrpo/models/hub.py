@@ -46,7 +46,7 @@ def make_hub(
 ) -> Manifest:
     """Write a hub model with its weights in `dtype`. `section` of params.yaml names the repository.
 
-    max_pixels: of its pictures; None: what its own preprocessor_config.json says. UserError: a policy that is to have a limit
+    max_pixels: limit of its pictures; None: that of its preprocessor_config.json. Raises UserError if a policy with a limit
     takes text alone; a teacher may, and is refused where a problem shows pictures. chat_template: OWN_TEMPLATE, or one of ours.
     """
     download = destination.parent / f".{destination.name}.{revision[:12]}.download"
@@ -93,7 +93,7 @@ def _download(repository: str, revision: str, folder: Path, section: str) -> Non
 
 
 def _require_trainable(folder: Path, repository: str) -> None:
-    """Refuse what would need the model's own code, or has no weights to train."""
+    """Raise UserError for a model that needs its own code, or has no weights to train."""
     require_config(folder)
     config = read_object(folder / CONFIG)
     if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:

@@ -8,7 +8,7 @@ from dagrpo.models.config import Model
 
 
 def make_model(destination: Path, params: Model) -> Manifest:
-    """Write the folder that `params` asks for, in the Hugging Face layout, whole or not at all. Each source imports seconds."""
+    """Write the folder that `params` asks for, in the Hugging Face layout, atomically. Each source takes seconds to import."""
     dtype = NAMED_DTYPES[params.dtype]
     match params.source:
         case "fresh":

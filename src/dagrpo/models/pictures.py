@@ -37,7 +37,7 @@ class Pixels:
 
 
 def takes_pictures(folder: Path) -> bool:
-    """Return whether the model of a folder has a vision tower, of any family."""
+    """Return True if the model of a folder has a vision tower, of any family."""
     return (folder / CONFIG).is_file() and _has_tower(read_object(folder / CONFIG))
 
 
@@ -47,9 +47,9 @@ def processor_of(folder: Path) -> "PictureProcessor | None":
 
 
 def limit_pixels(folder: Path, max_pixels: int) -> None:
-    """Write into preprocessor_config.json that no picture is scaled to more pixels.
+    """Write a limit of pixels into preprocessor_config.json.
 
-    UserError: as of PictureProcessor.of, or no picture could be that small.
+    Raises UserError as PictureProcessor.of does, and if no picture can be that small.
     """
     PictureProcessor.of(folder)
     limits = read_object(folder / PREPROCESSOR)
@@ -69,7 +69,7 @@ class PictureProcessor:
     """The pictures of one model."""
 
     def __init__(self, tokens: PictureTokens, limits: dict[str, Any]) -> None:
-        """limits: what preprocessor_config.json says."""
+        """Set up the processor. `limits`: the content of preprocessor_config.json."""
         self.tokens = tokens
         self._limits = limits
         self._merge_size = int(limits["merge_size"])
@@ -99,7 +99,7 @@ class PictureProcessor:
         return Qwen2VLImageProcessorPil.from_dict(self._limits)
 
     def count(self, file: bytes) -> int:
-        """Return the placeholders of a picture, by its header alone. UserError: it is too long for its width."""
+        """Return the number of placeholders of a picture, from its header. Raises UserError if it is too long for its width."""
         from PIL import Image  # only for tasks with pictures
 
         try:
@@ -117,13 +117,13 @@ class PictureProcessor:
         return (scaled_height // side) * (scaled_width // side)
 
     def patches(self, file: bytes) -> int:
-        """Return the patches that a vision tower looks at, by the picture's header alone. UserError: as of `count`."""
+        """Return the number of patches of a picture, from its header. Raises UserError as `count` does."""
         return self.count(file) * self._merge_size**2
 
     def expanded(self, token_ids: Sequence[int], files: Sequence[bytes]) -> tuple[int, ...]:
         """Return a prompt with as many placeholders as each picture takes, from one with one per picture.
 
-        UserError: there are not as many pictures as placeholders, or there is one of a video.
+        Raises UserError if the numbers of pictures and placeholders differ, or a placeholder is of a video.
         """
         expanded = image_tokens.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
         if expanded is None and self.tokens.video in token_ids:
@@ -153,7 +153,7 @@ class PictureProcessor:
 def scaled(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
     """Return the height and width to which the image processor scales a picture: multiples of `side`, within the limits in pixels.
 
-    As `smart_resize` of transformers' image_processing_qwen2_vl.py, which is seconds of imports away; a test compares them.
+    Equals `smart_resize` of transformers' image_processing_qwen2_vl.py, which takes seconds to import; a test compares them.
     """
     whole = round(height / side) * side, round(width / side) * side
     if whole[0] * whole[1] > most:
@@ -206,7 +206,7 @@ def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, A
 
 
 def _require_usable(folder: Path, limits: dict[str, Any]) -> None:
-    """Raise UserError for settings that the image processor would fail on, or that change the number of tokens in silence."""
+    """Raise UserError for settings that the image processor would fail on, or that silently change the number of tokens."""
     fault = next(_faults(limits), None)
     if fault is not None:
         raise UserError(f"{folder / PREPROCESSOR}: {fault}: copy that of the model it comes from.")

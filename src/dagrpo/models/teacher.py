@@ -20,10 +20,10 @@ ORIGIN = "origin.json"
 def make_teacher(
     destination: Path, params: Teacher, *, source: Path | None, student: Path, max_pixels: int | None = None
 ) -> list[tuple[str, str]]:
-    """Write the folder that `params` asks for, whole or not at all; lines about it for a person.
+    """Write the folder that `params` asks for, atomically; return lines about it for the log.
 
     `source`: the checkpoint that params.folder names. `student`: that of the policy, and `max_pixels` the limit of its pictures,
-    which holds for a teacher of the hub, too. UserError: the two have not the same vocabulary, or there is no such checkpoint.
+    which also holds for a teacher of the hub. Raises UserError if the vocabularies differ, or the checkpoint is missing.
     """
     match params.source:
         case "folder":
@@ -61,7 +61,7 @@ def _say_why_it_is_empty(destination: Path, source: str) -> None:
 
 
 def require_same_vocabulary(teacher: Path, student: Path) -> None:
-    """UserError names both folders where a token is not the same in both: logprobs of other tokens would say nothing."""
+    """Raise UserError naming both folders if a token differs between them: logprobs of other tokens would be meaningless."""
     theirs, ours = (load_tokenizer(folder).get_vocab() for folder in (teacher, student))
     different = [token for token in sorted(theirs.keys() | ours.keys()) if theirs.get(token) != ours.get(token)]
     if different:

@@ -1,7 +1,7 @@
 """The tokenizer of fresh models: one token per byte, and special tokens.
 
-With tools it has the turns of a tool and of a system, too. The beginning and the end of each function's call are one token
-each: the text is Hermes', and costs two tokens beside those of the argument.
+With tools it also has turns of a tool and of a system. The beginning and the end of each function's call are one token each:
+the text is Hermes', and costs two tokens beside those of the argument.
 
 It is Qwen2's tokenizer without any merge. transformers loads the tokenizer of every Qwen2 model as that class, whatever
 tokenizer.json says, so a tokenizer of another kind would come back broken.
@@ -89,7 +89,7 @@ def character_tokenizer(
 
 
 def tells_of_no_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether the chat template is one of ours, which do not describe tools."""
+    """Return True if the chat template is one of ours, which do not describe tools."""
     ours = (CHAT_TEMPLATE, CHAT_TEMPLATE_WITH_TOOLS)
     return tokenizer.chat_template in (*ours, *map(_with_pictures, ours))
 

@@ -1,1 +1,1 @@
-"""Sampling: prompts, agents, the SGLang engine, and tables of graded trajectories."""
+"""Sampling: prompts, agents, and tables of graded trajectories."""

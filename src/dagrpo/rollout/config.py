@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-LARGEST_SUPPORT = 4096  # SGLang's --sampling-mask-max-tokens
+LARGEST_SUPPORT = 4096  # tokens of a recorded sampling mask
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}
 

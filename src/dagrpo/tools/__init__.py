@@ -75,7 +75,7 @@ class OpenTool(Protocol):
         ...
 
     async def forget(self, trajectory: str) -> None:
-        """Forget the attempt, which is over: its state is not needed any more. Also called for one without calls."""
+        """Drop the state of an attempt that has ended. Also called for an attempt without calls."""
         ...
 
 
@@ -88,10 +88,10 @@ class ToolPlace:
 
 
 class StatelessTool:
-    """Base of tools that keep nothing between calls."""
+    """Base of tools without state between calls."""
 
     async def forget(self, trajectory: str) -> None:
-        """Do nothing: nothing is kept."""
+        """Do nothing: there is no state."""
 
 
 class ToolSection(Section):

@@ -31,9 +31,9 @@ FUNCTION = function_of_text("answer_check", DESCRIPTION, "answer", "The final an
 
 
 class Config(ToolSection):
-    """Tells whether an answer is right."""
+    """Check of an answer against the ground truth."""
 
-    verify_seconds: Seconds = Field(2.0, description="Seconds math-verify may take for an answer.")
+    verify_seconds: Seconds = Field(2.0, description="Time limit of math-verify for one answer.")
 
 
 class AnswerCheck(StatelessTool):

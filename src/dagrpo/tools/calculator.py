@@ -27,7 +27,8 @@ class Config(ToolSection):
     """Exact arithmetic."""
 
     decimals: Annotated[int, Field(ge=0, le=100)] | None = Field(
-        None, description="Decimals that results are rounded to; null: none, and a fraction such as 22/7 stays one."
+        None,
+        description="Decimals to which results are rounded; null: no rounding, and a fraction such as 22/7 stays a fraction.",
     )
 
 

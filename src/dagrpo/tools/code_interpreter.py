@@ -24,21 +24,23 @@ class Config(ToolSection):
 
     mode: Literal["per_call", "session"] = Field(
         "per_call",
-        description="per_call: a program begins with nothing; session: it knows the trajectory's earlier ones.",
+        description="per_call: each program starts afresh; session: programs of a trajectory share their variables.",
     )
-    seconds: Seconds = Field(10.0, description="Seconds for one program.")
-    memory_mb: Annotated[int, Field(ge=64, le=1 << 24)] = Field(512, description="MiB for all processes of a program.")
+    seconds: Seconds = Field(10.0, description="Time limit of one program.")
+    memory_mb: Annotated[int, Field(ge=64, le=1 << 24)] = Field(
+        512, description="Memory limit in MiB for all processes of a program."
+    )
     max_output_characters: Annotated[int, Field(ge=16, le=MOST_CHARACTERS)] = Field(
-        16384, description="Characters that a program may print; one that prints more is stopped."
+        16384, description="Most characters that a program may print; one that prints more is stopped."
     )
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
-        16, description="Processes and threads of a program."
+        16, description="Most processes and threads of a program."
     )
     parallel: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] | None = Field(
         None, description="Programs that run at the same time; null: as many as there are CPU cores."
     )
     sandbox_fusion: str | None = Field(
-        None, description="URL of a Sandbox Fusion server, such as http://127.0.0.1:8080; null: sandboxes of our own."
+        None, description="URL of a Sandbox Fusion server, such as http://127.0.0.1:8080; null: local sandboxes."
     )
 
     @model_validator(mode="after")

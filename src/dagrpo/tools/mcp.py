@@ -19,13 +19,13 @@ from dagrpo.tools.connections.mcp_connection import Address, Connection, offered
 class Config(ToolSection):
     """The tools of an MCP server."""
 
-    command: Texts = Field([], description="The program and its arguments; it is started once, and speaks over stdio.")
+    command: Texts = Field([], description="Program and arguments; started once, it speaks the protocol over stdio.")
     environment: Texts = Field(
-        [], description="Names of variables that the program is given beside PATH, HOME and the like."
+        [], description="Names of environment variables to pass to the program, beside PATH, HOME and the like."
     )
-    url: str | None = Field(None, description="Address of a running server, instead of a command.")
+    url: str | None = Field(None, description="URL of a running server, instead of a command.")
     functions: Texts = Field([], description="Names of the tools to offer; []: all.")
-    seconds: Seconds = Field(30.0, description="Seconds to start and to say what it offers.")
+    seconds: Seconds = Field(30.0, description="Time limit for starting and listing its tools.")
 
 
 class McpTool(StatelessTool):

@@ -31,7 +31,7 @@ Style = Literal["documents", "plain"]
 
 
 class Search(StatelessTool):
-    """Searches by a function from a query to the contents of passages, and writes them for the policy."""
+    """Search tool over a function from a query to the contents of passages."""
 
     def __init__(self, find: Callable[[str], Awaitable[Sequence[str]]], style: Style) -> None:
         self._find = find
@@ -74,22 +74,20 @@ class Config(ToolSection):
 
     url: str | None = Field(
         None,
-        description="Address of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: no server.",
+        description="URL of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: no server.",
     )
     corpus: str | None = Field(
-        None, description="A parquet file with the columns title and text; null: the task's own passages."
+        None, description="Parquet file with the columns title and text; null: the task's own passages."
     )
-    topk: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = Field(3, description="Passages of a result.")
+    topk: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = Field(3, description="Most passages of a result.")
     style: Literal["documents", "plain"] = Field(
         "documents",
-        description="documents: `Doc 1 (Title: ...)` before each text, as verl writes it; plain: the texts alone.",
+        description="documents: `Doc 1 (Title: ...)` before each text, as verl writes it; plain: texts only.",
     )
-    seconds: Seconds = Field(8.0, description="Seconds for one request to the server.")
-    retries: Annotated[int, Field(ge=0, le=100)] = Field(
-        2, description="How often a request that failed is sent again."
-    )
+    seconds: Seconds = Field(8.0, description="Time limit of one request to the server.")
+    retries: Annotated[int, Field(ge=0, le=100)] = Field(2, description="Most retries of a failed request.")
     cached: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
-        10_000, description="Queries to the server whose results are kept."
+        10_000, description="Most queries whose results are cached."
     )
 
     @model_validator(mode="after")

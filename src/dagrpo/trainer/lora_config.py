@@ -75,12 +75,12 @@ class TrainedLora(Lora):
         "merged",
         description=(
             "What the engine is handed after each step. merged: all weights, with the adapter added to them. adapter: the adapter "
-            "alone, which SGLang applies on top of the weights it started with; logprobs differ by rounding."
+            "alone, which the engine applies on top of the weights it started with; logprobs differ by rounding."
         ),
     )
 
     @model_validator(mode="after")
-    def _sglang_can_serve_it(self) -> Self:
+    def _an_engine_can_serve_it(self) -> Self:
         if self.serving == "merged":
             return self
         start, end = "training.lora.serving is adapter, but", "or set training.lora.serving to merged"
@@ -88,7 +88,7 @@ class TrainedLora(Lora):
             raise UserError(f"{start} lora.rank is 0, which trains no adapter: set lora.rank, such as 16, {end}")
         if self.vision:
             raise UserError(
-                f"{start} lora.vision adds an adapter to the vision tower, which SGLang cannot serve: set lora.vision to false, {end}"
+                f"{start} lora.vision adds an adapter to the vision tower, which no engine serves: set lora.vision to false, {end}"
             )
         return self
 

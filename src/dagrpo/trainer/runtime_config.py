@@ -145,11 +145,11 @@ class TrainingRuntime(Section):
 class Runtime(Section):
     reuse: bool = Field(
         True,
-        description="Link outputs of other experiments with the same inputs, parameters and code (cache hits); false: run again.",
+        description="Link outputs of another experiment with the same inputs, parameters and code (a cache hit); false: make them again.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         20.0,
-        description="Seconds in which a stopped training (SIGTERM, Ctrl-C) may finish its update and save a state: less than "
+        description="Maximum seconds in which training, after SIGTERM or Ctrl-C, finishes its update and saves a state: less than "
         "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
     )
     traces: Annotated[int, Field(ge=0, le=100)] = Field(

@@ -1,6 +1,6 @@
 """JSON with a digest of its content, to detect damage.
 
-Against failing disks and interrupted copies, not against deliberate changes with a matching digest.
+It detects failing disks and interrupted copies, not deliberate changes with a matching digest.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ CHECKSUM = "sha256"
 
 
 class Damaged(UserError):
-    """An unfinished run's file that differs from what was written; the same command makes it again."""
+    """Error for a damaged file of an unfinished run; the same command makes the file again."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path} {fault}: run the same command again, which goes on from what is whole.")

@@ -1,7 +1,7 @@
 """Error messages for exceptions that the user can fix.
 
-All other exceptions are bugs. Messages contain no secrets, since libraries quote addresses with their passwords, and no characters
-without a glyph, since files, servers and models are quoted as well.
+All other exceptions are bugs. Secrets are redacted, since libraries quote addresses with their passwords, and characters without a
+glyph are escaped, since files, servers and models are quoted.
 """
 
 import errno

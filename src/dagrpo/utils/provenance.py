@@ -70,7 +70,7 @@ def read_execution(provenance: Path) -> Execution:
 
 
 def are_digests(value: object) -> bool:
-    """Return whether the value is {path: sha256}."""
+    """Return True if the value is {path: sha256}."""
     return isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values())
 
 
@@ -104,7 +104,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
     """Producers before consumers; among equals by seed (shared stages first), then by output path.
 
     An edge joins a path with the same content on both sides: content alone would make a circle of a checkpoint that
-    is passed through unchanged. UserError when the executions form a circle all the same.
+    is passed through unchanged. Raises UserError if the executions still form a circle.
     """
     by_place = sorted(executions, key=_place)
     producer = {file: number for number, execution in enumerate(by_place) for file in execution.outputs}

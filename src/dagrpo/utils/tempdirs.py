@@ -51,7 +51,7 @@ def remove_abandoned(parent: Path, kind: str) -> None:
 
 
 def _forget(lock: Path, folder: Path) -> None:
-    """Remove the lock, unless the folder still exists, as after a second Ctrl-C: the next process removes both."""
+    """Remove the lock, unless the folder still exists, as after a second Ctrl-C; the next process then removes both."""
     if not is_own_folder(folder):
         lock.unlink(missing_ok=True)
 

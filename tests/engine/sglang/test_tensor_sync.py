@@ -146,7 +146,7 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
 
 @pytest.mark.server
 def test_a_server_holds_and_samples_what_it_does_of_the_folder(
-    server: SGLangServer, pool: ServerPool, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
 ) -> None:
     state = {name: 1.1 * tensor for name, tensor in load_file(tiny_model / "model.safetensors").items()}
     requests = batch(prompts=8, samples=2)
@@ -156,10 +156,10 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
     assert expected != before
     pool.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
     largest = max(TensorSpec(dtype=t.dtype, shape=tuple(t.shape)).bytes for t in state.values())
-    monkeypatch.setattr("dagrpo.engine.pool.buckets", lambda tensors, device: buckets(tensors, device, largest))
     with BackgroundLoop() as loop, WeightsFolder(tiny_model, None) as folder:
         client = ServerClient(server.endpoint, 120)
-        synced = ServerPool([client], loop, folder, STARTED_WITH, buckets=partial(buckets, device=CPU))
+        cut = partial(buckets, device=CPU, most=largest)
+        synced = ServerPool([client], loop, folder, STARTED_WITH, buckets=cut)
         synced.load(StateTensors(state), "scaled")
         assert synced.digests() == digests
         assert synced.generate(requests, lockstep=True) == expected

@@ -83,7 +83,7 @@ def test_a_try_has_folders_of_its_own_and_leaves_the_experiment_as_it_was(finish
     folder = finished[1]
     lock, before = (folder / "dvc.lock").read_text(), clones.outputs(folder)
     output = clones.run(folder, "snakemake", "--cores", "all", "target", "--config", "report__completions=1")
-    assert "A try, with report.completions: 1" in output
+    assert "An override run, with report.completions: 1" in output
     (results,) = (folder / "results").glob(f"{NAME}~*")
     page = (results / "report/report.html").read_text()
     assert "This is an override run, not the experiment of params.yaml: report.completions = 1." in page

@@ -113,4 +113,4 @@ def test_a_path_of_another_experiment_or_of_a_try_is_not_made_with_these_paramet
     report = "results/other/report/report.html"
     assert f"{report} belongs to the experiment other, and this run is of tiny" in _refused(prepared, report)
     said = _refused(prepared, str(CARD), "--config", "training__steps=3")
-    assert f"{CARD} is not made with overrides: the place of this try is data/tiny~" in said
+    assert f"{CARD} is not made with overrides: the path of this override run is data/tiny~" in said

@@ -51,7 +51,7 @@ class Config(Choice):
     """A family of models that the library `renderers` writes and reads."""
 
     name: Literal["renderers"] = Field("renderers", description="A family's renderer of the library `renderers`.")
-    family: Family = Field(description="Which family. It is never guessed from the model's name.")
+    family: Family = Field(description="Family of the renderer. It is never guessed from the model's name.")
     options: Annotated[dict[str, str | bool | _Whole | _Number], Field(max_length=100)] = Field(
         default_factory=dict, description="Options of the family's renderer, such as {enable_thinking: false}."
     )

@@ -19,7 +19,7 @@ class Config(Choice):
 
     name: Literal["template"] = Field("template", description="The model's own chat template.")
     calls: Annotated[str, NameOf(CALLS)] = Field(
-        "hermes", description="How the model writes calls of tools: a file of chat/tool_calls/families."
+        "hermes", description="Syntax of the model's tool calls: a file of chat/tool_calls/families."
     )
 
 

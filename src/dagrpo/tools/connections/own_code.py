@@ -18,7 +18,7 @@ from dagrpo.tools import InfrastructureFailure, ToolFailure, as_text
 def imported(path: str, key: str) -> Any:
     """Return the object at an import path such as my_lab.tools:add. Raises UserError if it cannot be imported.
 
-    key: of params.yaml, where the path stands.
+    key: the key of params.yaml that holds the path.
     """
     module, _, name = path.partition(":")
     try:

@@ -21,7 +21,7 @@ WAITING_SECONDS = 20.0  # for the server's own queue, beyond what the program ma
 
 
 class FusionClient:
-    """Asks one server."""
+    """Client of one server."""
 
     def __init__(self, url: str, session: ClientSession, limits: Limits) -> None:
         self._url = f"{url.rstrip('/')}/run_code"
@@ -29,7 +29,7 @@ class FusionClient:
         self._limits = limits
 
     async def run(self, program: str) -> Result:
-        """Return the result of a program. Raises InfrastructureFailure with the server and what it did."""
+        """Return the result of a program. Raises InfrastructureFailure naming the server and its fault."""
         limits = self._limits
         body = {
             "code": program,

@@ -1,7 +1,7 @@
 """The open tool code_interpreter: runs programs, and reports to the policy.
 
-A program that fails is the policy's affair: it reads what the program printed, the traceback included, and why it was
-stopped. Where no program can be run at all, the policy has no part in it.
+If a program fails, the policy reads its output, the traceback included, and the reason if it was stopped. A failure to run any
+program is an infrastructure failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Run = Callable[[str], Awaitable[Result]]
 
 
 class Interpreter(StatelessTool):
-    """Each program begins with nothing. `run` raises InfrastructureFailure."""
+    """Interpreter that starts each program afresh. `run` raises InfrastructureFailure."""
 
     def __init__(self, run: Run, limits: Limits, most_characters: int) -> None:
         self._run = run
@@ -32,7 +32,7 @@ class Interpreter(StatelessTool):
 
 
 class SessionInterpreter:
-    """The programs of one attempt share their variables."""
+    """Interpreter in which the programs of one attempt share their variables."""
 
     def __init__(self, pool: SandboxPool, limits: Limits, most_characters: int) -> None:
         self._pool = pool
@@ -85,7 +85,7 @@ async def fusion_interpreter(url: str, limits: Limits, most_characters: int) -> 
 
 
 async def available(result: Awaitable[Result]) -> Result:
-    """InfrastructureFailure where no sandbox could be had."""
+    """Return a sandbox's result. Raises InfrastructureFailure if no sandbox is available."""
     try:
         return await result
     except SandboxUnavailable as error:

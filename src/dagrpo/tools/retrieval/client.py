@@ -23,7 +23,7 @@ class Limits:
 
 
 class SearchClient:
-    """Asks one server. The last results are kept."""
+    """Client of one server, with a cache of the last results."""
 
     def __init__(self, url: str, limits: Limits) -> None:
         self._url = url
@@ -42,7 +42,7 @@ class SearchClient:
         await self._session.close()
 
     async def search(self, query: str) -> list[str]:
-        """Return the contents of what was found, best first. InfrastructureFailure names the server and what it did."""
+        """Return the contents of passages, best first. Raises InfrastructureFailure naming the server and its fault."""
         if query not in self._known:
             self._known[query] = await self._request_with_retries(query)
         self._known.move_to_end(query)

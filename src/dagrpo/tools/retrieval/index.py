@@ -1,7 +1,7 @@
 """A BM25 index (Robertson & Zaragoza 2009) over the passages of a parquet file.
 
-By bm25s, with the same answers every time. A word is a run of letters and digits, in any case; every word counts, those of
-the title too. Passages that share no word with the query are not found. No stemming and no synonyms; the index is in memory.
+By bm25s, with the same answers every time. A word is a run of letters and digits, in any case; words of the title count
+as well. Passages that share no word with the query are not found. No stemming and no synonyms; the index is in memory.
 """
 
 import re
@@ -41,7 +41,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the index of a parquet file with the columns title and text. UserError when it has others, no rows, or too much."""
+        """Return the index of a parquet file with the columns title and text. Raises UserError for any other file."""
         table = _read(path)
         for name in COLUMNS:
             _require_text(path, name, table[name])
@@ -49,7 +49,7 @@ class Index:
         return cls([Passage(title=title or "", text=text or "") for title, text in pairs])
 
     def search(self, query: str, most: int) -> list[tuple[int, float]]:
-        """Rows of the passages that share a word with the query, and their scores: best first, equal ones in their order."""
+        """Return rows and scores of the passages that share a word with the query: best first, equal ones in file order."""
         import numpy as np
 
         known = {word: None for word in _words(query) if word in self._numbers}
@@ -65,7 +65,7 @@ class Index:
 
 
 def _read(path: Path) -> "Table":
-    """Return the two columns, once it is known that they fit into memory."""
+    """Return the two columns. Raises UserError, before reading them, if they do not fit into memory."""
     import pyarrow.parquet as pq
 
     from dagrpo.utils.parquet_size import decodes_to_more

@@ -32,7 +32,7 @@ def application(index: Index) -> web.Application:
 
 
 def serve(corpus: Path, port: int, host: str = "127.0.0.1") -> None:
-    """Answer until interrupted. UserError: the file is no corpus."""
+    """Answer until interrupted. Raises UserError if the file is not a corpus."""
     index = Index.read(corpus)
     print(f"{len(index.passages)} passages at http://{host}:{port}/retrieve", flush=True)
     web.run_app(application(index), host=host, port=port, print=None, access_log=None)
