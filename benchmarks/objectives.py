@@ -90,7 +90,7 @@ def _figure(objectives: Sequence[Objective], path: Path) -> None:
         grid[0, 0].legend()
         figure.supxlabel("step", fontsize=8.5)
         figure.supylabel(f"reward, mean of {WINDOW} steps", fontsize=8.5)
-    path.write_bytes(style.to_png(figure))
+        figure.savefig(path, dpi=200, metadata={"Software": None})
 
 
 def main() -> None:

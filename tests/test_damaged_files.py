@@ -31,8 +31,8 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, jobs, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
-from dagrpo.pipeline.dvc import links as dvc_links
 from dagrpo.pipeline.dvc import lock, recording
+from dagrpo.pipeline.dvc import private as dvc_private
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
@@ -41,7 +41,7 @@ from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import store, ui
 from dagrpo.trainer.history import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
-from dagrpo.utils.checksummed_json import read_sealed, write_sealed
+from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of, listed_files
@@ -119,7 +119,7 @@ def _make_notes(folder: Path) -> None:
     state = folder / ".state"
     write_text(state / "params.sha256", "0" * 64)
     write_json(state / "running/tiny.json", {"process": {}, "command": "x"})
-    write_text(state / f"{dvc_links.FOUND.name}", str(folder / "links.db"))
+    write_text(state / f"{dvc_private.LINKS.name}", str(folder / "links.db"))
     write_json(folder / RAN, {"provenance": PROVENANCE, "key": "k", "outputs": []})
     write_json(folder / TRAINS_FAILURE, {})
     write_json(state / "runtime.json", {})
@@ -134,7 +134,7 @@ def _make_state(state: Path) -> None:
     digests = StepDigests(computed=COMPUTED, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
     Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward/mean": 1.0}, {}, digests)
     write_json(state / "run.json", {"seed": 0, "rollouts": f"{RUN}/rollouts/manifest.json", "training": {"steps": 2}})
-    write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})
+    write_checksummed(state / "state.json", {"step": 1, "notes": None, "files": {}})
 
 
 def _make_databases(folder: Path) -> None:
@@ -207,7 +207,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
-    "DVC's links": (dvc_links._found, (f".state/{dvc_links.FOUND.name}",)),
+    "DVC's links": (dvc_private._known_database, (f".state/{dvc_private.LINKS.name}",)),
     "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), sglang.Config()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
@@ -225,8 +225,8 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: Record(Path(".state/tiny")).require_whole(1),
         (".state/tiny/metrics/step_00001.json", ".state/tiny/rollouts/step_00001.parquet"),
     ),
-    "state": (lambda: read_sealed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
-    "earlier failure": (lambda: failure_report.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
+    "state": (lambda: read_checksummed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
+    "earlier failure": (lambda: failure_report.FailureReport(TRAIN, 0, Path("train.log")).earlier(), (TRAINS_FAILURE,)),
     "failure on the screen": (
         lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),
         (TRAINS_FAILURE,),
@@ -237,7 +237,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
     "what another has made": (
-        lambda: cache.made_elsewhere(
+        lambda: cache.equal_execution(
             {"experiment": "own", "key": "k", "environment": {}}, Path("data/own/gsm8k/provenance.json")
         ),
         (PROVENANCE, CARD),
@@ -245,17 +245,16 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
     "results": (lambda: workflow._show_results("tiny"), ("results/tiny/report/summary.md",)),
 }
-SLOW = {"use": ("empty", "truncated", "deep lists", "zeros", "a folder", "a disk that fails")}
-OF_USERS = {"params.yaml", "presets/experiments/arithmetic_tiny.yaml", "passages.parquet", "answers.jsonl"}
+OF_OTHERS = {"passages.parquet", "answers.jsonl"}
 
 
-def _ways(reader: str, file: str) -> Iterable[str]:
+def _ways(file: str) -> Iterable[str]:
     """Return the ways in which a file may be damaged: every way that there is for what others may have written."""
-    is_foreign = file in OF_USERS or file.startswith((f"{MODEL}/", f"{DOWNLOAD}/"))
-    return SLOW.get(reader, damaging.WAYS) if is_foreign else damaging.LIKELY_WAYS
+    is_foreign = file in OF_OTHERS or file.startswith((f"{MODEL}/", f"{DOWNLOAD}/"))
+    return damaging.WAYS if is_foreign else damaging.LIKELY_WAYS
 
 
-CASES = [(name, file, way) for name, (_, files) in READERS.items() for file in files for way in _ways(name, file)]
+CASES = [(name, file, way) for name, (_, files) in READERS.items() for file in files for way in _ways(file)]
 
 
 @contextmanager

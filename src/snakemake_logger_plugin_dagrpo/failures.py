@@ -45,7 +45,7 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     try:
         record = json.loads(path_of(job).read_text())
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
-            kind, sentence, log = (_shown(str(record[name])) for name in ("kind", "sentence", "log"))
+            kind, sentence, log = (_one_line(str(record[name])) for name in ("kind", "sentence", "log"))
             return Failure(job=job, kind=kind, sentence=sentence, log=log)
     except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
         pass
@@ -54,7 +54,7 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     return Failure(job=job, kind=CRASH, sentence=_without_a_word(), log=job.log)
 
 
-def _shown(text: str) -> str:
+def _one_line(text: str) -> str:
     """Make untrusted text safe for a terminal: a few sentences at most, without control characters."""
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:LONGEST])
 
@@ -76,7 +76,7 @@ def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     to_mend = any(failure.kind not in {STOPPED, CRASH} for failure in failures)
     parts: list[RenderableType] = []
     for failure in failures:
-        parts += [*_told(failure), ""]
+        parts += [*_described(failure), ""]
     parts.append(Text("After fixing this, resume with:" if to_mend else "Resume with:"))
     parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
     colour = "red" if failed else "yellow"
@@ -90,7 +90,7 @@ def _title(failures: Sequence[Failure]) -> str:
     return "A stage failed" if len(failed) == 1 else f"{len(failed)} stages failed"
 
 
-def _told(failure: Failure) -> list[RenderableType]:
+def _described(failure: Failure) -> list[RenderableType]:
     if failure.kind == STOPPED:
         return [Text.assemble((failure.job.name, "bold"), f": {failure.sentence}", overflow="fold")]
     lines: list[RenderableType] = [Text(failure.job.name, style="bold"), _indented(failure.sentence)]

@@ -14,7 +14,7 @@ from dagrpo.algorithms.advantages.grpo import grpo
 from dagrpo.algorithms.advantages.rloo import Config as Rloo
 from dagrpo.algorithms.advantages.rloo import rloo
 from dagrpo.algorithms.reward_batch import PolicyTokens
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 def _default(name: str) -> Choice:

@@ -11,7 +11,7 @@ from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.algorithms.tokens import TokenLoss
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 WITH_SOLUTION = {"source": "initial", "prompt": "with_solution"}
 DISTILS: dict[str, Any] = {"loss": {"name": "on_policy_distillation"}, "teacher": WITH_SOLUTION}
@@ -92,32 +92,32 @@ def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> Non
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"algorithm": {"loss": DISTILS["loss"]}}, "algorithm.loss on_policy_distillation learns from a teacher"),
+        ({"algorithm": {"loss": DISTILS["loss"]}}, "algorithm.loss on_policy_distillation learns from a teacher, but"),
         (
             {"algorithm": {"terms": {"distillation": {"coefficient": 0.5}}}},
-            "algorithm.terms.distillation learns from a teacher",
+            "algorithm.terms.distillation learns from a teacher, but",
         ),
         (
             {"algorithm": {**DISTILS, "teacher": {"source": "initial"}}},
-            "is the policy itself, so that rounding would be all that is learned: set algorithm.teacher.prompt",
+            "is the policy itself, so it would learn nothing but rounding errors: set algorithm.teacher.prompt",
         ),
         (
             {"algorithm": {**DISTILS, "kl": {"coefficient": 0.1, "place": "reward"}}},
-            "so that algorithm.kl in the reward would do nothing: set algorithm.kl.place to loss",
+            "so algorithm.kl would have no effect in the reward: set algorithm.kl.place to loss",
         ),
         ({"algorithm": {**DISTILS, "off_policy_mask": 0.5}}, "but algorithm.off_policy_mask chooses tokens by their"),
         (
             {"algorithm": {**DISTILS, "terms": {"distillation": {"coefficient": 0.1}}}},
-            "algorithm.loss on_policy_distillation and algorithm.terms.distillation are the same but for their factors",
+            "algorithm.loss on_policy_distillation and algorithm.terms.distillation differ only in their factors",
         ),
-        ({"algorithm": {"teacher": {"source": "initial"}}}, "but nothing learns from a teacher: set it to none, or"),
+        ({"algorithm": {"teacher": {"source": "initial"}}}, "but nothing learns from a teacher: set it to none, take"),
         (
             {"algorithm": {"teacher": {"source": "initial"}, "terms": {"distillation": {}}}},
             "but nothing learns from a teacher",
         ),
-        ({"algorithm": DISTILS, "rollout": {"temperature": 0.7}}, "rollout.temperature is 0.7, but a server tells"),
+        ({"algorithm": DISTILS, "rollout": {"temperature": 0.7}}, "rollout.temperature is 0.7, but a server returns"),
         ({"algorithm": DISTILS, "rollout": {"top_p": 0.9, "top_k": 50}}, "rollout.top_k is 50 and rollout.top_p 0.9"),
-        ({"algorithm": DISTILS, "rollout": {"top_k": 50}}, "over the whole vocabulary alone"),
+        ({"algorithm": DISTILS, "rollout": {"top_k": 50}}, "only over the whole vocabulary"),
         ({"algorithm": {"teacher": {"source": "folder"}}}, "algorithm.teacher.folder is null: give it"),
         ({"algorithm": {"teacher": {"source": "hub", "repository": "a/b"}}}, "algorithm.teacher.revision is null: give"),
         (
@@ -125,10 +125,10 @@ def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> Non
             "algorithm.teacher.revision is 'main': give the full commit",
         ),
         ({"algorithm": {"teacher": {"folder": "x"}}}, "source is none and algorithm.teacher.folder is given: set it to"),
-        ({"algorithm": {"teacher": {"solution": "Look it up."}}}, "algorithm.teacher.solution has no {solution}"),
+        ({"algorithm": {"teacher": {"solution": "Look it up."}}}, "algorithm.teacher.solution lacks {solution}"),
         (
             {"algorithm": {**DISTILS, "teacher": {"source": "folder", "folder": "results/arithmetic_tiny/runs/seed_0/sft"}}},
-            "which this experiment makes itself",
+            "which is an output of this experiment",
         ),
         ({"model": {"name": "teacher"}}, "model.name is teacher, the folder of algorithm.teacher"),
         (

@@ -20,7 +20,7 @@ from dagrpo.algorithms.losses.top_entropy import select as least_sure
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 ENGINE = torch.tensor([-1.0, -1.0 - math.log(2)], dtype=torch.float64)  # the engine gave the second token half as much
 

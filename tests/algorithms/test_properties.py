@@ -22,7 +22,7 @@ from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.batches.micro_batches import Cutter
 from dagrpo.trainer.batches.packing import TokenSequences
 from dagrpo.trainer.budget import Budget

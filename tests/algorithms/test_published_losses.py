@@ -16,7 +16,7 @@ import torch
 from dagrpo.algorithms.aggregation import Lengths, weights
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 MAX_NEW_TOKENS = 7
 STEP = 1e-6

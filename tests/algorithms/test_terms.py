@@ -90,13 +90,13 @@ def test_the_coefficient_follows_the_entropy_by_steps_and_is_applied_below_the_t
     for entropy in (0.1, 0.2, 0.3, 0.3, 0.1):
         coefficient = adapted(kept, entropy, SKYWORK)
         seen.append([round(value, 12) for value in coefficient])
-        kept = coefficient.kept
+        kept = coefficient.basis
     assert seen == [[0.01, 0.01], [0.015, 0.015], [0.0, 0.01], [0.0, 0.005], [0.01, 0.01]]
 
 
 def test_the_coefficient_stays_within_its_bounds() -> None:
-    assert adapted(0.003, 0.3, SKYWORK) == Coefficient(applied=0.0, kept=0.0)
-    assert adapted(1.0, 0.1, SKYWORK) == Coefficient(applied=1.0, kept=1.0)
+    assert adapted(0.003, 0.3, SKYWORK) == Coefficient(applied=0.0, basis=0.0)
+    assert adapted(1.0, 0.1, SKYWORK) == Coefficient(applied=1.0, basis=1.0)
 
 
 @pytest.mark.parametrize("name", TERMS.own_names())
@@ -116,8 +116,6 @@ def test_a_beginning_above_the_maximum_is_refused_with_a_sentence() -> None:
 
 def test_two_bonuses_of_the_same_entropy_are_refused() -> None:
     terms = {"adaptive_entropy": {"coefficient": 0.01}, "entropy": {"coefficient": 0.01}}
-    with pytest.raises(
-        UserError, match=r"adaptive_entropy and algorithm\.terms\.entropy are the same but for their factors"
-    ):
+    with pytest.raises(UserError, match=r"adaptive_entropy and algorithm\.terms\.entropy differ only in their factors"):
         parse({"algorithm": {"terms": terms}})
     parse({"algorithm": {"terms": terms | {"entropy": {"coefficient": 0.0}}}})

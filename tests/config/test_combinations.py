@@ -125,7 +125,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"algorithm": {"loss": {"name": "kl_cov"}}},
-            "training.mini_batches 1 makes one update: set training.mini_batches to 2",
+            "with training.mini_batches 1 there is no other: set training.mini_batches to 2",
         ),
         ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
         ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),
@@ -259,9 +259,9 @@ IN_REWARD = {"coefficient": 0.1, "place": "reward"}
     [
         ({"name": "grpo"}, "unless algorithm.advantage.normalize_by_std is false"),
         ({"name": "grpo_passk"}, "unless algorithm.advantage.normalize_by_std is false"),
-        ({"name": "gpg"}, "takes groups whose rewards differ by the divergence alone for others"),
+        ({"name": "gpg"}, "cannot recognise once the divergence makes them differ"),
         ({"name": "maxrl"}, "which would no longer be above 0"),
-        ({"name": "gdpo"}, "which the divergence is none of"),
+        ({"name": "gdpo"}, "and the divergence is not one of them"),
     ],
     ids=lambda values: values["name"] if isinstance(values, dict) else "",
 )
@@ -301,7 +301,9 @@ def test_a_divergence_in_the_reward_is_taken_by_estimators_in_which_it_stays_sma
 )
 def test_maxrl_is_refused_where_a_reward_can_be_negative(components: dict[str, Any], lowest: str) -> None:
     sentence = refused({"algorithm": {"advantage": {"name": "maxrl"}}, "reward": {"components": components}})
-    assert f"maxrl takes no reward below 0, but reward.components can make one as low as {lowest}: raise" in sentence
+    assert (
+        f"maxrl requires non-negative rewards, but reward.components can give one as low as {lowest}: raise" in sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,7 +328,7 @@ def test_maxrl_is_for_rewards_that_are_not_known_to_be_negative(components: dict
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
-        ({"correction": {"name": "none"}}, "with algorithm.correction none nothing weighs what earlier weights have"),
+        ({"correction": {"name": "none"}}, "with algorithm.correction none nothing weighs tokens that earlier weights"),
         (
             {"kl": {"coefficient": 0.1, "corrected": True}},
             "algorithm.kl.corrected multiplies by the ratio to the policy",
@@ -407,7 +409,10 @@ def test_groups_that_an_estimator_learns_from_are_not_thrown_away(
 @pytest.mark.parametrize(
     ("kl", "words"),
     [
-        ({"estimator": "k1", "coefficient": 0.1}, "has no gradient on average: write k1+ or k3, or set"),
+        (
+            {"estimator": "k1", "coefficient": 0.1},
+            "whose gradient in the loss is 0 on average: write k1+ or k3, or set",
+        ),
         *(
             (
                 {"estimator": estimator, "corrected": True},
@@ -415,7 +420,7 @@ def test_groups_that_an_estimator_learns_from_are_not_thrown_away(
             )
             for estimator in ("abs", "k2", "k1+", "abs+", "k3+")
         ),
-        ({"corrected": True, "place": "reward"}, "set algorithm.kl.place to loss, or it to false"),
+        ({"corrected": True, "place": "reward"}, "set algorithm.kl.place to loss, or corrected to false"),
         ({"estimator": "k1+", "place": "reward"}, "write k1, or set algorithm.kl.place to loss"),
     ],
 )

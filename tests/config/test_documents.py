@@ -13,7 +13,7 @@ from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import Weighed
 from dagrpo.config import documents
 from dagrpo.config.schema import Params, parse, read_params
-from dagrpo.core.plugged import Choice, Chosen, Several, config_of
+from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Section
 from dagrpo.engine.config import EngineConfig

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.core.redaction import RedactingFormatter, RedactingStream, redacted, without_passwords
 
 SECRET = "m4rked-s3cret"
@@ -122,9 +122,9 @@ def test_a_traceback_on_the_screen_has_no_secret(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("length", [0, 10, 60, 200])
 def test_a_value_that_a_sentence_quotes_is_cut_after_its_password_is_hidden(length: int) -> None:
-    assert SECRET not in shown("x" * length + f" http://alice:{SECRET}@lab")
-    assert SECRET not in shown(["x" * length + f" http://alice:{SECRET}@lab"])
-    assert SECRET not in shown({"x": f"http://alice:{SECRET}@" + "lab" * length})
+    assert SECRET not in brief("x" * length + f" http://alice:{SECRET}@lab")
+    assert SECRET not in brief(["x" * length + f" http://alice:{SECRET}@lab"])
+    assert SECRET not in brief({"x": f"http://alice:{SECRET}@" + "lab" * length})
 
 
 PRINTS = """

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.running import without_open_logs
 
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.cache import taking_over
+from dagrpo.pipeline.cache import cache_hit
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
@@ -71,7 +71,7 @@ def _run(
     options = runner.parse(
         ["--job", "job.json", "--runtime", "runtime.json", *whose, f"--input=split={given}", *outputs]
     )
-    runner.run(taking_over(STAGE, options) or STAGE, options)
+    runner.run(cache_hit(STAGE, options) or STAGE, options)
     record: dict[str, Any] = read_json(Path(folder, "policy/provenance.json"))
     return record
 

@@ -10,7 +10,7 @@ from tests.pipeline.running import without_open_logs
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.damage import NOTES, forget_damage, is_noted
+from dagrpo.pipeline.damage import MARKS, is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.failures import MISTAKE
@@ -72,11 +72,11 @@ def test_it_is_noted_until_somebody_knows(content: str | None) -> None:
         os.utime(SHARD, (1.0, 1.0))
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
-    assert is_noted("e", PROVENANCE)
-    assert not is_noted("other", PROVENANCE)
+    assert is_marked_damaged("e", PROVENANCE)
+    assert not is_marked_damaged("other", PROVENANCE)
     assert content is None or SHARD.stat().st_mtime > 1.0, "DVC takes a file of the same time and size for the same"
-    forget_damage("e")
-    assert not is_noted("e", PROVENANCE)
+    unmark_damaged("e")
+    assert not is_marked_damaged("e", PROVENANCE)
 
 
 MANIFESTS = ["{}", "not JSON", '{"files": {"../../secret": {"sha256": "0"}}}']
@@ -101,7 +101,7 @@ def test_where_all_inputs_are_whole_the_stage_says_what_it_has_to_say(capsys: py
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
     assert "probe: cannot read it\n" in capsys.readouterr().err
-    assert not NOTES.exists()
+    assert not MARKS.exists()
 
 
 def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

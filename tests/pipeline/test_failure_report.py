@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.pipeline.declaration import Stage
-from dagrpo.pipeline.failure_report import Ending, Kind, stopped
+from dagrpo.pipeline.failure_report import FailureReport, Kind, stop_sentence
 from dagrpo.utils.console import progress
 
 
@@ -20,45 +20,45 @@ from dagrpo.utils.console import progress
     ],
 )
 def test_who_stops_is_told_where_it_goes_on(finished: int | None, saved: int, sentence: str) -> None:
-    assert stopped(finished, saved) == sentence
+    assert stop_sentence(finished, saved) == sentence
 
 
-def _ending(name: str, attempt: int = 1, rank: int = 0) -> Ending:
+def _ending(name: str, attempt: int = 1, rank: int = 0) -> FailureReport:
     stage = Stage(name=name, work=lambda job: None, reads=(), extends=("training.steps",))
-    return Ending(stage, 3, Path("logs/x.log"), attempt, rank)
+    return FailureReport(stage, 3, Path("logs/x.log"), attempt, rank)
 
 
 def test_a_process_that_is_stopped_because_another_failed_does_not_hide_the_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _ending("train", rank=1).tell(Kind.MISTAKE, "memory is full.")
-    _ending("train").tell_stopped()
-    noted = _ending("train").noted()
-    assert noted is not None
-    assert (noted.kind, noted.sentence, noted.log) == ("mistake", "memory is full.", "logs/x.rank_1.log")
+    _ending("train", rank=1).record(Kind.MISTAKE, "memory is full.")
+    _ending("train").record_stop()
+    earlier = _ending("train").earlier()
+    assert earlier is not None
+    assert (earlier.kind, earlier.sentence, earlier.log) == ("mistake", "memory is full.", "logs/x.rank_1.log")
 
 
 def test_only_rank_0_tells_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    _ending("train", rank=1).tell_stopped()
-    assert _ending("train").noted() is None
+    _ending("train", rank=1).record_stop()
+    assert _ending("train").earlier() is None
 
 
 def test_a_stop_after_a_crash_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    _ending("train").crashed("it ended with signal 9.")
+    _ending("train").record_crash("it ended with signal 9.")
     with progress("train", 9) as bar:
         bar.advance(2)
-    _ending("train", attempt=2).tell_stopped()
-    noted = _ending("train").noted()
-    assert noted is not None
-    assert (noted.kind, noted.step, noted.what) == ("stopped", 2, "train, seed 3")
+    _ending("train", attempt=2).record_stop()
+    earlier = _ending("train").earlier()
+    assert earlier is not None
+    assert (earlier.kind, earlier.step, earlier.what) == ("stopped", 2, "train, seed 3")
 
 
 def test_a_stop_that_ends_all_processes_of_a_crash_is_the_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _ending("train").tell_stopped()
-    assert _ending("train").crashed("it ended with exit code 1.").kind == "crash"
+    _ending("train").record_stop()
+    assert _ending("train").record_crash("it ended with exit code 1.").kind == "crash"

@@ -31,7 +31,7 @@ def _in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_STAGE", raising=False)
     yield
-    locks._held.close()
+    locks._taken.close()
 
 
 @pytest.fixture
@@ -74,7 +74,9 @@ def test_tries_go_on_beside_an_experiment_and_another_experiment_waits(tmp_path:
     Path(".dvc").mkdir()
     for other in _another_process():
         hold("tiny~0123abcd")
-        with pytest.raises(UserError, match=rf"tiny is being run by .*{other.pid}\), and only tries may run beside"):
+        with pytest.raises(
+            UserError, match=rf"tiny is being run by .*{other.pid}\), and only override runs may run beside"
+        ):
             hold("twin")
 
 
@@ -139,7 +141,7 @@ def test_dvc_is_kept_out_until_the_run_ends() -> None:
     hold("tiny")
     with pytest.raises(LockError):
         lock.lock()
-    locks._held.close()
+    locks._taken.close()
     with lock:
         assert lock.is_locked
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.pipeline.plan.conftest import project, qwen3
 
-from dagrpo.config.configuration import configuration_of
+from dagrpo.config.overlay import configuration_of
 from dagrpo.config.presets import composed, experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError

@@ -181,12 +181,12 @@ def test_no_secret_of_an_error_is_shown_logged_or_recorded(
     assert "http://alice:***@lab with ***" in failure.read_text()
     assert "http://alice:***@lab with ***" in Path("logs/x.log").read_text()
     assert error is RuntimeError or "http://alice:***@lab with ***" in capsys.readouterr().err
-    kept = b"".join(path.read_bytes() for path in Path().rglob("*") if path.is_file())
-    assert b"asked with ***" in kept
+    backups = b"".join(path.read_bytes() for path in Path().rglob("*") if path.is_file())
+    assert b"asked with ***" in backups
     (note,) = Path(".state/executions").iterdir()
     assert "http://alice:***@lab with ***" in note.read_text(), "what MLflow will show"
-    assert SECRET.encode() not in kept
-    assert b"pa55word" not in kept
+    assert SECRET.encode() not in backups
+    assert b"pa55word" not in backups
 
 
 def test_a_missing_input_is_named_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,5 +127,5 @@ def test_the_advantage_and_the_loss_are_computed_with_their_parameters() -> None
 
 
 def test_two_components_of_one_label_are_refused() -> None:
-    with pytest.raises(UserError, match=r"two reward\.components are called shortness in metrics"):
+    with pytest.raises(UserError, match=r"two reward\.components have the name shortness in metrics"):
         parse({"reward": {"components": {SHORTNESS: {}, "example_lab.other_rewards:shortness": {}}}})

@@ -7,7 +7,7 @@ import pytest
 from tests.rollout.problems import example
 from tests.tools.calls import called
 
-from dagrpo.core.plugged import Several
+from dagrpo.core.plugin_sections import Several
 from dagrpo.core.section import Section
 from dagrpo.tools import TOOLS, functions_of
 from dagrpo.tools.simulated_users import INTERACTIONS

@@ -17,8 +17,8 @@ from dagrpo.report.breakdowns import MOST_KINDS, OTHERS, breakdown
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.inputs import Inputs
-from dagrpo.report.kinds import Kinds
 from dagrpo.report.page import render
+from dagrpo.report.splits import Kinds
 from dagrpo.utils.tables import write_parquet
 
 TASK = "arithmetic"

@@ -44,12 +44,12 @@ def test_the_best_and_the_worst_of_training_and_of_the_evaluation(files: Files) 
     assert found is not None
     training, evaluation = found.attempts
     assert training.title == "In training, step 4"
-    assert [read.reward for read in (*training.best, *training.worst)] == [1.0, 1.0, 0.0, 0.0]
-    assert [read.problem_index for read in training.best] == [0, 1]
+    assert [each.read.reward for each in (*training.best, *training.worst)] == [1.0, 1.0, 0.0, 0.0]
+    assert [each.read.problem_index for each in training.best] == [0, 1]
     assert evaluation.title == "Greedy on arithmetic_tool, trained policy"
-    assert [read.verdict for read in evaluation.best] == ["right", "right"]
-    assert [read.turns for read in evaluation.best] == [3, 3]  # among equals those of more turns
-    assert all(read.verdict != "right" and read.is_greedy for read in evaluation.worst)
+    assert [each.verdict for each in evaluation.best] == ["right", "right"]
+    assert [each.read.turns for each in evaluation.best] == [3, 3]  # among equals those of more turns
+    assert all(each.verdict != "right" and each.read.is_greedy for each in evaluation.worst)
 
 
 def test_the_page_is_whole_and_what_was_written_is_not_obeyed(page: Page) -> None:
@@ -68,7 +68,7 @@ def test_calls_are_folded_and_figures_numbered(page: Page) -> None:
     text = render(page)
     assert '<details class="call"><summary><code>calculator' in text
     assert "<b>Figure 6.</b> <b>Turns and calls in training.</b>" in text
-    assert "<b>Figure 7.</b> <b>How calls went, and how attempts ended.</b>" in text
+    assert "<b>Figure 7.</b> <b>Outcomes of calls and trajectories.</b>" in text
     assert "<dt>Call status</dt>" in text
 
 

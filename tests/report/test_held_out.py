@@ -6,9 +6,9 @@ from tests.report.synthetic import Files, add_held_out, make_experiment
 from tests.report.test_page import Checker, page_of
 
 from dagrpo.evaluation.statistics import wilson
-from dagrpo.report.held_out import held_out_curves
+from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.page import render
-from dagrpo.tracking.report_page import recorded_curves
+from dagrpo.tracking.summaries import recorded_curves
 
 
 def test_each_task_has_a_curve_for_each_seed_with_wilsons_interval(tmp_path: Path) -> None:
@@ -23,8 +23,8 @@ def test_the_page_shows_it_and_says_that_its_problems_are_the_tests(experiment: 
     plain = render(page_of(experiment))
     page = Checker(render(page_of(add_held_out(experiment))))
     assert page.mistakes == []
-    assert "Figure 6. Held-out problems while it trained." in page.text
-    assert "is chosen by the test, and its score flatters it" in page.text
+    assert "Figure 6. Held-out problems during training." in page.text
+    assert "that choice is fitted to the test, and its score is too optimistic" in page.text
     assert "after step 4: 37.5% (26.7 to 49.7)" in page.text
     assert "Held-out" not in plain
 
@@ -32,7 +32,7 @@ def test_the_page_shows_it_and_says_that_its_problems_are_the_tests(experiment: 
 def test_of_a_validation_split_nothing_of_the_kind_is_said(experiment: Files) -> None:
     page = render(page_of(add_held_out(experiment, split="validation")))
     assert "(validation split)" in page
-    assert "flatters" not in page
+    assert "optimistic" not in page
 
 
 def test_the_history_of_runs_gets_it_as_a_curve(experiment: Files) -> None:

@@ -23,10 +23,10 @@ from tests.rollout import conversations
 from dagrpo.config.schema import Params
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
-from dagrpo.report.kinds import Kinds
-from dagrpo.report.occurrences import chosen_series, spread
 from dagrpo.report.over_steps import LONGEST_TEXT, MOST_ATTEMPTS, MOST_TOKENS, over_steps
 from dagrpo.report.page import Page, render
+from dagrpo.report.samples import evenly, series_of_training
+from dagrpo.report.splits import Kinds
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet
@@ -74,7 +74,7 @@ def test_the_pictures_of_a_prompt_that_came_again_are_shown_once(tmp_path: Path)
 def test_prompts_that_came_again_are_shown_those_first_that_lie_furthest_apart(tmp_path: Path) -> None:
     steps = [[1, 2, 3], [2], [4], [3], [2, 1], [3]]
     inputs = trained_on(tmp_path, [[row for p in step for row in attempts(p, ["a"])] for step in steps]).read()
-    series = chosen_series(inputs, 0, 3)
+    series = series_of_training(inputs, 0, 3)
     assert [(each.problems[0][1], each.steps) for each in series] == [(3, (1, 4, 6)), (2, (1, 2, 5)), (1, (1, 5))]
     assert all(each.is_one_prompt for each in series)
 
@@ -86,19 +86,19 @@ def test_where_no_prompt_came_twice_problems_of_one_kind_stand_for_it(tmp_path: 
     write_parquet(
         split, pa.table({"ability": ["easy", "hard", "hard", "hard", "easy", "hard"], "data_source": ["x"] * 6})
     )
-    found = chosen_series(replace(inputs, kinds=Kinds([split])), 0, 4)
+    found = series_of_training(replace(inputs, kinds=Kinds([split])), 0, 4)
     assert [(each.kind, [row for _, row in each.problems], each.steps) for each in found] == [
         ("easy", [0, 4], (1, 3)),
         ("hard", [1, 2, 5], (1, 2, 3)),
         ("hard", [3], (2,)),
     ]
-    assert [each.kind for each in chosen_series(inputs, 0, 1)] == [None]
+    assert [each.kind for each in series_of_training(inputs, 0, 1)] == [None]
     assert not any(each.is_one_prompt for each in found)
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=30, unique=True), st.integers(2, 6))
 def test_what_is_spread_has_both_ends_and_nothing_twice(values: list[int], most: int) -> None:
-    shown = spread(values, most)
+    shown = evenly(values, most)
     assert (shown[0], shown[-1]) == (values[0], values[-1])
     assert len(shown) == len(set(shown)) == min(most, len(values))
     assert shown == [value for value in values if value in shown]
@@ -111,7 +111,7 @@ def test_a_moment_says_what_its_group_has_earned_and_shows_it_from_best_to_worst
     assert (series.is_one_prompt, [moment.step for moment in series.moments]) == (True, [1, 2])
     assert (first.problem_index, first.samples, len(first.attempts)) == (7, 8, MOST_ATTEMPTS)
     assert first.mean_reward == pytest.approx(sum(1 / n for n in range(1, 9)) / 8)
-    assert [each.first_line for each in first.attempts] == ["answer 0", "answer 2", "answer 5", "answer 7"]
+    assert [each.attempt.first_line for each in first.attempts] == ["answer 0", "answer 2", "answer 5", "answer 7"]
 
 
 def test_tokens_stand_with_their_logprobs_and_long_texts_are_cut(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_tokens_stand_with_their_logprobs_and_long_texts_are_cut(tmp_path: Path)
     long[0] |= {"completion_ids": list(range(5000)), "rollout_logprobs": [-0.01, -0.5, -2.0, -9.0, 0.0] * 1000}
     (series,) = over_steps(trained_on(tmp_path, [long, long]).read(), 1)
     attempt = series.moments[0].attempts[0]
-    assert len(attempt.read.utterances[0].text) < LONGEST_TEXT + 50
+    assert len(attempt.attempt.read.utterances[0].text) < LONGEST_TEXT + 50
     assert (len(attempt.tokens), attempt.tokens_left_out) == (MOST_TOKENS, 5000 - MOST_TOKENS)
     assert [(token.text, token.logprob, token.doubt) for token in attempt.tokens[:4]] == [
         ("0", "-0.01", 0),

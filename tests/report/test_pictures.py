@@ -21,7 +21,7 @@ from dagrpo.data.schema import to_table
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.page import render
-from dagrpo.report.pictures import LONGEST_SIDE, MOST_CHARACTERS, TRAINING, Pictures
+from dagrpo.report.splits import LONGEST_SIDE, MOST_CHARACTERS, TRAINING, Pictures
 from dagrpo.utils.tables import write_parquet
 
 PROBLEMS = 40

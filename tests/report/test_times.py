@@ -1,4 +1,4 @@
-"""The page on how it was made: what it says of times, computed by hand, and that the report knows nothing of it."""
+"""The page of executions: its times, computed by hand, and that the report does not depend on it."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_the_page_says_where_the_time_went(tmp_path: Path) -> None:
     path = write_times_page("<tiny>", times, tmp_path / "logs")
     assert path == tmp_path / "logs" / FILE
     text = path.read_text()
-    assert "&lt;tiny&gt;: how it was made" in text
+    assert "&lt;tiny&gt;: when and where its stages ran" in text
     assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
     # 6 of 11 seconds are of rollouts, 3 of each step
     assert (

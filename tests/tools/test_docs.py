@@ -10,7 +10,7 @@ import pytest
 from tests.tools.calls import called
 
 from dagrpo import tools
-from dagrpo.core.plugged import Several
+from dagrpo.core.plugin_sections import Several
 from dagrpo.core.section import Section
 from dagrpo.tools import TOOLS, ToolFailure
 from dagrpo.tools.simulated_users import INTERACTIONS

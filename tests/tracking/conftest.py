@@ -1,6 +1,7 @@
 """A project folder with an embedded MLflow database, and executions of stages in it."""
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -10,16 +11,21 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.evaluation.test_held_out import row
 
+from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.record import write_run
 from dagrpo.tracking.stage_runs import find_experiment
 from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
-from dagrpo.utils.files import write_json
+from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.tables import write_parquet
 
+SEED = Path("results/demo/runs/seed_0")
 STARTED = 1_700_000_000_000  # milliseconds since 1970
 # What a stage does in a process of its own, up to the point where the test decides how it ends.
 PROGRAM = """
@@ -145,3 +151,64 @@ def stage_runs(root: Path) -> list[Any]:
 def parent_runs(root: Path) -> dict[str, Any]:
     """The parent runs by the seed they stand for."""
     return {run.data.tags["seed"]: run for run in runs_of(root) if run.data.tags["role"] == "parent"}
+
+
+def trained(root: Path, **changes: Any) -> Path:
+    """Write what a training of two steps leaves behind, as far as it is read here; return its provenance.json."""
+    metrics, manifest, held_out = SEED / "metrics.parquet", SEED / "rollouts/manifest.json", SEED / "held_out.parquet"
+    write_parquet(root / metrics, pa.table({"step": [1, 2], "reward/mean": [0.25, 0.5]}))
+    write_json(root / manifest, {})
+    rows = [row(0, "sums", problem, right=problem < 1) for problem in range(4)]
+    write_parquet(root / held_out, pa.Table.from_pylist(rows, schema=HELD_OUT))
+    outputs = {str(path): sha256_of(root / path) for path in (metrics, manifest, held_out)}
+    outputs |= {str(SEED / "policy/manifest.json"): "b" * 64}
+    path = root / SEED / "policy/provenance.json"
+    write_json(path, stage_record(params={"training": {"steps": 2}}, **changes) | {"outputs": outputs})
+    os.utime(path, (STARTED / 1000, STARTED / 1000))
+    return path
+
+
+def prepared(root: Path) -> Path:
+    """Write the provenance.json of a stage without figures."""
+    path = finish(root, stage_record("teacher", None), {"models/demo/teacher/manifest.json": "3" * 64})
+    os.utime(path, (STARTED / 1000, STARTED / 1000))
+    return path
+
+
+def accounted(provenance: Path, log: Path, **changes: Any) -> None:
+    """Write the account of an execution beside its log, and the curve that it has reported."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    account = {
+        "provenance": sha256_of(provenance),
+        "configuration": {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 2}},
+        "started": "2023-11-14T22:13:20+00:00",  # STARTED
+        "seconds": 60.0,
+        "facts": {"git.commit": "abc", "mlflow.user": "alice"},
+    }
+    write_json(log.with_suffix(".execution.json"), account | changes)
+    lines = [
+        {"step": step, "time": STARTED + 1000 * step, "values": {"reward/mean": step / 4, "timing/update_seconds": 2.0}}
+        for step in (1, 2)
+    ]
+    log.with_suffix(".curve.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def history(root: Path) -> dict[str, Any]:
+    """Everything that MLflow holds about the runs of the experiment, but for ids that it draws itself."""
+    client = open_client(tracking_uri(root))
+    held: dict[str, Any] = {}
+    found = sorted(runs_of(root), key=lambda run: (run.info.start_time, run.info.run_name))
+    names = {run.info.run_id: f"run {number}" for number, run in enumerate(found)}
+    for run_id, run in zip(names, found, strict=True):
+        held[f"{names[run_id]}: status"] = run.info.status, run.info.start_time, run.info.end_time, run.info.run_name
+        held |= {f"{names[run_id]}: param {name}": value for name, value in run.data.params.items()}
+        held |= {f"{names[run_id]}: tag {name}": names.get(value, value) for name, value in run.data.tags.items()}
+        for metric in run.data.metrics:
+            points = client.get_metric_history(run_id, metric)
+            held[f"{names[run_id]}: {metric}"] = [(point.step, point.timestamp, repr(point.value)) for point in points]
+        held[f"{names[run_id]}: data"] = [entry.dataset.to_dictionary() for entry in run.inputs.dataset_inputs]
+        held[f"{names[run_id]}: models"] = [each.step for each in run.outputs.model_outputs] if run.outputs else []
+        files = root / "mlartifacts" / run_id / "artifacts"
+        paths = [path for path in sorted(files.rglob("*")) if path.is_file()]
+        held |= {f"{names[run_id]}: file {path.relative_to(files)}": path.read_bytes() for path in paths}
+    return held

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.tracking.conftest import StartStage, finish, parent_runs, stage_record, stage_runs
-from tests.tracking.test_sync import accounted
+from tests.tracking.conftest import StartStage, accounted, finish, parent_runs, stage_record, stage_runs
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, noted

@@ -9,7 +9,7 @@ from tests.tracking.conftest import execution, stage_record, stage_runs, write
 from tests.tracking.test_pages import CONFIGURATION, page, report
 from tests.tracking.test_traces import TABLE, traces_in
 
-from dagrpo.tracking.attempts import traces_of
+from dagrpo.report.attempt import attempts_of
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.models import checkpoints_in
 from dagrpo.tracking.parents import NOTE
@@ -36,7 +36,7 @@ def run_stage(project: Path, stage: str) -> None:
     outputs = {made: DIGESTS[made]} if made else {COMPLETIONS: "c" * 64}
     params = {"training": {"steps": 40}} if stage == "train" else {}
     record = stage_record(stage, inputs=inputs, outputs=[*outputs, f"{RUN}/{stage}.json"], params=params)
-    contents = Contents(traces=[traces_of(TABLE, 1)] if stage == "train" else [])  # of step 10
+    contents = Contents(traces=[attempts_of(TABLE, range(1))] if stage == "train" else [])  # of step 10
     write(project, execution(record, outputs=outputs, configuration=CONFIGURATION), contents)
 
 
@@ -46,7 +46,7 @@ def score(project: Path) -> None:
     provenance.parent.mkdir(parents=True, exist_ok=True)
     write_json(provenance, {"inputs": {EXPORTED: DIGESTS[EXPORTED], **TEST, "src/dagrpo/utils/files.py": "f" * 64}})
     record = stage_record("score", inputs={COMPLETIONS: "c" * 64}, outputs=[f"{RUN}/eval/gsm8k/trained/scores.json"])
-    contents = Contents(traces=[traces_of(TABLE.drop_columns(["step"]), 1)])
+    contents = Contents(traces=[attempts_of(TABLE.drop_columns(["step"]), range(1))])
     write(project, execution(record, configuration=CONFIGURATION), contents)
 
 

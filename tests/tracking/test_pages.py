@@ -7,7 +7,7 @@ import pyarrow as pa
 from mlflow.exceptions import MlflowException
 from tests.tracking.conftest import STARTED, execution, parent_runs, stage_record, stage_runs, write
 
-from dagrpo.tracking.contents import Artifact, Contents, Page
+from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.stage_runs import open_run
@@ -34,8 +34,8 @@ def page(*, is_better: bool = True, trained: str = "b") -> dict[str, Any]:
 
 
 def report(project: Path, content: dict[str, Any], **changes: Any) -> None:
-    pages = [Page(seed=0, content=content, curves=pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))]
-    contents = Contents(pages=pages, artifacts=[Artifact(name="report.html", content=b"<html>")])
+    summaries = [Summary(seed=0, content=content, curves=pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))]
+    contents = Contents(summaries=summaries, artifacts=[Artifact(name="report.html", content=b"<html>")])
     write(project, execution(stage_record("report", None, **changes), configuration=CONFIGURATION), contents)
 
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.tracking.conftest import STARTED, execution, finish, parent_runs, stage_record, stage_runs, write
-from tests.tracking.test_sync import accounted
+from tests.tracking.conftest import STARTED, accounted, execution, finish, parent_runs, stage_record, stage_runs, write
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking import sync

@@ -6,20 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.entities import Trace
+from mlflow.entities import Span, Trace, TraceInfo, TraceState
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 from tests.rollout import conversations as made
 from tests.tracking.conftest import execution, stage_record, stage_runs, write
 
-from dagrpo.tracking.attempts import LONGEST, trace_of, traced_steps, traces_of
+from dagrpo.report.attempt import Attempt, attempt_of, attempts_of
+from dagrpo.report.samples import evenly, ranked
 from dagrpo.tracking.contents import Contents
+from dagrpo.tracking.names import as_written
 from dagrpo.tracking.store import open_client, tracking_uri
-from dagrpo.tracking.traces import as_written, log_traces, made_of
+from dagrpo.tracking.traces import log_traces, traces_of
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4), made.hostile(5))
 REWARDS = (1.0, 0.9, 0.3, 0.1, 0.0, -0.1)
 TABLE = made.training_table(ROWS, REWARDS, step=10)
+
+
+def attempts(count: int) -> list[Attempt]:
+    """Attempts of the table as a sync chooses them."""
+    return attempts_of(TABLE, evenly(ranked(TABLE), count))
+
+
+def traces(chosen: list[Attempt], experiment: str = "1", run_id: str = "r") -> list[tuple[TraceInfo, list[Span]]]:
+    """MLflow's objects for attempts."""
+    return traces_of(chosen, experiment=experiment, run_id=run_id, name="n", time_ms=1_700_000_000_000)
 
 
 def traces_in(root: Path) -> list[Trace]:
@@ -42,7 +54,7 @@ def held(trace: Trace) -> tuple[Any, ...]:
 @pytest.fixture
 def recorded(project: Path) -> Path:
     """A project in which attempts of a stage are recorded."""
-    write(project, execution(stage_record()), Contents(traces=[traces_of(TABLE, 3)]))
+    write(project, execution(stage_record()), Contents(traces=[attempts(3)]))
     return project
 
 
@@ -106,8 +118,7 @@ def test_writing_that_dies_after_any_call_is_completed_by_the_next(project: Path
 
     def log(calls: float) -> None:
         tracing: Any = CrashingClient(TracingClient(tracking_uri(project)), calls)
-        about = {"experiment": experiment, "run_id": run_id, "name": "n", "time_ms": 1_700_000_000_000}
-        log_traces(tracing, made_of(traces_of(TABLE, 2), **about), experiment)
+        log_traces(tracing, traces(attempts(2), experiment, run_id), experiment)
 
     with pytest.raises(Crash):
         log(calls)
@@ -118,16 +129,16 @@ def test_writing_that_dies_after_any_call_is_completed_by_the_next(project: Path
 
 
 def test_an_excluded_attempt_and_a_broken_call_are_errors() -> None:
-    assert trace_of(TABLE.slice(4, 1).to_pylist()[0])["ok"] is False
-    spans = trace_of(TABLE.slice(1, 1).to_pylist()[0])["spans"]
-    assert [(span["kind"], span["ok"]) for span in spans] == [
-        ("turn", True), ("call", False), ("turn", True), ("call", True), ("turn", True),
+    (info, _), (_, spans) = traces(attempts_of(TABLE, [4, 1]))
+    assert info.state == TraceState.ERROR
+    assert [(span.span_type, span.status.status_code == "OK") for span in spans[1:]] == [
+        ("CHAT_MODEL", True), ("TOOL", False), ("CHAT_MODEL", True), ("TOOL", True), ("CHAT_MODEL", True),
     ]  # fmt: skip
 
 
-def test_from_the_best_to_the_worst_as_many_as_asked() -> None:
+def test_as_many_attempts_as_requested_are_traced_from_the_best_to_the_worst() -> None:
     def problems(count: int) -> list[str]:
-        return [trace["tags"]["problem"] for trace in traces_of(TABLE, count)]
+        return [info.tags["problem"] for info, _ in traces(attempts(count))]
 
     assert problems(0) == []
     assert problems(1) == ["0"]
@@ -135,10 +146,10 @@ def test_from_the_best_to_the_worst_as_many_as_asked() -> None:
     assert problems(9) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_the_steps_of_which_attempts_are_traced_go_from_the_first_to_the_last() -> None:
-    assert traced_steps(120) == [1, 31, 61, 90, 120]
-    assert traced_steps(2) == [1, 2]
-    assert traced_steps(1) == [1]
+def test_traced_steps_go_from_the_first_to_the_last() -> None:
+    assert evenly(range(1, 121), 5) == [1, 31, 61, 90, 120]
+    assert evenly(range(1, 3), 5) == [1, 2]
+    assert evenly(range(1, 2), 5) == [1]
 
 
 def test_nothing_that_a_policy_wrote_is_rendered_as_markdown() -> None:
@@ -149,8 +160,11 @@ def test_nothing_that_a_policy_wrote_is_rendered_as_markdown() -> None:
     assert as_written(said) == {"messages": [{"role": "user", "content": "```text\n**x**\n```"}]}
 
 
-def test_hostile_text_is_visible_and_long_text_is_cut() -> None:
-    trace = trace_of(TABLE.slice(5, 1).to_pylist()[0])
-    assert "\x1b" not in repr(trace).replace("\\x1b", "\x1b")
+def test_hostile_text_is_escaped_and_long_text_is_cut() -> None:
+    ((info, spans),) = traces([attempt_of(TABLE.slice(5, 1).to_pylist()[0])])
+    assert "\x1b" not in "".join(map(str, (info.to_dict(), *(span.to_dict() for span in spans)))).replace(
+        "\\x1b", "\x1b"
+    )
     long = made.attempt(0, 0, [made.assistant("x" * 20_000)])
-    assert len(trace_of(long)["output"]) < LONGEST + 50
+    ((_, spans),) = traces([attempt_of(long, 1000)])
+    assert len(spans[1].outputs["content"]) < 1100

@@ -12,7 +12,7 @@ from tests.rollout.problems import problem
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.types import Score
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.advantages import step_advantages

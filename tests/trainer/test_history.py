@@ -21,7 +21,7 @@ from dagrpo.trainer.batches.step_rollouts import StepRollouts
 from dagrpo.trainer.history import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update import UpdateStats
-from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
@@ -176,7 +176,7 @@ def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attem
 def test_a_step_that_lacks_a_part_is_damaged_though_its_seal_fits(tmp_path: Path, lacks: str) -> None:
     record = _recorded(tmp_path, 3)
     path = tmp_path / "metrics" / "step_00002.json"
-    write_sealed(path, {name: value for name, value in read_sealed(path).items() if name != lacks})
+    write_checksummed(path, {name: value for name, value in read_checksummed(path).items() if name != lacks})
     with pytest.raises(Damaged, match=r"step_00002\.json does not describe a step: run the same command again"):
         record.write_metrics(3, tmp_path / "metrics.parquet")
     record.require_whole(1)

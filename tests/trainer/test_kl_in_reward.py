@@ -8,7 +8,7 @@ from tests.trainer.test_history import ROLLOUTS
 
 from dagrpo.algorithms.advantages import ADVANTAGES, Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 

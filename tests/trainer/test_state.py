@@ -8,7 +8,7 @@ import torch
 
 from dagrpo.trainer import state
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
-from dagrpo.utils.checksummed_json import Damaged, write_sealed
+from dagrpo.utils.checksummed_json import Damaged, write_checksummed
 from dagrpo.utils.distributed import single_process
 
 
@@ -217,7 +217,7 @@ def test_a_description_of_another_form_is_a_damaged_one_though_its_digest_fits(
     folder = tmp_path / "step_00001"
     folder.mkdir()
     (folder / "a").write_text("x")
-    write_sealed(folder / "state.json", description)
+    write_checksummed(folder / "state.json", description)
     assert state.latest(tmp_path, 99) is None
     assert not folder.exists()
 

@@ -18,7 +18,7 @@ from tests.trainer.updates import batch_of
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 ALONE = batch_of(
     [PROMPTS[place] for place in OTHERS],

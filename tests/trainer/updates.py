@@ -22,7 +22,7 @@ from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.packing import RolloutBatch, TokenSequences

@@ -9,7 +9,7 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import hub
-from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
+from dagrpo.utils.hub import Wanted, readable_hub_errors, require_answer
 
 WANTED = Wanted(
     repository="someone/small", revision="0" * 40, kind="dataset", correct="correct the name", instead="copy it here"
@@ -127,5 +127,5 @@ def test_a_name_that_cannot_be_one_is_the_users_to_correct(stand_in: StandIn) ->
 
 
 def test_a_full_disk_stays_a_full_disk() -> None:
-    with pytest.raises(OSError, match="No space left"), told_in_a_sentence(WANTED):
+    with pytest.raises(OSError, match="No space left"), readable_hub_errors(WANTED):
         raise OSError(28, "No space left on device")

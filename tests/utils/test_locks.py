@@ -17,14 +17,14 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import locks
-from dagrpo.utils.locks import alone_with, noted_holder
+from dagrpo.utils.locks import exclusive_access, noted_holder
 from dagrpo.utils.process import Process
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from dagrpo.utils.locks import alone_with, noted_holder
-with alone_with(Path("out/result.txt"), Path(".state/result.lock")) as held:
+from dagrpo.utils.locks import exclusive_access, noted_holder
+with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")) as held:
     if "child" in sys.argv:
         child = subprocess.Popen(["sleep", "60"], pass_fds=[held])
         print(child.pid, flush=True)
@@ -62,7 +62,7 @@ def start() -> Iterator[Start]:
 
 
 def _hold() -> None:
-    with alone_with(Path("out/result.txt"), Path(".state/result.lock")):
+    with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")):
         pass
 
 

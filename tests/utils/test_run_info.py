@@ -8,7 +8,7 @@ import pytest
 from tests.pipeline.running import run_stage
 from tests.report.synthetic import make_experiment
 
-from dagrpo.report.made import duration, executions, made_with
+from dagrpo.report.executions import circumstances, duration, executions
 from dagrpo.report.times import write_times_page
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.run_info import Account, Stopwatch, read_accounts, write_account
@@ -87,7 +87,7 @@ def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:
     page = write_times_page("tiny", [], tmp_path, {path: hostile})
     assert page is not None
     text = page.read_text()
-    for told in ("2026-01-02", "c0ffee with changes that are not committed", "torch 2.0", "2 min 5 s, attempt 2"):
+    for told in ("2026-01-02", "c0ffee with uncommitted changes", "torch 2.0", "2 min 5 s, attempt 2"):
         assert told in text
     assert "300 MiB" in text
     assert "2,000 MiB" in text
@@ -99,10 +99,10 @@ def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:
 def test_what_differs_between_stages_is_told_of_each() -> None:
     other = replace(ACCOUNT, stage="score", started="2026-01-03T00:00:00+00:00", facts={"hardware.cores": "8"})
     accounts = {Path("a/b/c"): ACCOUNT, Path("a/d/c"): other}
-    told = dict(made_with(accounts))
+    told = dict(circumstances(accounts))
     assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
     assert [each.stage for each in executions(accounts)] == ["train", "score"]
-    assert made_with({}) == []
+    assert circumstances({}) == []
 
 
 def test_durations_are_in_words() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.utils.tempdirs import held_folder, remove_abandoned
+from dagrpo.utils.tempdirs import remove_abandoned, temporary_folder
 
 
 def _plant(parent: Path) -> Path:
@@ -19,7 +19,7 @@ def _plant(parent: Path) -> Path:
 
 def test_what_a_process_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
     _plant(tmp_path)
-    with held_folder(tmp_path, "sglang") as folder:
+    with temporary_folder(tmp_path, "sglang") as folder:
         assert set(tmp_path.iterdir()) == {folder, folder.with_name(f"{folder.name}.lock")}
     assert list(tmp_path.iterdir()) == []
 
@@ -48,7 +48,11 @@ def test_a_folder_whose_removal_is_interrupted_is_removed_by_the_next_process(
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), held_folder(tmp_path, "sglang") as folder:
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt),
+        temporary_folder(tmp_path, "sglang") as folder,
+    ):
         patch.setattr("shutil.rmtree", interrupted)
         (folder / "settings.yaml").touch()
     assert folder.is_dir()

@@ -20,7 +20,7 @@ class Lengths:
     prompts: Sequence[int]  # [sequences]: which prompt each answers
 
     def tokens_of_prompts(self) -> list[int]:
-        """[sequences]: the tokens of all sequences that answer the same prompt."""
+        """Return for each sequence the tokens of all sequences that answer the same prompt. [sequences]"""
         totals = dict.fromkeys(self.prompts, 0)
         for prompt, tokens in zip(self.prompts, self.tokens, strict=True):
             totals[prompt] += tokens
@@ -34,15 +34,15 @@ class Lengths:
 def weights(
     aggregation: Aggregation, sequence: torch.Tensor, first: int, lengths: Lengths, *, max_new_tokens: int
 ) -> tuple[torch.Tensor, float]:
-    """Return the weight of each token of a micro-batch, and what the weighted sum of the whole mini-batch is divided by.
+    """Return the weight of each token of a micro-batch, and the denominator of the mini-batch's weighted sum.
 
-    sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole, and the micro-batch's
-    first is the one numbered `first` of the mini-batch's. The loss of a mini-batch is the sum over its micro-batches of
-    `(per_token * weights).sum() / denominator`. Tokens of sequences that do not count weigh nothing.
+    sequence: [tokens], the index of a token's sequence within the micro-batch; sequences are whole, and the micro-batch's
+    first has the index `first` in the mini-batch. The loss of a mini-batch is the sum over its micro-batches of
+    `(per_token * weights).sum() / denominator`. Tokens of sequences that do not count weigh 0.
 
     token-mean: every token weighs the same (DAPO, arXiv 2503.14476, section 3.3). seq-mean-token-mean: every sequence
-    does (GRPO, arXiv 2402.03300, equation 3). seq-mean-token-sum: tokens are summed in a sequence. constant: as that, and
-    divided by max_new_tokens (Dr. GRPO, arXiv 2503.20783, section 3.2), so that no length changes a token's weight.
+    does (GRPO, arXiv 2402.03300, equation 3). seq-mean-token-sum: tokens are summed within a sequence. constant: as
+    seq-mean-token-sum, divided by max_new_tokens (Dr. GRPO, arXiv 2503.20783, section 3.2), so that no length changes a token's weight.
     prompt-mean: every prompt weighs the same, and so does every token among those that answer it (ScaleRL, arXiv
     2510.13786, section 2).
     """

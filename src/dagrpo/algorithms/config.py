@@ -1,18 +1,21 @@
 """Section `algorithm`: the objective, composed of plug-ins with their parameters."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.algorithms.advantages import ADVANTAGES
-from dagrpo.algorithms.corrections import CORRECTIONS
+from dagrpo.algorithms.advantages import ADVANTAGES, check_advantage
+from dagrpo.algorithms.corrections import CORRECTIONS, check_correction
 from dagrpo.algorithms.divergence import Estimator
-from dagrpo.algorithms.losses import LOSSES, aggregation_of
+from dagrpo.algorithms.losses import LOSSES, aggregation_of, check_loss
 from dagrpo.algorithms.teacher_config import Teacher
-from dagrpo.algorithms.terms import TERMS, Weighed, computed
+from dagrpo.algorithms.terms import TERMS, Weighed, check_terms, computed
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice, Chosen, Several
+from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import Section
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 _GRPO: Any = {"name": "grpo"}
 _PPO_CLIP: Any = {"name": "ppo_clip"}
@@ -27,43 +30,44 @@ class Kl(Section):
         0.0, description="Weight of the KL divergence to the initial policy; at 0 no reference model is loaded."
     )
     estimator: Estimator = Field(
-        "k3", description="How it is estimated from the sampled token; with +: its value, and the gradient of k2."
+        "k3", description="Estimator on the sampled tokens. With +: the value of that estimator and the gradient of k2."
     )
     place: Literal["loss", "reward"] = Field(
-        "loss", description="Added to the loss of each token, or taken from its reward before advantages are computed."
+        "loss",
+        description="loss: added to each token's loss; reward: subtracted from its reward before advantages are computed.",
     )
     corrected: bool = Field(
         False,
         description=(
-            "In the loss, with k1 or k3: multiply each token's estimate by the ratio of the policy to the one that sampled, so that "
-            "value and gradient are those of the divergence in all of a step's updates (DeepSeek-V3.2). Without it k3 has, in the "
-            "first update, the value of the divergence and the gradient of the reverse one: KL(initial || trained)."
+            "Multiply each token's estimate by the ratio of the policy to the one that sampled (place loss, estimator k1 or k3), which "
+            "makes value and gradient those of the divergence in all updates of a step (DeepSeek-V3.2). If false, k3 has in the "
+            "first update the value of the divergence and the gradient of the reverse one, KL(initial || trained)."
         ),
     )
 
     @model_validator(mode="after")
-    def _corrected_is_of_the_loss(self) -> Self:
+    def _check_place(self) -> Self:
         if self.corrected and self.place == "reward":
             raise UserError(
-                "algorithm.kl.corrected is of a divergence in the loss: set algorithm.kl.place to loss, or it to false"
+                "algorithm.kl.corrected applies to a divergence in the loss: set algorithm.kl.place to loss, or corrected to false"
             )
         if self.place == "reward" and self.estimator.endswith("+"):
             raise UserError(
-                f"algorithm.kl.estimator is {self.estimator}, whose + says what its gradient is, but a reward has none: write "
+                f"algorithm.kl.estimator is {self.estimator}, whose + selects a gradient, but a reward has none: write "
                 f"{self.estimator.removesuffix('+')}, or set algorithm.kl.place to loss"
             )
         return self
 
     @model_validator(mode="after")
-    def _its_gradient_is_that_of_a_divergence(self) -> Self:
+    def _check_gradient(self) -> Self:
         if self.corrected and self.estimator not in ("k1", "k3"):
             raise UserError(
-                f"algorithm.kl.estimator is {self.estimator}, which times a ratio, as algorithm.kl.corrected has it, has another "
-                "gradient than the divergence: set algorithm.kl.estimator to k1 or k3, or corrected to false"
+                f"algorithm.kl.corrected multiplies by a ratio, and with algorithm.kl.estimator {self.estimator} the gradient is then not "
+                "that of the divergence: set algorithm.kl.estimator to k1 or k3, or corrected to false"
             )
         if self.coefficient and self.place == "loss" and self.estimator == "k1" and not self.corrected:
             raise UserError(
-                "algorithm.kl.estimator is k1, which in the loss has no gradient on average: write k1+ or k3, or set "
+                "algorithm.kl.estimator is k1, whose gradient in the loss is 0 on average: write k1+ or k3, or set "
                 "algorithm.kl.corrected to true"
             )
         return self
@@ -71,35 +75,36 @@ class Kl(Section):
 
 class Algorithm(Section):
     advantage: Annotated[Choice, Chosen(ADVANTAGES)] = Field(
-        _GRPO, description="How much better a completion is than expected."
+        _GRPO, description="Estimator of how much better a completion is than expected."
     )
-    loss: Annotated[Choice, Chosen(LOSSES)] = Field(_PPO_CLIP, description="The loss of each token.")
+    loss: Annotated[Choice, Chosen(LOSSES)] = Field(_PPO_CLIP, description="Policy loss per token.")
     aggregation: Literal[
         "default", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "prompt-mean", "constant"
     ] = Field(
         "default",
         description=(
-            "How tokens are added up: the mean over the tokens of a mini-batch; the mean over its sequences of their token "
-            "mean or sum; prompt-mean: the mean over its prompts of the mean over the tokens of all their sequences; constant: "
-            "the token sum divided by rollout.max_new_tokens; default: what the loss was published with."
+            "How losses of tokens become that of a mini-batch. token-mean: the mean over its tokens; seq-mean-token-mean and "
+            "seq-mean-token-sum: the mean over its sequences of their token mean or sum; prompt-mean: the mean over its prompts of "
+            "the mean over all tokens of a prompt; constant: seq-mean-token-sum divided by rollout.max_new_tokens; default: as the loss "
+            "was published."
         ),
     )
     correction: Annotated[Choice, Chosen(CORRECTIONS)] = Field(
         _TOKEN_TRUNCATED,
-        description="How a token's loss is weighed by the difference between the engine's logprobs and the trainer's.",
+        description="Weight of a token's loss by the difference between the engine's logprobs and the trainer's.",
     )
     off_policy_mask: Annotated[float, Field(ge=0, le=20)] = Field(
         0.0,
         description=(
-            "Tokens with a negative advantage are not learned from in sequences whose mean logprob is lower by more than this, in "
-            "nats, than when the engine sampled them (DeepSeek-V3.2); 0: all are."
+            "Mask tokens with a negative advantage in sequences whose mean logprob has fallen by more than this, in nats, since the "
+            "engine sampled them (DeepSeek-V3.2); 0: mask nothing."
         ),
     )
     terms: Annotated[dict[str, Weighed], Several(TERMS)] = Field(
-        _NO_TERMS, description="Additions to the loss, each times its coefficient."
+        _NO_TERMS, description="Terms added to the loss, each times its coefficient."
     )
     kl: Kl = Field(default_factory=Kl, description="The divergence to the initial policy.")
-    teacher: Teacher = Field(default_factory=Teacher, description="The teacher of distillation.")
+    teacher: Teacher = Field(default_factory=Teacher, description="Teacher model for distillation.")
 
     @property
     def distils(self) -> list[str]:
@@ -108,38 +113,38 @@ class Algorithm(Section):
         return loss + [f"algorithm.terms.{name}" for name in computed(self.terms) if TERMS.get(name).needs_teacher]
 
     @model_validator(mode="after")
-    def _a_teacher_is_there_for_whatever_reads_it(self) -> Self:
+    def _check_teacher_is_used(self) -> Self:
         if self.distils and not self.teacher.is_there:
             raise UserError(
-                f"{self.distils[0]} learns from a teacher but algorithm.teacher.source says `none`: set it to initial, folder or "
-                "hub, or choose another one"
+                f"{self.distils[0]} learns from a teacher, but algorithm.teacher.source is none: set it to initial, folder or hub, "
+                "or choose another loss or term"
             )
         if self.teacher.is_there and not self.distils:
             raise UserError(
-                f"algorithm.teacher.source is {self.teacher.source}, but nothing learns from a teacher: set it to none, or take "
+                f"algorithm.teacher.source is {self.teacher.source}, but nothing learns from a teacher: set it to none, take "
                 "algorithm.loss: {name: on_policy_distillation}, or give algorithm.terms.distillation a coefficient"
             )
         return self
 
     @model_validator(mode="after")
-    def _the_policy_is_not_its_own_teacher(self) -> Self:
+    def _check_teacher_differs(self) -> Self:
         itself = self.teacher.source == "initial" and self.teacher.prompt == "plain"
         if itself and LOSSES.get(self.loss.name).needs_teacher:
             raise UserError(
-                f"algorithm.loss {self.loss.name} learns from a teacher alone, and algorithm.teacher.source initial with prompt plain "
-                "is the policy itself, so that rounding would be all that is learned: set algorithm.teacher.prompt to "
+                f"algorithm.loss {self.loss.name} learns from the teacher alone, and algorithm.teacher.source initial with prompt plain "
+                "is the policy itself, so it would learn nothing but rounding errors: set algorithm.teacher.prompt to "
                 "with_solution, or algorithm.teacher.source to folder or hub"
             )
         return self
 
     @model_validator(mode="after")
-    def _nothing_works_on_advantages_that_nobody_reads(self) -> Self:
+    def _check_advantage_options_used(self) -> Self:
         if not LOSSES.get(self.loss.name).needs_teacher:
             return self
         start = f"algorithm.loss {self.loss.name} reads no advantages,"
         if self.kl.coefficient > 0 and self.kl.place == "reward":
             raise UserError(
-                f"{start} so that algorithm.kl in the reward would do nothing: set algorithm.kl.place to loss, or "
+                f"{start} so algorithm.kl would have no effect in the reward: set algorithm.kl.place to loss, or "
                 "algorithm.kl.coefficient to 0"
             )
         if self.off_policy_mask > 0:
@@ -147,20 +152,20 @@ class Algorithm(Section):
         return self
 
     @model_validator(mode="after")
-    def _nothing_is_added_twice(self) -> Self:
+    def _check_terms_differ(self) -> Self:
         added = [f"algorithm.terms.{name}" for name in computed(self.terms)]
         functions = [TERMS.get(name).function for name in computed(self.terms)]
         twins = [key for key, function in zip(added, functions, strict=True) if functions.count(function) > 1]
         twins = twins or (self.distils if len(self.distils) > 1 else [])
         if twins:
             raise UserError(
-                f"{twins[0]} and {twins[1]} are the same but for their factors, and would count twice: choose one of them, and set "
+                f"{twins[0]} and {twins[1]} differ only in their factors, and would count twice: choose one of them, and set "
                 f"{twins[1]}.coefficient to 0 to keep the first"
             )
         return self
 
     @model_validator(mode="after")
-    def _the_advantage_sees_the_divergence(self) -> Self:
+    def _check_advantage_accepts_divergence(self) -> Self:
         in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
         refusal = ADVANTAGES.get(self.advantage.name).refuses_penalty(self.advantage) if in_reward else None
         if refusal:
@@ -171,7 +176,7 @@ class Algorithm(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_loss_is_no_other_one(self) -> Self:
+    def _check_aggregation(self) -> Self:
         other = LOSSES.get(self.loss.name).same_with.get(aggregation_of(self.aggregation, self.loss))
         if other:
             raise UserError(
@@ -181,11 +186,25 @@ class Algorithm(Section):
         return self
 
     @model_validator(mode="after")
-    def _nothing_is_corrected_twice(self) -> Self:
+    def _check_corrected_once(self) -> Self:
         anchored = LOSSES.get(self.loss.name).anchored_on_rollout(self.loss)
         if anchored and CORRECTIONS.get(self.correction.name).weighs:
             raise UserError(
-                f"algorithm.loss {self.loss.name} takes its ratio to the engine's logprobs, so that algorithm.correction "
-                f"{self.correction.name} would correct the same difference twice: set algorithm.correction to {{name: none}}"
+                f"algorithm.loss {self.loss.name} uses a ratio to the engine's logprobs, so algorithm.correction {self.correction.name} "
+                "would correct the same difference twice: set algorithm.correction to {name: none}"
             )
         return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if the objective or one of its plug-ins does not fit the other sections."""
+        check_advantage(params)
+        check_loss(params)
+        check_correction(params)
+        check_terms(params)
+        kl = self.kl
+        if params.training.staleness and kl.coefficient and kl.corrected:
+            raise UserError(
+                f"training.staleness is {params.training.staleness}, but algorithm.kl.corrected multiplies by the ratio to the policy "
+                "at the beginning of the step, which is then not the one that sampled: set algorithm.kl.corrected to false, or "
+                "training.staleness to 0"
+            )

@@ -14,12 +14,12 @@ VALUE_LIMIT = 10.0
 
 
 def divergence(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, estimator: Estimator) -> torch.Tensor:
-    """Per token, with d = policy - reference logprob: k1 is d, abs |d|, k2 d^2 / 2, k3 exp(-d) - 1 + d. [tokens]
+    """Return the estimate per token, with d = policy - reference logprob. [tokens]
 
-    The values of k1 and k3 are unbiased where the policy sampled the token itself; k3 is never negative, and cut at 10. There
-    the gradient of k2 is, on average, that of the divergence, k1's is 0, abs's that of the sum of |policy - reference|, and
-    k3's that of the reverse divergence, KL(reference || policy). An estimator with + has its own value and the gradient of k2
-    (straight-through).
+    k1 is d, abs |d|, k2 d^2 / 2, k3 exp(-d) - 1 + d, cut at 10. If the policy itself sampled the token, the values of k1 and
+    k3 are unbiased, and k3 is never negative. Then the gradient of k2 is, on average, that of the divergence; that of k1 is 0;
+    that of abs belongs to the sum of |policy - reference|; that of k3 to the reverse divergence, KL(reference || policy). An
+    estimator with + has its own value and the gradient of k2 (straight-through).
     """
     d = (logprobs - reference_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     if estimator.endswith("+"):

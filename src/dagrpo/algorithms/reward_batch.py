@@ -29,8 +29,8 @@ class PolicyTokens:
 class RewardBatch:
     """The trajectories of a step that are learned from, those of one prompt next to each other.
 
-    A token is one that the policy wrote: what tools and users said between two turns is no part of any of this, so that
-    every recursion over tokens goes from one turn straight to the next.
+    A token is one that the policy wrote. Text of tools and users between two turns is left out, so that every recursion over
+    tokens goes from one turn straight to the next.
     """
 
     rewards: torch.Tensor  # [trajectories] float64; less the sum of the penalties of its tokens
@@ -47,7 +47,7 @@ class RewardBatch:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Tokens of each trajectory. [trajectories] int64"""
+        """Return the number of tokens of each trajectory. [trajectories] int64"""
         return self.trajectory.bincount(minlength=len(self.rewards))
 
     @property
@@ -58,7 +58,7 @@ class RewardBatch:
 
     @property
     def group_sizes(self) -> torch.Tensor:
-        """Trajectories of each one's group. [trajectories] float64"""
+        """Return the size of each trajectory's group. [trajectories] float64"""
         return self.group.bincount(minlength=self.groups)[self.group].double()
 
     def group_sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ class RewardBatch:
         return rewards.index_add(0, self.lengths.cumsum(0) - 1, total)
 
     def returns(self, gamma: float) -> torch.Tensor:
-        """G_t = r_t + gamma * G_(t + 1) over each trajectory's tokens, in the order in which they were written. [tokens]"""
+        """Return G_t = r_t + gamma * G_(t + 1) over each trajectory's tokens, in the order in which they were written. [tokens]"""
         position = self.position
         longest = int(self.lengths.max())
         rows = self.rewards.new_zeros(longest, len(self.rewards))

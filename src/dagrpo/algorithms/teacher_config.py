@@ -3,16 +3,19 @@
 A loss or a term learns from its logprobs of the policy's own tokens.
 """
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section, require_commit
 
-TEACHER = "teacher"  # the name of its folder, beside that of the model
-SOLUTION = "{solution}"  # in the text that a teacher reads: where the problem's own solution stands
-# As in Self-Distilled Reasoner (arXiv 2601.18734), which says it with more words.
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
+TEACHER = "teacher"  # the name of the teacher's folder, beside the model's
+SOLUTION = "{solution}"  # in the teacher's prompt, replaced by the problem's solution
+# A shorter form of the prompt of Self-Distilled Reasoner (arXiv 2601.18734).
 _WITH_SOLUTION = (
     f"\n\nHere is a reference solution:\n{SOLUTION}\n\nAfter understanding it, solve the problem in your own words."
 )
@@ -22,8 +25,8 @@ class Teacher(Section):
     source: Literal["none", "initial", "folder", "hub"] = Field(
         "none",
         description=(
-            "none: no teacher; initial: the policy that training begins with; folder: an existing checkpoint; hub: a "
-            "Hugging Face model. It must have the policy's vocabulary."
+            "none: no teacher; initial: the policy before training; folder: a local checkpoint; hub: a Hugging Face model. Its "
+            "vocabulary must be the policy's."
         ),
     )
     folder: str | None = Field(
@@ -35,14 +38,15 @@ class Teacher(Section):
         None, description="Commit of that repository, 40 hex digits: a branch can move (source: hub)."
     )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="Type in which a hub teacher's weights are kept; it computes in rollout.dtype."
+        "bfloat16", description="Type of a hub teacher's weights in its file; it computes in rollout.dtype."
     )
     prompt: Literal["plain", "with_solution"] = Field(
-        "plain", description="The teacher's prompt: the policy's, or that and `solution`."
+        "plain",
+        description="Prompt of the teacher. plain: the policy's; with_solution: the policy's, followed by `solution`.",
     )
     solution: Annotated[str, Field(max_length=10_000)] = Field(
         _WITH_SOLUTION,
-        description=f"Follows the problem in the teacher's prompt (prompt: with_solution); {SOLUTION} stands for the problem's own.",
+        description=f"Text after the problem in the teacher's prompt (prompt: with_solution); {SOLUTION} stands for its solution.",
     )
 
     @property
@@ -51,22 +55,32 @@ class Teacher(Section):
         return self.source != "none"
 
     @model_validator(mode="after")
-    def _source_has_what_it_needs(self) -> Self:
-        wanted = {"folder": ("folder",), "hub": ("repository", "revision")}.get(self.source, ())
+    def _check_source(self) -> Self:
+        required = {"folder": ("folder",), "hub": ("repository", "revision")}.get(self.source, ())
         for key in ("folder", "repository", "revision"):
-            if (getattr(self, key) is not None) != (key in wanted):
-                remedy = "give it" if key in wanted else "set it to null, or choose the source that reads it"
+            if (getattr(self, key) is not None) != (key in required):
+                remedy = "give it" if key in required else "set it to null, or choose the source that reads it"
                 raise UserError(
                     f"algorithm.teacher.source is {self.source} and algorithm.teacher.{key} is "
-                    f"{'null' if key in wanted else 'given'}: {remedy}"
+                    f"{'null' if key in required else 'given'}: {remedy}"
                 )
         require_commit(self.revision, "algorithm.teacher.revision")
         return self
 
     @model_validator(mode="after")
-    def _solution_stands_somewhere(self) -> Self:
+    def _check_solution(self) -> Self:
         if SOLUTION not in self.solution:
             raise UserError(
-                f"algorithm.teacher.solution has no {SOLUTION}, for which the solution stands: write it there"
+                f"algorithm.teacher.solution lacks {SOLUTION}, which is replaced by the problem's solution: insert it"
             )
         return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if the teacher does not fit the other sections."""
+        if params.model.name == TEACHER:
+            raise UserError(f"model.name is {TEACHER}, the folder of algorithm.teacher: give the model another name")
+        if self.is_there and f"results/{params.experiment.name}/" in (self.folder or ""):
+            raise UserError(
+                f"algorithm.teacher.folder is {self.folder}, which is an output of this experiment: give another experiment's "
+                "folder, or set algorithm.teacher.source to initial"
+            )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-LOG_RATIO_LIMIT = 20.0  # exp() of more says nothing and overflows
+LOG_RATIO_LIMIT = 20.0  # exp() of more carries no information, and overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class TokenBatch:
     teacher_logprobs: torch.Tensor | None = None  # [tokens], of the teacher; None without one
 
     def ratio_to(self, anchor: torch.Tensor) -> torch.Tensor:
-        """exp(logprob - anchor), as far as exp() says something. [tokens] -> [tokens]"""
+        """Return exp(logprob - anchor), the exponent clamped to LOG_RATIO_LIMIT. [tokens] -> [tokens]"""
         return (self.logprobs - anchor).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
-    def only(self, kept: torch.Tensor) -> TokenBatch:
-        """Return some of its tokens, by a mask; sequences keep their numbers, also those that have none left."""
+    def only(self, mask: torch.Tensor) -> TokenBatch:
+        """Return the tokens that a mask selects; sequences keep their numbers, also those without a token left."""
         values = ((name, getattr(self, name)) for name in _PER_TOKEN)
-        tensors: dict[str, Any] = {name: None if value is None else value[kept] for name, value in values}
+        tensors: dict[str, Any] = {name: None if value is None else value[mask] for name, value in values}
         return replace(self, **tensors)
 
     @property
@@ -65,7 +65,7 @@ _PER_TOKEN = [each.name for each in fields(TokenBatch) if each.name != "sequence
 class MiniBatch:
     """All trained tokens of one mini-batch, over all ranks and micro-batches, before the step's first update.
 
-    On the CPU, no gradients. For what is a function of all of them: a quantile, a covariance, a draw.
+    On the CPU, without gradients. For functions of all tokens: a quantile, a covariance, a random choice.
     """
 
     logprobs: torch.Tensor  # [tokens], of the policy before the step, as the trainer computes them
@@ -89,7 +89,7 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
-    """A loss per token, to be minimised, and sums over tokens of whatever the loss measured.
+    """A loss per token, to be minimised, and sums over tokens for the metrics.
 
     `metrics` are summed over micro-batches and ranks and divided by the number of tokens of the step: a clip fraction is
     the sum of 0 and 1.

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dag import stage_of
+from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Which = Literal["trained", "base"]
-FOLDERS: dict[Which, str] = {"trained": "exported", "base": "sft"}  # of a run, as the stage sample reads them
 
 
 def load_policy(
@@ -52,15 +53,15 @@ def load_policy(
 
 def _folder(source: str | Path, which: Which, root: Path) -> Path:
     """Return the folder of the checkpoint that the arguments select."""
-    if which not in FOLDERS:
-        raise UserError(f"There is no policy `{which}`: ask for {' or '.join(FOLDERS)}.")
+    if which not in POLICIES:
+        raise UserError(f"There is no policy `{which}`: ask for {' or '.join(reversed(POLICIES))}.")
     run = _run(source, root)
     if run is None:
         return Path(source)
-    folder = run / FOLDERS[which]
+    folder = run / POLICIES[which]
     if not (folder / MANIFEST).is_file():
-        stage = {"trained": "export", "base": "sft"}[which]
-        raise UserError(f"{folder} is not there: run {run.parents[1].name} to the end of its stage {stage}.")
+        experiment, stage = run.parents[1].name, stage_of(f"results/e/runs/seed_0/{folder.name}/{MANIFEST}")
+        raise UserError(f"{folder} is not there: run {experiment} to the end of its stage {stage}.")
     return folder
 
 

@@ -110,8 +110,8 @@ def _config(model: torch.nn.Module) -> dict[str, Any]:
 def _shortest_names(model: torch.nn.Module, adapted: set[str]) -> list[str]:
     """Return the last parts of the layers' names if these are unambiguous, as readers expect; else the whole names."""
     last_parts = {name.rpartition(".")[2] for name in adapted}
-    meant = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last_parts}
-    return sorted(last_parts if meant == adapted else adapted)
+    matched = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last_parts}
+    return sorted(last_parts if matched == adapted else adapted)
 
 
 def whole(tensor: Tensor) -> Tensor:

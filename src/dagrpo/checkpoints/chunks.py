@@ -15,7 +15,7 @@ from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.tensors import TensorSpec
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 
 _FARTHEST = 1 << 40  # elements along one axis
 
@@ -68,7 +68,7 @@ def _start(path: Path, name: str, spec: TensorSpec, places: dict[str, Any] | Non
     start = place.get("saved_offsets") if isinstance(place, dict) else None
     if not isinstance(start, list) or len(start) != len(spec.shape) or not all(map(_is_offset, start)):
         raise UserError(
-            f"{path} does not say where its tensor {shown(name)} begins: copy or make that checkpoint again."
+            f"{path} does not say where its tensor {brief(name)} begins: copy or make that checkpoint again."
         )
     return tuple(start)
 
@@ -83,6 +83,6 @@ def _require_apart(name: str, chunks: Sequence[_Chunk]) -> None:
             alike = chunk.spec.dtype == other.spec.dtype and len(chunk.start) == len(other.start)
             if not alike or chunk.overlaps(other):
                 raise UserError(
-                    f"{chunk.file} and {other.file.name} both hold one part of the tensor {shown(name)}, or in different types: "
+                    f"{chunk.file} and {other.file.name} both hold one part of the tensor {brief(name)}, or in different types: "
                     "copy or make that checkpoint again."
                 )

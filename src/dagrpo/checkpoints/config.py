@@ -3,12 +3,15 @@
 Read by convert and export.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
-from dagrpo.checkpoints.formats import require_format_name
+from dagrpo.checkpoints.formats import FORMATS, require_format_name
 from dagrpo.core.section import Section
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 class Checkpoint(Section):
@@ -21,3 +24,8 @@ class Checkpoint(Section):
         1_000_000_000,
         description="Most bytes of weights in one file that convert or export writes; a larger tensor has a separate file.",
     )
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if the format cannot hold the model."""
+        if self.format not in FORMATS.own_names():  # dagrpo's own, whose import takes seconds, hold all models
+            FORMATS.get(self.format).check(params)

@@ -76,10 +76,10 @@ def write_as(
 def _write(folder: Path, files: Sequence[PlannedFile], doing: str) -> dict[str, FileEntry]:
     """Write files into a folder, and return their lengths and sha256 by name, sorted."""
     entries = {}
-    with console.progress(doing, len(files)) as shown:
+    with console.progress(doing, len(files)) as bar:
         for file in files:
             entries[file.name] = FileEntry(sha256=write_hashed(folder, file), bytes=file.bytes)
-            shown.advance(note=file.name)
+            bar.advance(note=file.name)
     return dict(sorted(entries.items()))
 
 

@@ -71,11 +71,13 @@ def _listed_auxiliary_files(manifest: Manifest) -> list[str]:
 def _unlisted_auxiliary_files(folder: Path) -> list[str]:
     """List the auxiliary files of a folder without a manifest, such as a download: a model's files, no weights of other formats."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in AUXILIARY)]
+    names_to_copy = [
+        name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in AUXILIARY)
+    ]
     formats = [FORMATS.get(name) for name in FORMATS.names()]
     going_along = [
         name
-        for name in wanted
+        for name in names_to_copy
         if not any(format.owns(name) for format in formats) and not name.endswith(".bin.index.json")
     ]
     for name in going_along:

@@ -22,7 +22,7 @@ from dagrpo.checkpoints.source import Source
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
 
@@ -139,7 +139,7 @@ def _require_base(source: Source, adapter: Adapter) -> None:
     if tensor_digest_of(source.folder) != expected:
         raise UserError(
             f"{adapter.folder} was trained on other weights than those in {source.folder} (their tensor digest begins with "
-            f"{shown(expected[:16])}): give the checkpoint that its training began with."
+            f"{brief(expected[:16])}): give the checkpoint that its training began with."
         )
 
 
@@ -153,7 +153,7 @@ def read_adapter(folder: Path) -> Adapter:
     expected = {f"{module}.lora_{which}.weight" for module in modules for which in "AB"}
     for name in sorted(expected ^ file.names):
         problem = "lacks" if name in expected else "holds the unknown tensor"
-        raise UserError(f"{folder / WEIGHTS} {problem} {shown(name)}: save the adapter again with PEFT.")
+        raise UserError(f"{folder / WEIGHTS} {problem} {brief(name)}: save the adapter again with PEFT.")
     scales = {f"{module.removeprefix(PREFIX)}.weight": _scale(config, module, file) for module in sorted(modules)}
     names = {f"{module.removeprefix(PREFIX)}.weight": module for module in modules}
     return Adapter(folder=folder, scales=scales, modules=names, file=file)
@@ -163,14 +163,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     config = read_object(folder / CONFIG)
     if config.get("peft_type") != "LORA":
         raise UserError(
-            f"{folder / CONFIG} has the peft_type {shown(config.get('peft_type'))}: only LORA can be merged."
+            f"{folder / CONFIG} has the peft_type {brief(config.get('peft_type'))}: only LORA can be merged."
         )
     refused = [key for key in _UNSUPPORTED if config.get(key) not in _ABSENT]
     refused += ["init_lora_weights"] if config.get("init_lora_weights") not in _PLAIN_STARTS else []
     if refused:
         key = refused[0]
         raise UserError(
-            f"{folder / CONFIG} sets {key} to {shown(config[key])}, which is not merged: merge it with PEFT."
+            f"{folder / CONFIG} sets {key} to {brief(config[key])}, which is not merged: merge it with PEFT."
         )
     _require_numbers(folder / CONFIG, config)
     return config
@@ -182,12 +182,12 @@ def _require_numbers(path: Path, config: Mapping[str, Any]) -> None:
         patterns = config.get(patterns_key) or {}
         if not isinstance(patterns, dict):
             raise UserError(
-                f"{path} sets {patterns_key} to {shown(patterns)}, which is not an object of names and numbers: save it again with PEFT."
+                f"{path} sets {patterns_key} to {brief(patterns)}, which is not an object of names and numbers: save it again with PEFT."
             )
-        for name, value in [(key, config.get(key)), *((f"{patterns_key} {shown(p)}", v) for p, v in patterns.items())]:
+        for name, value in [(key, config.get(key)), *((f"{patterns_key} {brief(p)}", v) for p, v in patterns.items())]:
             if type(value) not in (int, float) or not 0 < value < _LARGEST_NUMBER:
                 raise UserError(
-                    f"{path} sets {name} to {shown(value)}, which is not a number between 0 and {_LARGEST_NUMBER:,}: "
+                    f"{path} sets {name} to {brief(value)}, which is not a number between 0 and {_LARGEST_NUMBER:,}: "
                     "save it again with PEFT."
                 )
 
@@ -201,7 +201,7 @@ def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> flo
     stored = (file.spec(f"{module}.lora_A.weight").shape or (0,))[0]
     if stored != rank:
         raise UserError(
-            f"{file.path}: {shown(name)} has rank {stored}, but {CONFIG} says {rank}: they do not belong together."
+            f"{file.path}: {brief(name)} has rank {stored}, but {CONFIG} says {rank}: they do not belong together."
         )
     return float(alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
 
@@ -216,7 +216,7 @@ def _by_pattern(where: Path, patterns: Mapping[str, float] | None, name: str, de
                 return value
         except (regex.error, TimeoutError, RecursionError, OverflowError):
             raise UserError(
-                f"{where} has the pattern {shown(pattern)}, which cannot be matched: write out the names of the modules."
+                f"{where} has the pattern {brief(pattern)}, which cannot be matched: write out the names of the modules."
             ) from None
     return default
 
@@ -225,12 +225,12 @@ def _require_fitting(base: Tensors, adapter: Adapter, name: str) -> None:
     spec = base.specs.get(name)
     if spec is None:
         raise UserError(
-            f"{adapter.folder} changes {shown(name)}, which the model does not have: give the adapter's own base."
+            f"{adapter.folder} changes {brief(name)}, which the model does not have: give the adapter's own base."
         )
     up, down = (adapter.file.spec(f"{adapter.modules[name]}.lora_{which}.weight").shape for which in "BA")
     if len(up) != 2 or len(down) != 2 or up[1] != down[0] or (up[0], down[1]) != spec.shape:
         raise UserError(
-            f"{adapter.folder} changes {shown(name)} as {_times(up)} by {_times(down)}, but the model has it as "
+            f"{adapter.folder} changes {brief(name)} as {_times(up)} by {_times(down)}, but the model has it as "
             f"{_times(spec.shape)}: give the adapter's own base."
         )
 

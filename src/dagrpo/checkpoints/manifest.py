@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, shown
+from dagrpo.core.escape import brief, one_line
 from dagrpo.utils.file_names import is_below
 from dagrpo.utils.files import canonical_json, read_json, write_json
 from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of, fault_of_size
@@ -91,7 +91,7 @@ def read_manifest(path: Path) -> Manifest:
     for name in manifest.files:
         if not is_below(name):
             raise UserError(
-                f"{path} lists {shown(name)}, which is not a file inside its folder: do not use this checkpoint."
+                f"{path} lists {brief(name)}, which is not a file inside its folder: do not use this checkpoint."
             )
     return manifest
 

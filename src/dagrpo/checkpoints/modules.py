@@ -92,11 +92,11 @@ def names_in_checkpoint(folder: Path, names: Sequence[str]) -> dict[str, str]:
     A weight that a checkpoint holds in several parts keeps its name, which no checkpoint has.
     """
     model = empty_model(folder, torch.float32)
-    found = {}
+    stored = {}
     for name in names:
         reverted = in_checkpoint_form(model, {name: torch.empty(0, device="meta")})
-        found[name] = next(iter(reverted)) if len(reverted) == 1 else name
-    return found
+        stored[name] = next(iter(reverted)) if len(reverted) == 1 else name
+    return stored
 
 
 def state_of(model: PreTrainedModel) -> dict[str, Tensor]:

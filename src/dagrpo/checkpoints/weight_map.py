@@ -6,7 +6,7 @@ The check precedes any opening of a file, since an index may come from an untrus
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.utils.file_names import is_plain, leads_out
 from dagrpo.utils.files import read_json
 from dagrpo.utils.manifest import MANIFEST
@@ -35,7 +35,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
     for name in weight_map.values():
         if not is_plain(name) or not name.endswith(".safetensors"):
             raise UserError(
-                f"{index} names {shown(name)}, which is not a safetensors file of its folder: do not use this checkpoint."
+                f"{index} names {brief(name)}, which is not a safetensors file of its folder: do not use this checkpoint."
             )
     return weight_map
 

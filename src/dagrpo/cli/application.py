@@ -82,9 +82,10 @@ def use(
 
 
 def generate() -> None:
-    """Regenerate dvc.yaml, the JSON schema, docs/parameters.md and the comments of params.yaml, which keeps its values."""
+    """Write dvc.yaml, the JSON schema, docs/parameters.md and the tables of docs/metrics.md; params.yaml keeps its values."""
     from dagrpo.config import documents
     from dagrpo.config.schema import Params, read_params
+    from dagrpo.core.metrics import document
     from dagrpo.pipeline.dvc import file
 
     require_own_code()
@@ -92,6 +93,7 @@ def generate() -> None:
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
+    write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
     write_text(file.PATH, file.dvc_yaml(params))
 
 

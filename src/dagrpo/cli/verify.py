@@ -12,7 +12,7 @@ import typer
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.data.pictures_beside import file_and_column, name_in_card, read_pictures_beside
-from dagrpo.pipeline.changes.made import Made, all_made, experiments
+from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE, TOPS, are_digests
@@ -42,7 +42,7 @@ class RawData:
         return pictures.sha256, pictures.bytes
 
 
-def raw_data(record: Made) -> Iterator[RawData]:
+def raw_data(record: ExecutionRecord) -> Iterator[RawData]:
     """Yield the raw files that an execution of the stage prepare read."""
     for path in record.outputs:
         if Path(path).name != CARD or not Path(path).is_file():
@@ -108,7 +108,7 @@ class Verified:
 
 def verify(experiment: str) -> list[Verified]:
     """Return the state of every file. Raises UserError for a missing or damaged record."""
-    records = all_made(experiment)
+    records = all_records(experiment)
     if not records:
         raise UserError(
             f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
@@ -118,7 +118,7 @@ def verify(experiment: str) -> list[Verified]:
     return [*_raw(records), *outputs, *_inputs(records), *_unknown(experiment, recorded)]
 
 
-def _raw(records: Sequence[Made]) -> Iterator[Verified]:
+def _raw(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
     for raw in (raw for each in records if each.stage == "prepare" for raw in raw_data(each)):
         if raw.place is None:
             yield Verified(
@@ -133,7 +133,7 @@ def _raw(records: Sequence[Made]) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
 
 
-def _outputs(record: Made) -> Iterator[Verified]:
+def _outputs(record: ExecutionRecord) -> Iterator[Verified]:
     for path, digest in record.outputs.items():
         verified = _file(Path(path), digest, f"output of {record.what}")
         yield verified
@@ -153,7 +153,7 @@ def _folder(manifest: Path, description: str) -> Iterator[Verified]:
         yield Verified(path=str(path), state=state, description=description, bytes=entry.bytes)
 
 
-def _inputs(records: Sequence[Made]) -> Iterator[Verified]:
+def _inputs(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
     """Yield the state of each input against its maker's record; an input that no stage here wrote is read."""
     makers = {path: (each, digest) for each in records for path, digest in each.outputs.items()}
     for each in records:

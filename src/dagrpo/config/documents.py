@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dagrpo.config.schema import Params
-from dagrpo.core.plugged import Choice, Chosen, Several, config_of
+from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
 from dagrpo.core.section import Section
 
 SCHEMA_PATH = "workflow/schemas/params.schema.json"
@@ -122,10 +122,10 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
         key, value, property_schema = prefix + name, getattr(section, name), schema["properties"][name]
         marker = _marker(field)
         if isinstance(marker, Chosen):
-            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {_said(field)} Its keys: below. |"
+            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {_description(field)} Its keys: below. |"
         elif isinstance(marker, Several):
             names = ", ".join(f"`{each}`" for each in value) or "none"
-            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {_said(field)} Their keys: below. |"
+            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {_description(field)} Their keys: below. |"
         elif isinstance(value, Section):
             yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
         else:
@@ -133,11 +133,11 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
 
 
 def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
-    shown = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
-    return f"| `{key}` | {_allowed(property_schema)} | {shown} | {_said(field)} |"
+    default = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
+    return f"| `{key}` | {_allowed(property_schema)} | {default} | {_description(field)} |"
 
 
-def _said(field: FieldInfo) -> str:
+def _description(field: FieldInfo) -> str:
     """Return a description with `<name>` outside backticks escaped: Markdown would take it for HTML, and show nothing."""
     parts = (field.description or "").split("`")
     parts[::2] = [re.sub(r"<(?=[a-z])", r"\\<", part) for part in parts[::2]]

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.core.escape import shown
-from dagrpo.core.plugged import InvalidPart
+from dagrpo.core.escape import brief
+from dagrpo.core.plugin_sections import InvalidPart
 from dagrpo.core.suggest import nearest_of
 
 PATTERNS = {  # of texts in the schema, in words
@@ -34,8 +34,8 @@ class Mistake:
             return f"{source}: {str(self.error['ctx']['error']).removesuffix('.')}."
         if self.error["type"] == "model_type":
             first = next((each.removeprefix(f"{key}.") for each in known if each.startswith(f"{key}.")), "...")
-            return f"{source}: `{key}` is {shown(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."
-        given = "empty" if self.error["input"] is None else shown(self.error["input"])
+            return f"{source}: `{key}` is {brief(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."
+        given = "empty" if self.error["input"] is None else brief(self.error["input"])
         return f"{source}: `{key}` is {given}: {self._in_words()}{self._nearest_value()}."
 
     def _in_words(self) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 from dagrpo.config.documents import yaml_value as written
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, shown
-from dagrpo.core.plugged import Chosen
+from dagrpo.core.escape import brief, one_line
+from dagrpo.core.plugin_sections import Chosen
 from dagrpo.core.section import Section
+from dagrpo.utils.files import digest_of
 from dagrpo.utils.yaml_text import yaml_value
 
 OVERRIDE = "__"
@@ -69,7 +70,7 @@ def _typed(key: str, value: Any, source: str) -> Any:
     if not isinstance(value, str):
         return value
     dotted = key.replace(OVERRIDE, ".")
-    return yaml_value(value, source, f"{source}: `{dotted}` is {shown(value)}, which is not valid YAML", "correct it")
+    return yaml_value(value, source, f"{source}: `{dotted}` is {brief(value)}, which is not valid YAML", "correct it")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -97,7 +98,7 @@ def changes(old: Mapping[str, Any], new: Params) -> list[Change]:
     before, after = flat(_whole(old)), flat(new.model_dump())
     keys = [*after, *(key for key in before if key not in after)]
     return [
-        Change(key, _shown(before, key), _shown(after, key))
+        Change(key, _text(before, key), _text(after, key))
         for key in keys
         if key not in before or key not in after or before[key] != after[key]
     ]
@@ -111,10 +112,28 @@ def _whole(values: Mapping[str, Any]) -> dict[str, Any]:
         return merged(Params().model_dump(), values)
 
 
-def _shown(values: Mapping[str, Any], key: str) -> str:
+def _text(values: Mapping[str, Any], key: str) -> str:
     if key not in values:
         return "(none)"
     try:
         return one_line(written(values[key]), LONGEST_SHOWN)
     except TypeError:  # a value that no parameter has
-        return shown(values[key])
+        return brief(values[key])
+
+
+DIGITS = 8
+MISSING = object()
+# Parameters that a history of runs names even at their defaults.
+SHOWN = ("model.name", "experiment.train", "algorithm.loss.name", "training.steps", "training.learning_rate")
+
+
+def configuration_digest(params: Params) -> str:
+    """Return one digest for all runs with equal parameters, without section runtime, which changes no result."""
+    return digest_of(params.model_dump(exclude={"runtime"}))[:DIGITS]
+
+
+def configuration_of(params: Params) -> dict[str, Any]:
+    """Return the digest of an experiment's parameters, its seeds, and the non-default parameters by dotted key."""
+    own, defaults = (flat(each.model_dump(exclude={"runtime"})) for each in (params, Params()))
+    changed = {key: value for key, value in own.items() if key in SHOWN or defaults.get(key, MISSING) != value}
+    return {"digest": configuration_digest(params), "seeds": params.experiment.seeds, "changed": changed}

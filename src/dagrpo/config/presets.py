@@ -13,7 +13,7 @@ from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.core.suggest import nearest
 from dagrpo.utils.yaml_text import read_yaml
 
@@ -106,14 +106,14 @@ def hardware(folder: Path = FOLDER) -> list[str]:
 
 def hardware_in(names: Sequence[str], folder: Path = FOLDER) -> list[str]:
     """List the presets of hardware among others and among those that they use. Raises UserError if a name is unknown."""
-    found = list[str]()
+    of_hardware = list[str]()
     for name in names:
         path = _path(name, folder)
         if path.parent.name == "hardware":
-            found.append(name)
+            of_hardware.append(name)
         else:
-            found += hardware_in(_preset(path).get(USE, []), folder)
-    return found
+            of_hardware += hardware_in(_preset(path).get(USE, []), folder)
+    return of_hardware
 
 
 def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]:
@@ -132,9 +132,11 @@ def _preset(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     parts = values.get(USE, [])
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise UserError(f"{path}: `{USE}` is {shown(parts)}: write a list of presets.")
+        raise UserError(f"{path}: `{USE}` is {brief(parts)}: write a list of presets.")
     if not isinstance(values.get("experiment", {}), dict):
-        raise UserError(f"{path}: `experiment` is {shown(values['experiment'])}: write a section with keys.")
+        raise UserError(
+            f"{path}: `experiment` is {brief(values['experiment'])}: write a section, with keys of its own."
+        )
     return values
 
 

@@ -36,9 +36,9 @@ class ProjectCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. UserError: it needs the project's folder, and this is another one."""
-        found = without_snakefile()
-        if found is not None and not (self.name in TAKE_A_PATH and _is_given_a_path(ctx.params.values())):
-            raise UserError(f"{found}: {REMEDY}.")
+        fault = without_snakefile()
+        if fault is not None and not (self.name in TAKE_A_PATH and _is_given_a_path(ctx.params.values())):
+            raise UserError(f"{fault}: {REMEDY}.")
         return super().invoke(ctx)
 
 
@@ -56,6 +56,6 @@ def _is_given_a_path(values: Iterable[Any]) -> bool:
     return any(_is_a_path(Path(each)) for each in flat if isinstance(each, str | Path))
 
 
-def _is_a_path(given: Path) -> bool:
+def _is_a_path(path: Path) -> bool:
     """Return whether the path exists and cannot be meant as the name of an experiment."""
-    return given.is_file() or (given.is_dir() and (len(given.parts) > 1 or (given / MANIFEST).is_file()))
+    return path.is_file() or (path.is_dir() and (len(path.parts) > 1 or (path / MANIFEST).is_file()))

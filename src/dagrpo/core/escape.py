@@ -15,7 +15,7 @@ LONGEST_SENTENCE = 480
 LONGEST_VALUE = 80
 LONGEST_READ = 8192  # characters of a value, of which only the ends are shown
 LARGEST_WRITTEN_BITS = 64
-MOST_TOLD = 10  # mistakes at once
+MOST_MISTAKES = 10  # mistakes at once
 GAP = " [...] "
 LEFT_OUT = " [... {:,} more characters]"
 
@@ -26,16 +26,16 @@ def visible(text: str, longest: int | None = None) -> str:
     So no escape sequence, bell, right-to-left override or zero-width space gets through; line feeds and tabs do. Not
     escaped for HTML, nor for rich's markup.
     """
-    shown = "\n".join(map(_visible_line, (text if longest is None else text[:longest]).split("\n")))
+    visible_text = "\n".join(map(_visible_line, (text if longest is None else text[:longest]).split("\n")))
     left_out = 0 if longest is None else len(text) - longest
-    return shown if left_out <= 0 else shown + LEFT_OUT.format(left_out)
+    return visible_text if left_out <= 0 else visible_text + LEFT_OUT.format(left_out)
 
 
 def one_line(text: str, longest: int) -> str:
     """Escape as `visible` does, on one line; a longer text ends in an ellipsis."""
-    shown = " ".join(visible(text[: 4 * longest]).split())
-    is_whole = len(shown) <= longest and len(text) <= 4 * longest
-    return shown if is_whole else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    line = " ".join(visible(text[: 4 * longest]).split())
+    is_whole = len(line) <= longest and len(text) <= 4 * longest
+    return line if is_whole else line[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _visible_line(line: str) -> str:
@@ -61,12 +61,14 @@ def sentence(text: str) -> str:
 
 def sentences(first: Iterable[str], count: int) -> str:
     """Return the first of `count` mistakes, one to a line, and how many more there are."""
-    told = [sentence(each) for each in islice(first, MOST_TOLD)]
-    return "\n".join(told if count <= MOST_TOLD else [*told, f"There are {count - MOST_TOLD:,} more mistakes."])
+    messages = [sentence(each) for each in islice(first, MOST_MISTAKES)]
+    return "\n".join(
+        messages if count <= MOST_MISTAKES else [*messages, f"There are {count - MOST_MISTAKES:,} more mistakes."]
+    )
 
 
-def shown(value: object) -> str:
-    """Return any value as Python writes it, on one line and cut, however large; passwords of addresses are hidden."""
+def brief(value: object) -> str:
+    """Return a value's repr on one line and cut, however large the value; passwords of addresses are hidden."""
     return one_line(_BRIEF.repr(value), LONGEST_VALUE)
 
 

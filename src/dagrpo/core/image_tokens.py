@@ -25,8 +25,10 @@ def with_lengths(token_ids: Sequence[int], tokens: PictureTokens, lengths: Seque
     """Undo `collapsed`. Returns None if the placeholders are not as many as the lengths, or one is of a video."""
     if tokens.video in token_ids or sum(token == tokens.image for token in token_ids) != len(lengths):
         return None
-    left = iter(lengths)
-    return tuple(each for token in token_ids for each in ((token,) * next(left) if token == tokens.image else (token,)))
+    remaining = iter(lengths)
+    return tuple(
+        each for token in token_ids for each in ((token,) * next(remaining) if token == tokens.image else (token,))
+    )
 
 
 def before_pictures(token_ids: Sequence[int], tokens: PictureTokens) -> int:

@@ -59,7 +59,7 @@ def without_passwords(text: str) -> str:
 
 def secret_parameters(address: str) -> list[str]:
     """List the values of an address's parameters that look like secrets, as they are written."""
-    return [found["secret"] for found in _OF_AN_ADDRESS_ALONE.finditer(address)]
+    return [match["secret"] for match in _OF_AN_ADDRESS_ALONE.finditer(address)]
 
 
 def without_secret_parameters(address: str) -> str:
@@ -130,9 +130,9 @@ def _has_secret_name(name: str) -> bool:
     return _SECRET_WORD.search(name.upper()) is not None
 
 
-def _hide(found: re.Match[str]) -> str:
-    start, end = (place - found.start() for place in found.span("secret"))
-    return found[0][:start] + HIDDEN + found[0][end:]
+def _hide(match: re.Match[str]) -> str:
+    start, end = (place - match.start() for place in match.span("secret"))
+    return match[0][:start] + HIDDEN + match[0][end:]
 
 
 def _secrets_of_environment() -> Iterator[str]:
@@ -142,7 +142,7 @@ def _secrets_of_environment() -> Iterator[str]:
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
     """Yield the substrings to redact: an address's password; for a key of several lines, every line too."""
-    inside = [part for found in _ANY_PASSWORD.finditer(value) for part in found.groups() if part]
+    inside = [part for match in _ANY_PASSWORD.finditer(value) for part in match.groups() if part]
     if inside:
         yield from inside
     elif _has_secret_name(name) and not os.path.exists(value):  # the path of a file with a secret is not a secret

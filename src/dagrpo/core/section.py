@@ -1,16 +1,19 @@
 """Base class of params.yaml's sections: closed, frozen, strict."""
 
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dagrpo.core.errors import UserError
 
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
 Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
 EXTRACTION = (
-    "strict: in the form the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
-    "that looks like an answer; exact: as strict, but nothing else may stand beside it."
+    "strict: in the form that the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
+    "that looks like an answer; exact: as strict, with nothing else beside it."
 )
 LONGEST_TEXT = 4096  # characters, as of a path
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads
@@ -22,6 +25,7 @@ LARGEST_BATCH = 1_000_000
 MOST_PROCESSES = 4096
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=1, le=100_000_000)]  # of problems
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0.01, le=604_800)]  # up to a week; less than a timer's grain would be no limit
 Factor = Annotated[float, Field(ge=-1000, le=1000)]  # of a reward
@@ -58,6 +62,9 @@ class Section(BaseModel):
             return values
         numbers = {name for name, field in cls.model_fields.items() if _takes_float(field.annotation)}
         return {k: float(v) if k in numbers and _is_exponent(v) else v for k, v in values.items()}
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if the other parameters do not fit this section. Called when params.yaml has been parsed."""
 
 
 def _takes_float(annotation: Any) -> bool:

@@ -66,13 +66,13 @@ def _urls(source: Source) -> dict[str, list[str]]:
 
     `datasets` gets an empty cache folder: in its shared cache it would use any commit it finds if the hub does not answer.
     """
-    from dagrpo.utils.hub import require_answer, told_in_a_sentence
+    from dagrpo.utils.hub import readable_hub_errors, require_answer
 
     require_answer(_request(source))
     import datasets  # 1 to 4 s, and only a hub that answers needs it
 
     with (
-        told_in_a_sentence(_request(source), datasets.exceptions.DatasetsError),
+        readable_hub_errors(_request(source), datasets.exceptions.DatasetsError),
         tempfile.TemporaryDirectory() as cache,
     ):
         builder = datasets.load_dataset_builder(
@@ -96,9 +96,9 @@ def _hub_file(source: Source, url: str) -> RawFile:
 def _fetch(source: Source, name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    from dagrpo.utils.hub import told_in_a_sentence
+    from dagrpo.utils.hub import readable_hub_errors
 
-    with told_in_a_sentence(_request(source)):
+    with readable_hub_errors(_request(source)):
         return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, sentence, shown
+from dagrpo.core.escape import brief, one_line, sentence
 
 LONGEST_TEXT = 1_000_000  # characters: more than the longest prompt of any model
 MOST_INTEGERS = 1000
@@ -60,7 +60,7 @@ class Row:
         """Return a list of at least one integer."""
         value = self.fields[field]
         if not isinstance(value, list) or not value or not all(_is_integer(item) for item in value):
-            raise self.error(field, f"is {shown(value)}, not a list of integers of 64 bits")
+            raise self.error(field, f"is {brief(value)}, not a list of integers of 64 bits")
         if len(value) > MOST_INTEGERS:
             raise self.error(field, f"holds {len(value):,} integers, which is more than {MOST_INTEGERS}")
         return tuple(value)
@@ -71,7 +71,7 @@ class Row:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self.error(field, f"is {shown(value)}, not a number from 0 to 1")
+            raise self.error(field, f"is {brief(value)}, not a number from 0 to 1")
         return float(value)
 
     def images(self, field: str) -> tuple[bytes, ...]:

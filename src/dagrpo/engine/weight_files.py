@@ -22,7 +22,7 @@ from dagrpo.engine.interface import AdapterForm, WeightVersion
 from dagrpo.utils.console import say
 from dagrpo.utils.files import json_text
 from dagrpo.utils.shared_memory import MEMORY
-from dagrpo.utils.tempdirs import held_folder, remove_abandoned
+from dagrpo.utils.tempdirs import remove_abandoned, temporary_folder
 
 WEIGHTS = "model.safetensors"
 KIND = "weights"
@@ -91,7 +91,7 @@ class WeightsFolder:
         remove_abandoned(parent, KIND)
         _require_room(parent, needed)
         mode = 0o700 if self._parent is None else 0o755  # a server elsewhere may be another user's
-        path = self._resources.enter_context(held_folder(parent, KIND, mode))
+        path = self._resources.enter_context(temporary_folder(parent, KIND, mode))
         copy_files({file: self._like / file for file in auxiliary_files(self._like)}, path)
         return path
 

@@ -17,10 +17,10 @@ _CONFIG = "tokenizer_config.json"
 def replace_chat_template(folder: Path, name: str) -> None:
     """Write the template `name` into a model's folder, as its only one. Raises UserError for a model of another family."""
     family = read_object(folder / CONFIG).get("model_type")
-    wanted = TEMPLATE_FAMILIES[name]
-    if family != wanted:
+    expected = TEMPLATE_FAMILIES[name]
+    if family != expected:
         raise UserError(
-            f"model.chat_template is {name}, which is for a {wanted}, and the model is a {family}: set model.chat_template to own, or "
+            f"model.chat_template is {name}, which is for a {expected}, and the model is a {family}: set model.chat_template to own, or "
             "choose another model."
         )
     write_text(folder / "chat_template.jinja", TEMPLATES[name])

@@ -4,7 +4,7 @@ Read by the model stage.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.experiment import Name
 from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.tools import TOOLS
+
+if TYPE_CHECKING:
+    pass
 
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here

@@ -22,7 +22,7 @@ from dagrpo.models.config import OWN_TEMPLATE
 from dagrpo.models.folder import finish
 from dagrpo.models.pictures import limit_pixels, takes_pictures
 from dagrpo.utils.files import read_object, require_space
-from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
+from dagrpo.utils.hub import Wanted, readable_hub_errors, require_answer
 
 WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights
@@ -86,7 +86,7 @@ def _download(repository: str, revision: str, folder: Path, section: str) -> Non
         instead=INSTEAD[section],
     )
     require_answer(wanted)
-    with told_in_a_sentence(wanted):
+    with readable_hub_errors(wanted):
         files = snapshot_download(**request, dry_run=True)
         require_space(folder, sum(file.file_size for file in files if file.will_download))
         snapshot_download(**request)

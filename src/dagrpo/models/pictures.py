@@ -197,10 +197,10 @@ def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, A
         ("merge_size", "spatial_merge_size", None),
         ("temporal_patch_size", "temporal_patch_size", 2),
     ):
-        cut, seen = limits.get(ours, default), vision.get(theirs, default)
-        if cut is None or cut != seen:
+        limit, actual = limits.get(ours, default), vision.get(theirs, default)
+        if limit is None or limit != actual:
             raise UserError(
-                f"{folder / PREPROCESSOR} has {ours} {cut}, and vision_config.{theirs} of {CONFIG} is {seen}: copy both files "
+                f"{folder / PREPROCESSOR} has {ours} {limit}, and vision_config.{theirs} of {CONFIG} is {actual}: copy both files "
                 "from one model."
             )
 

@@ -10,7 +10,7 @@ from dagrpo.checkpoints.manifest import Manifest, read_manifest
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.utils.files import atomic_folder, write_json
 from dagrpo.utils.manifest import MANIFEST, entry_of
 
@@ -67,7 +67,7 @@ def require_same_vocabulary(teacher: Path, student: Path) -> None:
     if different:
         token = different[0]
         raise UserError(
-            f"{teacher} and {student} have not the same vocabulary ({len(theirs):,} and {len(ours):,} tokens; {shown(token)} is "
+            f"{teacher} and {student} have not the same vocabulary ({len(theirs):,} and {len(ours):,} tokens; {brief(token)} is "
             f"{_number(theirs.get(token))} in the one and {_number(ours.get(token))} in the other), so that the teacher cannot say "
             "how likely the policy's tokens are: choose a teacher of the policy's own family."
         )

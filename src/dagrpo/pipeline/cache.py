@@ -22,18 +22,18 @@ from dagrpo.utils.manifest import MANIFEST, listed_files
 SAME = ("key", "environment")
 
 
-def taking_over(stage: Stage, options: argparse.Namespace) -> Stage | None:
+def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
     """Return a stage that links another experiment's outputs; None without a cache hit, or if reuse is off."""
     if not runtime_of(options.runtime).reuse or not stage.reusable(declared(options.job)["params"]):
         return None
-    source = made_elsewhere(record_of(stage, options), outputs_of(options)["provenance"])
+    source = equal_execution(record_of(stage, options), outputs_of(options)["provenance"])
     if source is None:
         return None
     options.taken_from = source
-    return replace(stage, work=partial(take_over, source=source))
+    return replace(stage, work=partial(link_outputs, source=source))
 
 
-def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
+def equal_execution(record: Mapping[str, Any], provenance: Path) -> Path | None:
     """Return the provenance.json of another experiment's outputs that match this record; None without a match.
 
     `provenance`: where this record's provenance.json is to be written.
@@ -48,12 +48,12 @@ def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
     return None
 
 
-def take_over(job: Job, source: Path) -> None:
+def link_outputs(job: Job, source: Path) -> None:
     """Link every output of the job to the file made by the execution behind the provenance.json `source`.
 
     Raises UserError if an original changed while it was linked.
     """
-    other, made = source.parts[1], read_json(source)["outputs"]
+    other, digests = source.parts[1], read_json(source)["outputs"]
     for name, path in job.outputs.items():
         if name == "provenance":
             continue
@@ -62,7 +62,7 @@ def take_over(job: Job, source: Path) -> None:
             _link_folder(original.parent, path.parent)
         else:
             _link(original, path)
-        if sha256_of(path) != made.get(str(original)):
+        if sha256_of(path) != digests.get(str(original)):
             raise UserError(f"{original} changed while it was linked: run again.")
     say(f"{job.stage}: cache hit, linked from {other}.")
 

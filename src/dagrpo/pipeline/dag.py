@@ -1,7 +1,7 @@
 """Jobs of an experiment, computed from the stages' declarations alone."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
@@ -49,8 +49,7 @@ def planned_jobs(params: Params, experiment: str) -> list[PlannedJob]:
 
 def _jobs_of(stage: Stage, params: Params, experiment: str) -> Iterator[PlannedJob]:
     names, outputs = wildcards_of(stage), patterns_of(stage.outputs)
-    values = wildcard_values(params, experiment, names)
-    for chosen in product(*(values[name] for name in names)):
+    for chosen in product(*(_values(name, params, experiment, evaluated="seed" in names) for name in names)):
         own = dict(zip(names, chosen, strict=True))
         yield PlannedJob(
             stage=stage.name,
@@ -73,21 +72,26 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
 def _over_all(pattern: str, params: Params, fixed: Mapping[str, str]) -> Iterator[str]:
     """Yield a pattern's paths: one for each value of the wildcards that `fixed` lacks."""
     free = [name for name in names_in(pattern) if name not in fixed]
-    values = wildcard_values(params, fixed["experiment"], ["seed", *free])
-    for chosen in product(*(values[name] for name in free)):
+    for chosen in product(
+        *(_values(name, params, fixed["experiment"], evaluated="{seed}" in pattern) for name in free)
+    ):
         yield pattern.format(**fixed, **dict(zip(free, chosen, strict=True)))
 
 
-def wildcard_values(params: Params, experiment: str, names: Collection[str]) -> dict[str, Sequence[str]]:
-    """Return every value of each wildcard. A task beside a seed is evaluated; without a seed it may be the training task alone."""
-    chosen = params.experiment
-    return {
-        "experiment": [experiment],
-        "model": [params.model.name],
-        "seed": [str(seed) for seed in chosen.seeds],
-        "task": chosen.evaluate if "seed" in names else chosen.tasks,
-        "policy": list(POLICIES),
-    }
+def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> Sequence[str]:
+    """Return every value of a wildcard. `evaluated`: of the tasks those that are evaluated alone."""
+    match name:
+        case "experiment":
+            return [experiment]
+        case "model":
+            return [params.model.name]
+        case "seed":
+            return [str(seed) for seed in params.experiment.seeds]
+        case "task":
+            return params.experiment.evaluate if evaluated else params.experiment.tasks
+        case "policy":
+            return list(POLICIES)
+    raise AssertionError(f"{{{name}}} is not a wildcard of stages")
 
 
 def names_in(pattern: str) -> list[str]:
@@ -106,15 +110,19 @@ def patterns_of(files: Mapping[str, Paths | Files]) -> dict[str, tuple[str, ...]
     return {name: (paths,) if isinstance(paths, str) else paths for name, paths in files.items() if not callable(paths)}
 
 
-def input_patterns(stage: Stage) -> dict[str, tuple[str, ...]]:
+def input_patterns(stage: Stage) -> Mapping[str, tuple[str, ...]]:
     """Return the patterns of a stage's inputs by name, with those that EARLIER_PROVENANCE stands for."""
-    patterns = patterns_of(stage.inputs)
-    for name, paths in patterns.items():
-        if paths == (EARLIER_PROVENANCE,):
-            later = {stage.name, *_stages_after(stage.name)}
-            earlier = [other for name, other in sorted(all_stages().items()) if name not in later]
-            patterns[name] = tuple(str(other.outputs[PROVENANCE_OUTPUT]) for other in earlier)
-    return patterns
+    return _input_patterns(stage.name)
+
+
+@cache
+def _input_patterns(name: str) -> Mapping[str, tuple[str, ...]]:
+    patterns = patterns_of(all_stages()[name].inputs)
+    later = {name, *_stages_after(name)}
+    earlier = [
+        str(stage.outputs[PROVENANCE_OUTPUT]) for each, stage in sorted(all_stages().items()) if each not in later
+    ]
+    return {key: tuple(earlier) if paths == (EARLIER_PROVENANCE,) else paths for key, paths in patterns.items()}
 
 
 @cache

@@ -14,10 +14,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES, broken_file, inputs_of, makers_of
 from dagrpo.utils.files import digest_of, write_json
 
-NOTES = STATES / "damaged"
+MARKS = STATES / "damaged"
 
 
-def tell_damage(options: argparse.Namespace) -> str | None:
+def damage_found(options: argparse.Namespace) -> str | None:
     """Return an error message about the first damaged input of a failed stage; None if all are intact.
 
     Marks every damaged input, and sets its time to now, so that DVC looks into it. Reads all inputs.
@@ -25,19 +25,19 @@ def tell_damage(options: argparse.Namespace) -> str | None:
     found = list(_damaged(options))
     for file, provenance in found:
         with suppress(OSError):  # on a full disk the message must still be shown
-            write_json(_note(options.experiment, provenance), {"file": str(file), "provenance": str(provenance)})
+            write_json(_mark_of(options.experiment, provenance), {"file": str(file), "provenance": str(provenance)})
             os.utime(file)
     return _sentence(*found[0]) if found else None
 
 
-def is_noted(experiment: str, provenance: Path) -> bool:
+def is_marked_damaged(experiment: str, provenance: Path) -> bool:
     """Return True if an output of the execution behind a provenance.json was found damaged."""
-    return _note(experiment, provenance).exists()
+    return _mark_of(experiment, provenance).exists()
 
 
-def forget_damage(experiment: str) -> None:
+def unmark_damaged(experiment: str) -> None:
     """Remove the marks, once Snakemake's records have these jobs as not done."""
-    for note in (NOTES / experiment).glob("*.json"):
+    for note in (MARKS / experiment).glob("*.json"):
         note.unlink()
 
 
@@ -64,5 +64,5 @@ def _sentence(file: Path, provenance: Path) -> str:
     )
 
 
-def _note(experiment: str, provenance: Path) -> Path:
-    return NOTES / experiment / f"{digest_of(str(provenance))[:16]}.json"
+def _mark_of(experiment: str, provenance: Path) -> Path:
+    return MARKS / experiment / f"{digest_of(str(provenance))[:16]}.json"

@@ -46,7 +46,7 @@ class Failure:
     time: float  # seconds since 1970
 
 
-class Ending:
+class FailureReport:
     """The writer of one job's failure record."""
 
     def __init__(self, stage: Stage, seed: int | None, log: Path, attempt: int = 1, rank: int = 0) -> None:
@@ -57,21 +57,21 @@ class Ending:
         self._log = log if rank == 0 else log.with_suffix(f".rank_{rank}.log")
         self._attempt = attempt
         self._rank = rank
-        self._speaks = rank == 0 and not is_shown_by_snakemake()
+        self._prints = rank == 0 and not is_shown_by_snakemake()
         self._state: Path | None = None
 
-    def forget(self) -> None:
+    def remove(self) -> None:
         """Remove the record: the job starts, or has ended well."""
         self._path.unlink(missing_ok=True)
 
-    def noted(self) -> Failure | None:
+    def earlier(self) -> Failure | None:
         """Return the record written by an earlier attempt or by another process of this attempt, if any."""
         try:
             return Failure(**read_json(self._path))
         except (UserError, TypeError, OSError):  # missing or damaged: about to be written again
             return None
 
-    def watched(self) -> Stage:
+    def noting_state(self) -> Stage:
         """Return the stage with work that first notes where the job keeps its state."""
         work = self._stage.work
 
@@ -81,48 +81,50 @@ class Ending:
 
         return replace(self._stage, work=noting)
 
-    def tell(self, kind: Kind, sentence: str) -> None:
+    def record(self, kind: Kind, sentence: str) -> None:
         """Record why the job failed; print it unless Snakemake will."""
         self._note(kind, sentence)
-        if self._speaks:
+        if self._prints:
             print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
 
-    def tell_bug(self, words: str) -> None:
+    def record_bug(self, words: str) -> None:
         """Record a bug. Python then prints its traceback, unless the same bug is on record from an earlier attempt."""
         sentence = f"a bug, not a mistake of yours: {words.splitlines()[0]}. The log has its traceback."
-        noted = self.noted()
+        earlier = self.earlier()
         self._note(Kind.BUG, sentence)
-        if noted is not None and noted.sentence == sentence:
+        if earlier is not None and earlier.sentence == sentence:
             sys.excepthook = _say_nothing
 
-    def tell_stopped(self) -> None:
+    def record_stop(self) -> None:
         """Record that a signal stopped the job, unless it failed before: processes beside a failed one are stopped.
 
         Rank 0 does it, which knows the step.
         """
         if self._rank > 0 or self._of_this_attempt() is not None:
             return
-        sentence = stopped(_finished_steps(self._stage), _saved_steps(self._state))
+        sentence = stop_sentence(_finished_steps(self._stage), _saved_steps(self._state))
         self._note(Kind.STOPPED, sentence)
-        if self._speaks:
+        if self._prints:
             print(f"{self._what}: {sentence}", file=sys.stderr, flush=True)
 
-    def crashed(self, sentence: str) -> Failure:
+    def record_crash(self, sentence: str) -> Failure:
         """Return the record of a crashed attempt; if it wrote none, one with the given message."""
-        noted = self._of_this_attempt()
-        if noted is not None and noted.kind != Kind.STOPPED:  # stopped: by another of its processes, which crashed
-            return noted
+        earlier = self._of_this_attempt()
+        if earlier is not None and earlier.kind != Kind.STOPPED:  # stopped: by another of its processes, which crashed
+            return earlier
         return self._note(Kind.CRASH, sentence)
 
     def _of_this_attempt(self) -> Failure | None:
-        noted = self.noted()
-        return noted if noted is not None and noted.attempt == self._attempt else None
+        earlier = self.earlier()
+        return earlier if earlier is not None and earlier.attempt == self._attempt else None
 
     def _note(self, kind: Kind, sentence: str) -> Failure:
         """Record the first failure among several processes. A user's mistake replaces it: its effects on others may come first."""
-        noted = self._of_this_attempt()
-        if noted is not None and (noted.kind == Kind.MISTAKE or (noted.kind != Kind.STOPPED and kind != Kind.MISTAKE)):
-            return noted
+        earlier = self._of_this_attempt()
+        if earlier is not None and (
+            earlier.kind == Kind.MISTAKE or (earlier.kind != Kind.STOPPED and kind != Kind.MISTAKE)
+        ):
+            return earlier
         failure = Failure(
             stage=self._stage.name,
             what=self._what,
@@ -154,7 +156,7 @@ def is_shown_by_snakemake() -> bool:
     return SCREEN in os.environ
 
 
-def stopped(finished: int | None, saved: int) -> str:
+def stop_sentence(finished: int | None, saved: int) -> str:
     """Return the message about a stage stopped by a signal: its last step, and the step at which it resumes."""
     if not saved:
         after = f" at step {finished}" if finished else ""

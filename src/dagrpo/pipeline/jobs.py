@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.configuration import configuration_of
+from dagrpo.config.overlay import configuration_of
 from dagrpo.config.schema import Params
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError

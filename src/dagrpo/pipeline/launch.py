@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from dagrpo.utils.ancestors import grace_seconds
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.distributed import RENDEZVOUS
-from dagrpo.utils.tempdirs import held_folder
+from dagrpo.utils.tempdirs import temporary_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BEYOND_GRACE = 10.0  # after a signal to stop, before processes are killed
@@ -32,7 +32,7 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
     reason, a message does.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it logs each failure and signal
-    with held_folder(Path(gettempdir()), "launch") as private:
+    with temporary_folder(Path(gettempdir()), "launch") as private:
         failures = _run(count, script, arguments, private / "rendezvous")
     if not failures:
         return

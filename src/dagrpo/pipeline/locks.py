@@ -15,6 +15,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.private import DVC_FOLDER, lock_of_dvc
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import locks_of
@@ -26,9 +27,8 @@ from dagrpo.utils.process import Process
 
 RUNNING = STATES / "running"
 DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was
-DVC_FOLDER = Path(".dvc")
-_held = ExitStack()  # until the process ends
-atexit.register(_held.close)
+_taken = ExitStack()  # until the process ends
+atexit.register(_taken.close)
 
 
 def hold(experiment: str) -> None:
@@ -39,7 +39,7 @@ def hold(experiment: str) -> None:
     if dvc_drives():
         _wait_for(experiment)
         _note(DRIVER, _driver())
-        _hold_dvcs_lock(experiment, wait=True)
+        _lock_out_dvc(experiment, wait=True)
         return
     known_to_dvc = TRY not in experiment
     if known_to_dvc:
@@ -47,7 +47,7 @@ def hold(experiment: str) -> None:
     if not _acquire(experiment, wait=False):
         raise UserError(f"{experiment} is being run by {_owner(experiment)}: wait for it to end, or stop it.")
     if known_to_dvc:
-        _hold_dvcs_lock(experiment, wait=False)
+        _lock_out_dvc(experiment, wait=False)
 
 
 def is_run_by_another(experiment: str) -> bool:
@@ -74,8 +74,8 @@ def runner_of(experiment: str) -> Holder | None:
 
 def driver() -> Holder | None:
     """Return the `dvc repro` at work in this folder, if any. Between two of its stages no run is active."""
-    noted = noted_holder(DRIVER)
-    return noted if noted is not None and noted.process.is_here and not noted.process.is_gone else None
+    holder = noted_holder(DRIVER)
+    return holder if holder is not None and holder.process.is_here and not holder.process.is_gone else None
 
 
 def _wait_for(experiment: str) -> None:
@@ -87,7 +87,7 @@ def _wait_for(experiment: str) -> None:
 def _acquire(experiment: str, *, wait: bool) -> bool:
     RUNNING.mkdir(parents=True, exist_ok=True)
     try:
-        _held.enter_context(FileLock(lock_of(experiment)).acquire(timeout=-1 if wait else 0))
+        _taken.enter_context(FileLock(lock_of(experiment)).acquire(timeout=-1 if wait else 0))
     except Timeout:
         return False
     _remove_what_a_killed_run_left(experiment)
@@ -136,30 +136,24 @@ def _refuse_beside_dvc() -> None:
         raise UserError(f"{at_work} is at work in this folder: wait for it to end, or stop it.")
 
 
-def _hold_dvcs_lock(experiment: str, *, wait: bool) -> None:
+def _lock_out_dvc(experiment: str, *, wait: bool) -> None:
     """Exclude every other `dvc` command until this process ends, including `dvc checkout`, with which `dvc exp run` begins.
 
-    DVC itself releases this lock while it runs a stage. Raises UserError if another process has it.
+    Raises UserError if another process has it.
     """
     if not DVC_FOLDER.is_dir():
         return
-    from dvc.lock import LockError, make_lock
-    from tqdm import tqdm
-
-    tqdm.monitor_interval = 0  # DVC's lock has a bar, whose thread cannot be started any more when the process ends
-    temporary = DVC_FOLDER.resolve() / "tmp"
-    temporary.mkdir(exist_ok=True)
-    try:
-        _held.enter_context(make_lock(str(temporary / "lock"), tmp_dir=str(temporary), wait=wait))
-    except LockError:
-        raise UserError(f"{_who_has_dvcs_lock(experiment)}: wait for it to end, or stop it.") from None
+    release = lock_of_dvc(wait=wait)
+    if release is None:
+        raise UserError(f"{_who_has_dvcs_lock(experiment)}: wait for it to end, or stop it.")
+    _taken.callback(release)
 
 
 def _who_has_dvcs_lock(experiment: str) -> str:
     for lock in sorted(RUNNING.glob("*.lock")):
         other = lock.stem
         if other != experiment and TRY not in other and is_run_by_another(other):
-            return f"{other} is being run by {_owner(other)}, and only tries may run beside an experiment"
+            return f"{other} is being run by {_owner(other)}, and only override runs may run beside an experiment"
     return "A DVC command is at work in this folder"
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.configuration import configuration_digest
-from dagrpo.config.overlay import flat
+from dagrpo.config.overlay import configuration_digest, flat
 from dagrpo.config.schema import Params
 from dagrpo.tracking.variations import TRY
 

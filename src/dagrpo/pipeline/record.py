@@ -4,7 +4,6 @@ Read from the command line.
 """
 
 import argparse
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
-NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 
 
 def declared(path: Path) -> dict[str, Any]:
@@ -51,16 +49,10 @@ def configuration_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_json(path: Path) -> Any:
-    """Read a JSON file that the rules named by its content."""
-    named = NAMED_BY_CONTENT.fullmatch(path.name)
     try:
-        content = read_json(path)
-        is_damaged = named is not None and named[1] != digest_of(content)[:16]
+        return read_json(path)
     except UserError:
         raise _damaged(path) from None
-    if is_damaged:
-        raise _damaged(path)
-    return content
 
 
 def _damaged(path: Path) -> UserError:
@@ -83,7 +75,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     missing = [str(path) for path in inputs if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
-    _require_as_made(options.experiment, inputs)
+    _require_unchanged(options.experiment, inputs)
     digests = {str(path): sha256_of(path) for path in inputs}
     job, runtime = declared(options.job), runtime_of(options.runtime)
     packages = engine_of(runtime.engine).packages if "engine" in stage.selects else ()
@@ -101,7 +93,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     return record | {"key": _key(record, outputs_of(options).values())}
 
 
-def _require_as_made(experiment: str, inputs: Sequence[Path]) -> None:
+def _require_unchanged(experiment: str, inputs: Sequence[Path]) -> None:
     """Raise UserError if an input differs from what its stage wrote: edited by hand, or damaged."""
     for path, (digest, provenance) in makers_of(experiment, inputs).items():
         broken = broken_file(path, digest, largest=LARGEST_TO_COMPARE)
@@ -114,8 +106,8 @@ def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, 
     inputs, found = set(inputs), dict[Path, tuple[str, Path]]()
     for provenance in provenances_of(experiment):
         try:
-            made = read_json(provenance)["outputs"]
-            found |= {path: (made[str(path)], provenance) for path in inputs if str(path) in made}
+            outputs = read_json(provenance)["outputs"]
+            found |= {path: (outputs[str(path)], provenance) for path in inputs if str(path) in outputs}
         except (UserError, KeyError, TypeError, AttributeError):  # damaged: its stage is about to run again
             continue
     return found

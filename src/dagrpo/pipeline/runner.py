@@ -19,9 +19,9 @@ from typing import Any
 
 from dagrpo.core.errors import Terminated
 from dagrpo.core.redaction import RedactingFormatter
-from dagrpo.pipeline.damage import tell_damage
+from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Job, Stage, threads_of
-from dagrpo.pipeline.failure_report import Ending, Kind
+from dagrpo.pipeline.failure_report import FailureReport, Kind
 from dagrpo.pipeline.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
@@ -58,34 +58,34 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def run(stage: Stage, options: argparse.Namespace) -> None:
     """Do a stage's work in this process. Raises SystemExit after an error message; other exceptions are bugs."""
     attempt = options.attempt or 1
-    ending = Ending(stage, options.seed, options.log, attempt, rank())
+    report = FailureReport(stage, options.seed, options.log, attempt, rank())
     if rank() > 0:
         options.log = options.log.with_suffix(f".rank_{rank()}.log")
     elif attempt == 1:
-        ending.forget()
+        report.remove()
     _log_to(options.log, append=attempt > 1)
     _listen_to_signals()
     stop_with_the_workflow()
     try:
-        _execute(ending.watched(), options)
+        _execute(report.noting_state(), options)
     except Exception as error:  # the outermost level of a stage: log every error, and raise bugs again
-        damage = tell_damage(options) if rank() == 0 else None
+        damage = damage_found(options) if rank() == 0 else None
         sentence = damage or sentence_of(error)
         if sentence is None:
             logger.critical("a bug, not a mistake of yours", exc_info=error)
-            ending.tell_bug(words_of(error))
+            report.record_bug(words_of(error))
             raise
         logger.exception(sentence)
         code = MISTAKE if damage else exit_code_of(error)
-        ending.tell(Kind.CRASH if code == TRANSIENT else Kind.MISTAKE, sentence)
+        report.record(Kind.CRASH if code == TRANSIENT else Kind.MISTAKE, sentence)
         raise SystemExit(code) from error
     except (KeyboardInterrupt, Terminated):
         logger.warning("stopped", exc_info=True)
-        ending.tell_stopped()
+        report.record_stop()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt the clean-up
         raise
     if rank() == 0:
-        ending.forget()
+        report.remove()
 
 
 def rank() -> int:
@@ -120,14 +120,14 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     configuration = configuration_of(options)
     with noted(recorded, configuration, stopwatch.facts, options.log) as note:
-        with _rolling_back(outputs.values()):
+        with _rollback(outputs.values()):
             stage.work(job)
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
         is_taken_over = options.taken_from is not None
         account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
         write_account(options.log, outputs["provenance"], account, configuration, note)
-    note_what_ran([str(path) for path in outputs.values()], outputs["provenance"], record)
+    note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
 
 
 def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def dvc_drives() -> bool:
     return "DVC_STAGE" in os.environ
 
 
-def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str, Any]) -> None:
+def note_outputs(outputs: Sequence[str], provenance: Path, record: Mapping[str, Any]) -> None:
     """List the new outputs for the workflow, which commits only those to DVC. Does nothing for an override run."""
     if dvc_drives() or TRY in record["experiment"]:
         return
@@ -191,7 +191,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _rolling_back(outputs: Iterable[Path]) -> Iterator[None]:
+def _rollback(outputs: Iterable[Path]) -> Iterator[None]:
     """Restore the folders of checkpoints if the work inside fails after replacing some of their files.
 
     Snakemake restores the files that the rules declare, which of a checkpoint is its manifest.json alone. Outputs that are hard
@@ -202,22 +202,22 @@ def _rolling_back(outputs: Iterable[Path]) -> Iterator[None]:
         unshare(path)
     folders = [path.parent for path in outputs if path.name == MANIFEST]
     for folder in folders:
-        shutil.rmtree(_beside(folder), ignore_errors=True)  # of a run that was killed
-    kept = {folder: _keep(folder) for folder in folders if (folder / MANIFEST).exists()}
+        shutil.rmtree(_backup_folder(folder), ignore_errors=True)  # of a run that was killed
+    backups = {folder: _backup(folder) for folder in folders if (folder / MANIFEST).exists()}
     try:
         yield
     except BaseException:
-        for folder, copy in kept.items():
+        for folder, copy in backups.items():
             replace_folder(copy, folder)
         raise
     finally:
-        for copy in kept.values():
+        for copy in backups.values():
             shutil.rmtree(copy, ignore_errors=True)
 
 
-def _keep(folder: Path) -> Path:
+def _backup(folder: Path) -> Path:
     """Hard-link a folder's files into a backup beside it; copy those that Snakemake writes to."""
-    copy = _beside(folder)
+    copy = _backup_folder(folder)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         second = copy / file.relative_to(folder)
         second.parent.mkdir(parents=True, exist_ok=True)
@@ -225,5 +225,5 @@ def _keep(folder: Path) -> Path:
     return copy
 
 
-def _beside(folder: Path) -> Path:
+def _backup_folder(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.kept")

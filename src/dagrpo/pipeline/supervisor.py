@@ -1,7 +1,8 @@
 """Supervisor of a stage's processes: starts them, and again after a crash.
 
-A crash is a signal, or an exception that is a bug: the out-of-memory killer, a driver that failed. A mistake of the user
-is final: the same parameters would make it again. Ctrl-C and SIGTERM end it.
+A crash is a signal, or an exception that is a bug: the out-of-memory killer, a driver that failed. A user's mistake is final: the
+same parameters would end in it again. Ctrl-C and SIGTERM end it. Snakemake's `retries` cannot replace this: it runs a job again
+whatever its exit code, a user's mistake too, and DVC's stages and stages started by hand would have none.
 """
 
 import argparse
@@ -16,11 +17,11 @@ from pathlib import Path
 from types import FrameType
 
 from dagrpo.core.redaction import hide_secrets_in_tracebacks
-from dagrpo.pipeline import runner as frame
-from dagrpo.pipeline.cache import taking_over
-from dagrpo.pipeline.damage import tell_damage
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.cache import cache_hit
+from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Stage, threads_of
-from dagrpo.pipeline.failure_report import Ending, Failure, Kind, is_shown_by_snakemake
+from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.record import STATES, declared, outputs_of, runtime_of
 from dagrpo.pipeline.room import TRAINING, require_planned_room
 from dagrpo.pipeline.stages import all_stages
@@ -28,7 +29,7 @@ from dagrpo.utils.ancestors import GRACE, STARTED_BY, name_as_starter, stop_with
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
-from dagrpo.utils.locks import alone_with
+from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.threads import fix_threads
 
 WRITING = STATES / "writing"  # locks of outputs
@@ -37,27 +38,27 @@ WRITING = STATES / "writing"  # locks of outputs
 def main(arguments: Sequence[str]) -> None:
     """Run the stage that the command line names. Raises SystemExit 1 if it failed, after the reason was shown."""
     hide_secrets_in_tracebacks()
-    options = frame.parse(arguments)
+    options = runner.parse(arguments)
     stage = _named_by(options.job)
     try:
         stage = all_stages()[declared(options.job)["stage"]]
         fix_threads(threads_of(stage, runtime_of(options.runtime)))
         if options.attempt is not None:
-            frame.run(stage, options)  # its supervisor holds the outputs' locks, which it inherits
+            runner.run(stage, options)  # its supervisor holds the outputs' locks, which it inherits
         else:
-            with _sole_writer(outputs_of(options).values()) as held:
-                _supervise(stage, options, arguments, held)
+            with _sole_writer(outputs_of(options).values()) as locks:
+                _supervise(stage, options, arguments, locks)
     except SystemExit as end:
         own = options.attempt is None and end.code in {MISTAKE, TRANSIENT}
         raise SystemExit(1 if own else end.code) from None
     except KeyboardInterrupt:
-        _ending_of(stage, options).tell_stopped()
+        _report_of(stage, options).record_stop()
         raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:  # as in the frame: a mistake found before any process was started
-        sentence = tell_damage(options) or sentence_of(error)
+        sentence = damage_found(options) or sentence_of(error)
         if sentence is None:
             raise
-        _ending_of(stage, options).tell(Kind.MISTAKE, sentence)
+        _report_of(stage, options).record(Kind.MISTAKE, sentence)
         raise SystemExit(1 if options.attempt is None else exit_code_of(error)) from error
 
 
@@ -67,8 +68,8 @@ def _sole_writer(outputs: Iterable[Path]) -> Iterator[list[int]]:
 
     Raises UserError naming the process that writes one of them.
     """
-    with ExitStack() as held:
-        yield [held.enter_context(alone_with(path, _lock_of(path))) for path in sorted(set(outputs))]
+    with ExitStack() as stack:
+        yield [stack.enter_context(exclusive_access(path, _lock_of(path))) for path in sorted(set(outputs))]
 
 
 def _lock_of(path: Path) -> Path:
@@ -80,16 +81,16 @@ def _named_by(job: Path) -> Stage:
     return all_stages().get(job.name.rpartition("-")[0], Stage(name=job.name, work=lambda job: None, reads=()))
 
 
-def _ending_of(stage: Stage, options: argparse.Namespace) -> Ending:
-    return Ending(stage, options.seed, options.log, options.attempt or 1, frame.rank())
+def _report_of(stage: Stage, options: argparse.Namespace) -> FailureReport:
+    return FailureReport(stage, options.seed, options.log, options.attempt or 1, runner.rank())
 
 
-def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], held: Sequence[int]) -> None:
+def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], locks: Sequence[int]) -> None:
     runtime = runtime_of(options.runtime)
-    _ending_of(stage, options).forget()
-    taking = taking_over(stage, options)
-    if taking is not None:
-        frame.run(taking, options)
+    _report_of(stage, options).remove()
+    linking = cache_hit(stage, options)
+    if linking is not None:
+        runner.run(linking, options)
         return
     stop_with_the_workflow()  # also while waiting for a GPU
     with own_devices(stage.needs(runtime).gpus) as devices:
@@ -97,47 +98,48 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
             require_planned_room(options, runtime)
         processes = stage.processes(runtime)
         if processes == 1 and stage.restarts == 0:
-            frame.run(stage, options)
+            runner.run(stage, options)
             return
         os.environ[GRACE] = str(runtime.grace_seconds)
         launcher = ("-m", "dagrpo.pipeline.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
-        raise SystemExit(_restarted(stage, command, options, held))
+        raise SystemExit(_restarted(stage, command, options, locks))
 
 
-def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace, held: Sequence[int]) -> int:
+def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace, locks: Sequence[int]) -> int:
     """Return the exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
-    attempts, before = Attempts(held), ""
+    attempts, previous = Attempts(locks), ""
     for number in range(1, stage.restarts + 2):
         code = attempts.run((*command, "--attempt", str(number)))
-        ending = Ending(stage, options.seed, options.log, number)
+        report = FailureReport(stage, options.seed, options.log, number)
         if attempts.stopped_by is not None:
-            ending.tell_stopped()
+            report.record_stop()
             return 128 + attempts.stopped_by
         if code in {0, MISTAKE}:
             break
-        failure = ending.crashed(f"it ended with {_ending(code)}.")
-        how = "crashed in the same way." if failure.sentence == before else f"crashed: {failure.sentence}"
-        _say_what_crashed(failure, how, goes_on=number <= stage.restarts)
-        before = failure.sentence
+        failure = report.record_crash(f"it ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}.")
+        _print_crash(failure, previous, is_last=number > stage.restarts)
+        previous = failure.sentence
     return code if code >= 0 else 128 - code
 
 
-def _say_what_crashed(failure: Failure, how: str, *, goes_on: bool) -> None:
+def _print_crash(failure: Failure, previous: str, *, is_last: bool) -> None:
     """Print why an attempt crashed, except the last one under Snakemake, which prints it itself."""
-    if goes_on or not is_shown_by_snakemake():
-        then = "It goes on from its last state." if goes_on else "That was the last attempt."
-        say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
+    if is_last and is_shown_by_snakemake():
+        return
+    how = "crashed in the same way." if failure.sentence == previous else f"crashed: {failure.sentence}"
+    then = "That was the last attempt." if is_last else "It goes on from its last state."
+    say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
 
 
 class Attempts:
     """Runner of one process after the other. A signal to stop is passed on, and then no other is started.
 
-    Each inherits the descriptors `held`.
+    Each inherits the descriptors `locks`.
     """
 
-    def __init__(self, held: Sequence[int] = ()) -> None:
-        self._held = held
+    def __init__(self, locks: Sequence[int] = ()) -> None:
+        self._locks = locks
         self.stopped_by: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         signal.signal(signal.SIGTERM, self._stop)
@@ -148,19 +150,15 @@ class Attempts:
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         environment = os.environ | {STARTED_BY: name_as_starter()}
-        self._process = subprocess.Popen(command, env=environment, pass_fds=self._held)
-        if self._is_told_to_stop():  # while it was being started
+        self._process = subprocess.Popen(command, env=environment, pass_fds=self._locks)
+        if self._is_stopped():  # while it was being started
             self._process.terminate()
         return self._process.wait()
 
-    def _is_told_to_stop(self) -> bool:
+    def _is_stopped(self) -> bool:
         return self.stopped_by is not None
 
     def _stop(self, signum: int, frame: FrameType | None) -> None:
         self.stopped_by = signum
         if signum == signal.SIGTERM and self._process is not None:  # a terminal sends SIGINT to the process, too
             self._process.terminate()
-
-
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

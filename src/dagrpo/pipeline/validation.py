@@ -6,8 +6,8 @@ from typing import Any
 from dagrpo.chat.renderers import CHATS
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import MOST_TOLD, sentence, sentences
-from dagrpo.core.plugged import LONGEST_NAME
+from dagrpo.core.escape import MOST_MISTAKES, sentence, sentences
+from dagrpo.core.plugin_sections import LONGEST_NAME
 from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import capabilities_of
 from dagrpo.evaluation.config import Evaluation
@@ -19,13 +19,13 @@ from dagrpo.tools import TOOLS, config_for
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Parse parameters whose tasks are known and fit. Raises UserError with every mistake that can be found at once."""
     unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
-    told = [f"{source}: {mistake}" for mistake in unknown.values()]
+    messages = [f"{source}: {mistake}" for mistake in unknown.values()]
     try:
         params = parse(_as_meant(values, unknown), source)
     except UserError as error:
-        raise UserError("\n".join([*map(sentence, told), str(error)])) from None
-    if told:
-        raise UserError(sentences(told, len(told)))
+        raise UserError("\n".join([*map(sentence, messages), str(error)])) from None
+    if messages:
+        raise UserError(sentences(messages, len(messages)))
     require_fitting_tasks(params)
     return params
 
@@ -104,10 +104,10 @@ def _agents(params: Params) -> Iterator[str]:
             f"rollout.agent.max_turns is 1, and {calling[0]} offers tools: a call takes a turn and what follows its result another; "
             "set it to 2 or more."
         )
-    shown = [name for name in params.experiment.tasks if get_task(name).images]
-    if shown and not AGENTS.get(agent.name).takes_pictures:
+    with_pictures = [name for name in params.experiment.tasks if get_task(name).images]
+    if with_pictures and not AGENTS.get(agent.name).takes_pictures:
         yield (
-            f"rollout.agent is {agent.name}, whose programs are told a problem as text, and {shown[0]} has prompts with pictures: "
+            f"rollout.agent is {agent.name}, whose programs are told a problem as text, and {with_pictures[0]} has prompts with pictures: "
             f"take the agent {OWN_LOOP}, or another task."
         )
 
@@ -122,21 +122,21 @@ def _tools(params: Params) -> Iterator[str]:
 def _pictures(params: Params) -> Iterator[str]:
     """Yield errors for tasks with pictures: no support by model, chat format or engine, or no room for one of full size."""
     model, longest = params.model, params.training.max_prompt_tokens
-    shown = [name for name in params.experiment.tasks if get_task(name).images]
-    if shown and not model.may_take_pictures:
+    with_pictures = [name for name in params.experiment.tasks if get_task(name).images]
+    if with_pictures and not model.may_take_pictures:
         yield (
-            f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
+            f"{with_pictures[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
             "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
         )
     engine = params.runtime.engine
-    if shown and not capabilities_of(engine).pictures:
+    if with_pictures and not capabilities_of(engine).pictures:
         yield (
-            f"{shown[0]} has prompts with pictures, and the engine {engine.name} takes text alone: choose another runtime.engine.name, "
-            "or another task."
+            f"{with_pictures[0]} has prompts with pictures, and the engine {engine.name} takes text alone: choose another "
+            "runtime.engine.name, or another task."
         )
-    if shown and not CHATS.get(params.rollout.chat.name).takes_pictures:
+    if with_pictures and not CHATS.get(params.rollout.chat.name).takes_pictures:
         yield (
-            f"rollout.chat is {params.rollout.chat.name}, which writes text alone, and {shown[0]} has prompts with pictures: set "
+            f"rollout.chat is {params.rollout.chat.name}, which writes text alone, and {with_pictures[0]} has prompts with pictures: set "
             "rollout.chat to {name: template}, or take another task."
         )
     train, most = params.experiment.train, model.full_picture_tokens
@@ -175,7 +175,7 @@ def _names(values: Mapping[str, Any]) -> list[str]:
         several = experiment.get(key)
         named += several if isinstance(several, list) else []
     texts = (name for name in named if isinstance(name, str) and len(name) <= LONGEST_NAME)
-    return list(dict.fromkeys(texts))[:MOST_TOLD]
+    return list(dict.fromkeys(texts))[:MOST_MISTAKES]
 
 
 def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, Any]:

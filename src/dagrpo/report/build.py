@@ -6,26 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.evaluation.outcomes import group_of
-from dagrpo.report import style
 from dagrpo.report.breakdowns import breakdown
 from dagrpo.report.comparison import TaskComparison, compare
 from dagrpo.report.config import Report
 from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, Drawn, draw_all, draw_conversations, draw_held_out
+from dagrpo.report.figures import NAMES, draw_all, draw_conversations, draw_held_out
+from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.first_step import doubts
-from dagrpo.report.held_out import held_out_curves
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import over_steps
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded, software
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
-from dagrpo.utils.files import atomic_file, write_text
+from dagrpo.utils.files import write_text
 from dagrpo.utils.provenance import lineage_rows
 
-FIGURE_FILES = tuple(f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg"))
+FIGURE_FILES = tuple(f"{name}.svg" for name in NAMES)
 
 
 def build(
@@ -68,8 +67,8 @@ def write(
     page: Page, window: int, *, html: Path, metrics: Path, scores: Path, table: Path, summary: Path, figures: Path
 ) -> None:
     """Write every output. `table`: the curves as CSV; `figures`: the folder of FIGURE_FILES; `window`: as for build."""
-    for drawn in page.figures:
-        _write_figure(drawn, figures)
+    for each in page.figures:
+        write_text(figures / f"{each.name}.svg", each.svg())
     write_text(html, render(page))
     numbers = metrics_json(page.comparisons, page.curves, window)
     write_text(
@@ -78,12 +77,6 @@ def write(
     write_text(scores, scores_csv(page.comparisons))
     write_text(table, to_csv(page.curves))
     write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
-
-
-def _write_figure(drawn: Drawn, folder: Path) -> None:
-    with atomic_file(folder / f"{drawn.name}.png") as temporary:
-        temporary.write_bytes(style.to_png(drawn.figure))
-    write_text(folder / f"{drawn.name}.svg", drawn.svg())
 
 
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:

@@ -4,24 +4,22 @@ A fixed rule selects the attempts. Left out for an experiment whose attempts are
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.core.escape import visible
 from dagrpo.report import format
-from dagrpo.report.examples import LONGEST_SHOWN
+from dagrpo.report.attempt import Attempt, attempts_of
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
-from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import last_step
+from dagrpo.report.samples import best_and_worst
+from dagrpo.report.splits import TRAINING
 from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.trajectory import GREEDY
-from dagrpo.rollout.transcript import Call, Transcript, Utterance, best_and_worst, transcript
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
-_PicturesOf = Callable[[int], tuple[str, ...]]
 NEEDED = ("task", "question", "completion", "messages", "calls", "turns")
 
 
@@ -48,12 +46,12 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
-    """Attempts of the first seed, to read."""
+class Selection:
+    """Best and worst attempts of the first seed, to read."""
 
     title: str
-    best: Sequence[Transcript]
-    worst: Sequence[Transcript]
+    best: Sequence[Attempt]
+    worst: Sequence[Attempt]
     pictures: Sequence[tuple[str, ...]]  # of the problem of each, first of the best, then of the worst, as data URIs
 
 
@@ -63,7 +61,7 @@ class Conversations:
 
     rows: Mapping[str, Sequence[PolicyRow]]  # by task, those without conversations too
     shares: Sequence[Shares]  # of the tasks that have any
-    attempts: Sequence[Attempts]
+    attempts: Sequence[Selection]
 
 
 def conversations(inputs: Inputs, count: int) -> Conversations | None:
@@ -85,12 +83,13 @@ def _summaries(inputs: Inputs, task: str) -> list[Mapping[str, Any]]:
 
 def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:
     summaries = [inputs.summary(task, policy, seed) for seed in inputs.seeds]
-    found = [each.get("conversations", {}) for each in summaries]
+    sections = [each.get("conversations", {}) for each in summaries]
     mean = {
-        name: _mean([each.get(name, {}).get("greedy", default) for each in found]) for name, default in NOTHING.items()
+        name: _mean([each.get(name, {}).get("greedy", default) for each in sections])
+        for name, default in NOTHING.items()
     }
     fine = [
-        each["call_statuses"]["greedy"].get("ok", 0.0) for each in found if each and each["call_statuses"]["greedy"]
+        each["call_statuses"]["greedy"].get("ok", 0.0) for each in sections if each and each["call_statuses"]["greedy"]
     ]
     return PolicyRow(
         policy=policy,
@@ -105,8 +104,8 @@ def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:
 
 def _shares(inputs: Inputs, task: str) -> Shares:
     def of(name: str, policy: Variant) -> dict[str, float]:
-        found = [inputs.summary(task, policy, seed).get("conversations", {}).get(name, {}) for seed in inputs.seeds]
-        known = [each["greedy"] for each in found if each.get("greedy")]
+        shares = [inputs.summary(task, policy, seed).get("conversations", {}).get(name, {}) for seed in inputs.seeds]
+        known = [each["greedy"] for each in shares if each.get("greedy")]
         return {
             key: _mean([each.get(key, 0.0) for each in known])
             for key in sorted({key for each in known for key in each})
@@ -123,55 +122,21 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _of_training(inputs: Inputs, count: int) -> Attempts | None:
+def _of_training(inputs: Inputs, count: int) -> Selection | None:
     step, table = last_step(inputs, inputs.seeds[0])
     if any(name not in table.column_names for name in NEEDED) or not has_conversations(table):
         return None
-    return _chosen(f"In training, step {step}", table, count, partial(inputs.pictures.of, TRAINING))
+    return _selection(f"In training, step {step}", table, count, partial(inputs.pictures.of, TRAINING))
 
 
-def _of_evaluation(inputs: Inputs, task: str, count: int) -> Attempts:
+def _of_evaluation(inputs: Inputs, task: str, count: int) -> Selection:
     scores = inputs.evaluations[task, "trained", inputs.seeds[0]].scores
     greedy = pa.array([index == GREEDY for index in scores["sample_index"].to_pylist()])
-    return _chosen(f"Greedy on {task}, trained policy", scores.filter(greedy), count, partial(inputs.pictures.of, task))
+    title = f"Greedy on {task}, trained policy"
+    return _selection(title, scores.filter(greedy), count, partial(inputs.pictures.of, task))
 
 
-def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> Attempts:
-    order = ["problem_index", "turns", "reward" if "reward" in table.column_names else "correct"]
-    best, worst = best_and_worst(table.select(order).to_pylist(), count, count)
-    shown = {row: readable(transcript(table.slice(row, 1).to_pylist()[0])) for row in (*best, *worst)}
-    return Attempts(
-        title=title,
-        best=[shown[row] for row in best],
-        worst=[shown[row] for row in worst],
-        pictures=[pictures(shown[row].problem_index) for row in (*best, *worst)],
-    )
-
-
-def readable(read: Transcript, longest: int = LONGEST_SHOWN) -> Transcript:
-    """Return the transcript with every text cut and control characters made visible. Not HTML-escaped: the template does that."""
-
-    def shown(text: str) -> str:
-        return visible(text, longest)
-
-    def readable_call(call: Call) -> Call:
-        return Call(
-            name=shown(call.name), arguments=shown(call.arguments), status=call.status, result=shown(call.result)
-        )
-
-    return replace(
-        read,
-        question=shown(read.question),
-        ground_truth=shown(read.ground_truth),
-        extracted=None if read.extracted is None else shown(read.extracted),
-        fault=shown(read.fault),
-        utterances=tuple(
-            Utterance(
-                speaker=utterance.speaker,
-                text=shown(utterance.text.strip()),
-                thinking=shown(utterance.thinking),
-                calls=tuple(map(readable_call, utterance.calls)),
-            )
-            for utterance in read.utterances
-        ),
-    )
+def _selection(title: str, table: pa.Table, count: int, pictures: Callable[[int], tuple[str, ...]]) -> Selection:
+    best, worst = (attempts_of(table, positions) for positions in best_and_worst(table, count, count))
+    images = [pictures(each.read.problem_index) for each in (*best, *worst)]
+    return Selection(title=title, best=best, worst=worst, pictures=images)

@@ -1,6 +1,6 @@
-"""Selection of the problems and completions that the report shows.
+"""Problems whose scores changed most, with a greedy completion of both policies.
 
-A fixed choice, made from the scores alone.
+A fixed rule chooses them from the scores alone.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 
 from dagrpo.core.escape import visible
-from dagrpo.core.types import Verdict
 from dagrpo.evaluation.statistics import Floats
+from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempt_of
 from dagrpo.report.inputs import Inputs, Variant
 from dagrpo.rollout.trajectory import GREEDY
 
-LONGEST_SHOWN = 1500  # characters of one completion
 MOST_CHANGES = 10  # problems listed in each direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemChange:
-    """One problem's shares of right answers over all completions and seeds."""
+    """Shares of correct answers to one problem, over all completions and seeds."""
 
     index: int  # row of test.parquet
     question: str
@@ -35,24 +34,13 @@ class ProblemChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One policy's greedy completion, safe to display."""
-
-    text: str
-    extracted: str | None
-    verdict: Verdict
-    truncated: bool
-    excluded: bool  # an error in which the policy has no part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
     """The greedy completions of both policies on one problem, of the first seed."""
 
     problem: ProblemChange
     pictures: tuple[str, ...]  # data URIs
-    base: Answer
-    trained: Answer
+    base: Attempt
+    trained: Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +49,8 @@ class TaskExamples:
 
     gained: Sequence[ProblemChange]  # greatest gain first
     lost: Sequence[ProblemChange]  # greatest loss first
-    best: Sequence[Example]  # the trained policy is right, base was least so
-    worst: Sequence[Example]  # the trained policy is wrong, base was most often right
+    best: Sequence[Example]  # solved by the trained policy, least often by the base policy
+    worst: Sequence[Example]  # not solved by the trained policy, most often by the base policy
 
 
 def examples(inputs: Inputs, task: str, count: int) -> TaskExamples:
@@ -70,19 +58,25 @@ def examples(inputs: Inputs, task: str, count: int) -> TaskExamples:
     changes = problem_changes(inputs, task)
     falling = sorted(changes, key=lambda problem: (-problem.change, -problem.trained, problem.index))
     rising = sorted(changes, key=lambda problem: (problem.change, problem.trained, problem.index))
-    base, trained = (_greedy_answers(inputs, task, variant) for variant in ("base", "trained"))
-    best = [problem for problem in falling if trained[problem.index].verdict == "right"]
-    worst = [problem for problem in rising if trained[problem.index].verdict != "right"]
+    base, trained = (
+        {row["problem_index"]: row for row in _greedy_rows(inputs, task, variant)} for variant in ("base", "trained")
+    )
+    best = [problem for problem in falling if trained[problem.index]["correct"]]
+    worst = [problem for problem in rising if not trained[problem.index]["correct"]]
 
-    def shown(problem: ProblemChange) -> Example:
-        pictures = inputs.pictures.of(task, problem.index)
-        return Example(problem=problem, pictures=pictures, base=base[problem.index], trained=trained[problem.index])
+    def example(problem: ProblemChange) -> Example:
+        return Example(
+            problem=problem,
+            pictures=inputs.pictures.of(task, problem.index),
+            base=attempt_of(base[problem.index]),
+            trained=attempt_of(trained[problem.index]),
+        )
 
     return TaskExamples(
         gained=[problem for problem in falling if problem.change > 0][:MOST_CHANGES],
         lost=[problem for problem in rising if problem.change < 0][:MOST_CHANGES],
-        best=[shown(problem) for problem in best[:count]],
-        worst=[shown(problem) for problem in worst[:count]],
+        best=[example(problem) for problem in best[:count]],
+        worst=[example(problem) for problem in worst[:count]],
     )
 
 
@@ -93,8 +87,8 @@ def problem_changes(inputs: Inputs, task: str) -> list[ProblemChange]:
     return [
         ProblemChange(
             index=row["problem_index"],
-            question=visible(row["question"], LONGEST_SHOWN),
-            ground_truth=visible(row["ground_truth"], LONGEST_SHOWN),
+            question=visible(row["question"], LONGEST_TEXT),
+            ground_truth=visible(row["ground_truth"], LONGEST_TEXT),
             base=float(before),
             trained=float(after),
         )
@@ -112,16 +106,3 @@ def _shares(inputs: Inputs, task: str, variant: Variant) -> Floats:
 def _greedy_rows(inputs: Inputs, task: str, variant: Variant) -> list[dict[str, Any]]:
     rows = inputs.evaluations[task, variant, inputs.seeds[0]].scores.to_pylist()
     return sorted((row for row in rows if row["sample_index"] == GREEDY), key=lambda row: int(row["problem_index"]))
-
-
-def _greedy_answers(inputs: Inputs, task: str, variant: Variant) -> dict[int, Answer]:
-    return {
-        row["problem_index"]: Answer(
-            text=visible(row["completion"], LONGEST_SHOWN),
-            extracted=row["extracted"],
-            verdict=row["verdict"],
-            truncated=row["truncated"],
-            excluded=row["stop_reason"] == "excluded",
-        )
-        for row in _greedy_rows(inputs, task, variant)
-    }

@@ -1,9 +1,9 @@
 """Comparison of the first training step with the base policy's evaluation.
 
-The rollouts of step 1, including those that dynamic sampling discards, and the base evaluation are of the same weights. If
-task, prompt form, sampling and extractor agree, their shares of right answers differ by chance alone: one on training
-problems, the other on held-out ones. Done by the report, because the stage train must not wait for an evaluation; a warning
-instead of an error, because the problems differ and supervised fine-tuning may have seen the training problems.
+The rollouts of step 1, including those that dynamic sampling discards, and the base evaluation have the same weights. If task,
+prompt form, sampling and extractor agree, their shares of correct answers differ by chance alone: one is on training problems,
+the other on held-out ones. The report checks it, because the stage train must not wait for an evaluation. The result is a
+warning and not an error, because the problems differ and supervised fine-tuning may have seen the training problems.
 """
 
 import math
@@ -17,7 +17,7 @@ from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.format import percent
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.parameters import Parameter, value_of
-from dagrpo.report.rollouts import drawn_rollouts
+from dagrpo.report.rollouts import sampled_rollouts
 
 DEVIATIONS = 3.89  # standard deviations: a normal difference of means exceeds them once in 10,000 times
 LEAST = 0.05  # a smaller difference may come from the training problems, whatever its interval
@@ -40,10 +40,10 @@ def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> lis
     """Return a warning for each seed and task whose first step does not look like the base policy; [] if nothing is comparable."""
     if not _comparable(parameters):
         return []
-    found = [
-        _doubt(inputs, seed, task, drawn_rollouts(inputs, seed, 1)) for seed in inputs.seeds for task in inputs.tasks
+    warnings = [
+        _doubt(inputs, seed, task, sampled_rollouts(inputs, seed, 1)) for seed in inputs.seeds for task in inputs.tasks
     ]
-    return [sentence for sentence in found if sentence is not None]
+    return [sentence for sentence in warnings if sentence is not None]
 
 
 def _comparable(parameters: Mapping[str, Sequence[Parameter]]) -> bool:
@@ -63,10 +63,10 @@ def _doubt(inputs: Inputs, seed: int, task: str, rollouts: pa.Table) -> str | No
     if abs(difference) <= room:
         return None
     return (
-        f"Seed {seed}: in step 1, before any update, {percent(float(trained_on.mean()))} of the answers on {task} were right, and "
-        f"{percent(float(held_out.mean()))} of those that the base policy sampled in its evaluation: chance explains "
-        f"{percent(room)} of difference. Training sampled from something else than the base policy, or its problems are of another "
-        "kind: compare prompts, completions and weight_version of the first rollouts with those of the evaluation."
+        f"Seed {seed}: in step 1, before any update, {percent(float(trained_on.mean()))} of the answers on {task} were correct, but "
+        f"{percent(float(held_out.mean()))} of those that the base policy sampled in its evaluation; chance explains a difference of "
+        f"{percent(room)}. Either training did not sample from the base policy, or its problems are of another kind: compare "
+        "prompts, completions and weight_version of the first rollouts with those of the evaluation."
     )
 
 

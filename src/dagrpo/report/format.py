@@ -1,4 +1,4 @@
-"""Numbers as words, and the conclusions that an interval allows."""
+"""Numbers in words, and the conclusions that an interval supports."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def percent_interval(estimate: Estimate) -> str:
 
 
 def points_interval(estimate: Estimate) -> str:
-    """Format both ends in points; one that is 0 has no sign: 0.0 to +2.2"""
+    """Format both ends in points, an end of 0 without a sign: 0.0 to +2.2"""
     return " to ".join(points(end).removeprefix(PLUS_MINUS) for end in (estimate.low, estimate.high))
 
 
@@ -50,10 +50,10 @@ def includes_zero(difference: Estimate) -> bool:
     return difference.low <= 0 <= difference.high
 
 
-def about_try(overrides: Mapping[str, Any]) -> str:
-    """Return the notice of an override run: it is not the experiment of params.yaml."""
+def override_notice(overrides: Mapping[str, Any]) -> str:
+    """Return the notice on the page of an override run."""
     changes = ", ".join(f"{key} = {canonical_json(value)}" for key, value in sorted(overrides.items()))
-    return f"This is a try, not the experiment of params.yaml: {changes}."
+    return f"This is an override run, not the experiment of params.yaml: {changes}."
 
 
 def headline(comparison: TaskComparison) -> str:
@@ -74,16 +74,13 @@ def _level(comparison: TaskComparison) -> str:
 
 
 def interpretation(comparison: TaskComparison) -> str:
-    """Explain what the interval of the greedy difference does and does not mean."""
+    """Explain what the interval of the greedy difference means."""
     return f"{_verdict(comparison.greedy)} {_scope(comparison)} {_other_metrics(comparison)}".strip()
 
 
 def _verdict(greedy: MetricComparison) -> str:
     if includes_zero(greedy.difference):
-        return (
-            "The interval includes 0: this evaluation does not show that training changed greedy accuracy, "
-            "and it does not show that it did not."
-        )
+        return "The interval includes 0: this evaluation shows neither that training changed greedy accuracy nor that it did not."
     direction = "more" if greedy.difference.value > 0 else "fewer"
     return f"The interval excludes 0: the trained policy solves {direction} of these problems than the base policy."
 
@@ -92,19 +89,19 @@ def _scope(comparison: TaskComparison) -> str:
     problems = plural(comparison.problems, "problem")
     if len(comparison.seeds) == 1:
         return (
-            f"It covers the choice of the {problems}, not the randomness of training: one seed was trained, "
-            "and another could end elsewhere."
+            f"It covers the choice of the {problems}, not the randomness of training: only one seed was trained, "
+            "and another could give a different result."
         )
     return (
-        f"It covers the choice of the {problems} and of the training seed, but {len(comparison.seeds)} seeds show only "
-        "roughly how much seeds differ."
+        f"It covers the choice of the {problems} and of the training seed, but {len(comparison.seeds)} seeds give only a "
+        "rough estimate of the variation between seeds."
     )
 
 
 def _other_metrics(comparison: TaskComparison) -> str:
-    """Name the metrics whose verdict differs from that of greedy accuracy: silence about them would mislead.
+    """Name the metrics whose conclusion differs from that of greedy accuracy.
 
-    Leaves out the score without pictures: a policy that reads them better need not guess better.
+    The score without pictures is not compared: a policy that reads pictures better need not guess better.
     """
     expected = _sign(comparison.greedy.difference)
     differing = [
@@ -114,7 +111,7 @@ def _other_metrics(comparison: TaskComparison) -> str:
     ]
     if not differing:
         return ""
-    return f"Not every metric says the same: {', '.join(differing)}."
+    return f"Other metrics disagree: {', '.join(differing)}."
 
 
 def _sign(difference: Estimate) -> int:

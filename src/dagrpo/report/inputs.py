@@ -17,8 +17,7 @@ from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
-from dagrpo.report.kinds import Kinds
-from dagrpo.report.pictures import Pictures
+from dagrpo.report.splits import Kinds, Pictures
 from dagrpo.rollout.table import read_table
 from dagrpo.utils.files import read_object
 from dagrpo.utils.tables import read_parquet

@@ -1,8 +1,7 @@
-"""Training attempts at several steps, prepared for display.
+"""Training attempts at several steps, prepared for the page.
 
-Each has the policy's text, its reward and its tokens. `occurrences` chooses prompts and steps. Of each group up to MOST_ATTEMPTS
-are shown, evenly from the highest reward to the lowest. The size of a page is bounded: texts are cut, and tokens are left out
-once there are too many.
+`samples` chooses prompts and steps. Of each group up to MOST_ATTEMPTS are displayed, evenly from the highest reward to the
+lowest. The size of the page is bounded: texts are cut, and tokens are left out once there are too many.
 """
 
 import math
@@ -11,22 +10,23 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
 from markupsafe import escape
 
 from dagrpo.checkpoints.token_text import Decode, decoder_of
-from dagrpo.core.escape import one_line, visible
-from dagrpo.report.conversations import NEEDED, readable
+from dagrpo.core.escape import visible
+from dagrpo.report.attempt import LONGEST_FIRST_LINE, Attempt, attempt_of
+from dagrpo.report.conversations import NEEDED
 from dagrpo.report.inputs import Inputs
-from dagrpo.report.occurrences import Problem, Series, chosen_series, spread
-from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import step_rollouts
-from dagrpo.rollout.transcript import Transcript, transcript
+from dagrpo.report.samples import Problem, Series, evenly, ranked, series_of_training
+from dagrpo.report.splits import TRAINING
+from dagrpo.rollout.transcript import Transcript
 
 MOST_ATTEMPTS = 4  # of a group
 LONGEST_TEXT = 1000  # characters of each text of an attempt
-LONGEST_FIRST_LINE = 72
 MOST_TEXT = 200_000  # characters of all attempts, escaped as in the page
-OF_MARKUP = 800  # characters of the page that an attempt takes beside its texts
+MARKUP = 800  # characters of the page that an attempt takes beside its texts
 MOST_TOKENS = 200  # of one attempt
 ROOM_FOR_TOKENS = 2_500  # of all attempts: each is a piece of markup of some 50 bytes
 LEAST_PROBABILITIES = (0.9, 0.5, 0.1)  # of a token: how dark its background is
@@ -39,15 +39,14 @@ class Token:
 
     text: str
     logprob: str  # by the engine that sampled it, in nats
-    doubt: int  # 0: all but certain; 3: among many
+    doubt: int  # 0: almost certain; 3: among many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One attempt at a prompt."""
+class TokenizedAttempt:
+    """One attempt with the first of its tokens."""
 
-    read: Transcript
-    first_line: str
+    attempt: Attempt
     tokens: tuple[Token, ...]
     tokens_left_out: int
 
@@ -62,13 +61,13 @@ class Moment:
     ground_truth: str
     pictures: tuple[str, ...]  # data URIs; of one prompt at several steps, at the first alone
     samples: int  # in the group
-    right: int  # of them
+    correct: int  # of them
     mean_reward: float
-    attempts: Sequence[Attempt]
+    attempts: Sequence[TokenizedAttempt]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSeries:
+class SeriesView:
     """One prompt, or one kind of problem, over steps."""
 
     kind: str | None
@@ -76,14 +75,14 @@ class ShownSeries:
     moments: Sequence[Moment]
 
 
-def over_steps(inputs: Inputs, count: int) -> list[ShownSeries]:
+def over_steps(inputs: Inputs, count: int) -> list[SeriesView]:
     """Return up to `count` series of the first seed; [] if the rollouts do not name their problems."""
     seed = inputs.seeds[0]
-    return list(_Shown(inputs, seed).series(chosen_series(inputs, seed, count)))
+    return list(_Preparer(inputs, seed).series(series_of_training(inputs, seed, count)))
 
 
-class _Shown:
-    """Prepares attempts for display within the page's budget of characters and tokens."""
+class _Preparer:
+    """Prepares attempts within the page's budget of characters and tokens."""
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self._inputs = inputs
@@ -93,79 +92,72 @@ class _Shown:
         self._tokens = ROOM_FOR_TOKENS
         self._groups: dict[int, dict[Problem, list[dict[str, Any]]]] = {}
 
-    def series(self, chosen: Sequence[Series]) -> Iterator[ShownSeries]:
+    def series(self, chosen: Sequence[Series]) -> Iterator[SeriesView]:
         for each in chosen:
-            known: list[Moment] = []
+            moments: list[Moment] = []
             for step, problem in zip(each.steps, each.problems, strict=True):
-                moment = self._moment(step, problem, shown_above=each.is_one_prompt and bool(known))
-                known += [] if moment is None else [moment]
-            if known:
-                yield ShownSeries(kind=each.kind, is_one_prompt=each.is_one_prompt, moments=known)
+                moment = self._moment(step, problem, has_pictures_above=each.is_one_prompt and bool(moments))
+                moments += [] if moment is None else [moment]
+            if moments:
+                yield SeriesView(kind=each.kind, is_one_prompt=each.is_one_prompt, moments=moments)
 
-    def _moment(self, step: int, problem: Problem, *, shown_above: bool) -> Moment | None:
+    def _moment(self, step: int, problem: Problem, *, has_pictures_above: bool) -> Moment | None:
         """Return a prompt's attempts at one step; None without room left, or if the table does not name its problem.
 
-        `shown_above`: the page already shows the prompt with its pictures.
+        `has_pictures_above`: the page already has the prompt with its pictures.
         """
         rows = self._group(step, problem)
         if not rows or self._characters <= 0:
             return None
         first = rows[0]
-        places = spread(range(len(rows)), MOST_ATTEMPTS)
         return Moment(
             step=step,
             problem_index=problem[1],
             question=visible(first["question"], LONGEST_TEXT),
             ground_truth=visible(first["ground_truth"], LONGEST_TEXT),
-            pictures=() if shown_above else self._inputs.pictures.of(TRAINING, problem[1]),
+            pictures=() if has_pictures_above else self._inputs.pictures.of(TRAINING, problem[1]),
             samples=len(rows),
-            right=sum(bool(row["correct"]) for row in rows),
+            correct=sum(bool(row["correct"]) for row in rows),
             mean_reward=sum(row["reward"] for row in rows) / len(rows),
-            attempts=[self._attempt(rows[place]) for place in places],
+            attempts=[self._attempt(rows[index]) for index in evenly(range(len(rows)), MOST_ATTEMPTS)],
         )
 
     def _group(self, step: int, problem: Problem) -> list[dict[str, Any]]:
-        """Return the attempts at a problem in one step, highest reward first."""
+        """Return the attempts at a problem in one step, best first."""
         if step not in self._groups:
             table = step_rollouts(self._inputs, self._seed, step)
-            known = all(name in table.column_names for name in NEEDED)
-            self._groups[step] = _by_problem(table.to_pylist()) if known else {}
+            is_known = all(name in table.column_names for name in NEEDED)
+            self._groups[step] = _by_problem(table) if is_known else {}
         return self._groups[step].get(problem, [])
 
-    def _attempt(self, row: Mapping[str, Any]) -> Attempt:
-        read = readable(transcript(row), LONGEST_TEXT)
-        self._characters -= OF_MARKUP + sum(map(_on_the_page, (read.fault, read.extracted or "", *_texts(read))))
+    def _attempt(self, row: Mapping[str, Any]) -> TokenizedAttempt:
+        attempt = attempt_of(row, LONGEST_TEXT)
+        self._characters -= MARKUP + sum(len(escape(text)) for text in _texts(attempt.read))
         tokens = tuple(islice(_tokens(row, self._decode), min(MOST_TOKENS, self._tokens)))
         self._tokens -= len(tokens)
-        return Attempt(
-            read=read,
-            first_line=one_line(row["completion"], LONGEST_FIRST_LINE),
-            tokens=tokens,
-            tokens_left_out=len(row["completion_ids"]) - len(tokens),
+        return TokenizedAttempt(
+            attempt=attempt, tokens=tokens, tokens_left_out=len(row["completion_ids"]) - len(tokens)
         )
 
 
 def _texts(read: Transcript) -> Iterator[str]:
+    """Yield the texts of an attempt as often as the page has them."""
+    yield from (read.fault, read.extracted or "")
     for utterance in read.utterances:
         yield from (utterance.text, utterance.thinking)
         for call in utterance.calls:
-            yield from (2 * call.arguments, 2 * call.result)  # their beginnings stand in the summary, too
+            yield from (2 * call.arguments, 2 * call.result)  # their beginnings are part of the summary
 
 
-def _on_the_page(text: str) -> int:
-    """Return the length of a text once it is escaped for HTML."""
-    return len(escape(text))
-
-
-def _by_problem(rows: Sequence[dict[str, Any]]) -> dict[Problem, list[dict[str, Any]]]:
-    groups: dict[Problem, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: (-row["reward"], row["sample_index"])):
+def _by_problem(table: pa.Table) -> dict[Problem, list[dict[str, Any]]]:
+    rows, groups = table.to_pylist(), dict[Problem, list[dict[str, Any]]]()
+    for row in (rows[position] for position in ranked(table)):
         groups.setdefault((row["task"], row["problem_index"]), []).append(row)
     return groups
 
 
 def _tokens(row: Mapping[str, Any], decode: Decode | None) -> Iterator[Token]:
-    """Yield every token that the policy wrote, in order. A token that is part of a character is shown as U+FFFD."""
+    """Yield every token that the policy wrote, in order. A part of a character becomes U+FFFD."""
     for token_id, logprob in zip(row["completion_ids"], row.get("rollout_logprobs", ()), strict=False):
         text = decode([token_id]) if decode else str(token_id)
         probability = math.exp(min(logprob, 0.0))

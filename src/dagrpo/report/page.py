@@ -4,7 +4,7 @@ It runs one script, dagrpo's, which filters the tables; the page's Content-Secur
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,20 +15,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagrpo.core.escape import visible
-from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
+from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import format as wording
 from dagrpo.report.breakdowns import SMALL, Breakdown
 from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
-from dagrpo.report.figures import Drawn
-from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS, OF_HELD_OUT, OF_PICTURES
-from dagrpo.report.inline_svg import inline
-from dagrpo.report.inputs import VARIANTS, Inputs
-from dagrpo.report.occurrences import MOST_STEPS
-from dagrpo.report.over_steps import MOST_ATTEMPTS, ShownSeries
+from dagrpo.report.figures import ReportFigure
+from dagrpo.report.inputs import Inputs
+from dagrpo.report.over_steps import MOST_ATTEMPTS, SeriesView
 from dagrpo.report.parameters import Parameter, changed, value_of
+from dagrpo.report.samples import MOST_STEPS
+from dagrpo.report.tables import diagnostics, glossary, setup
 from dagrpo.utils.provenance import File, LineageRow
 
 TEMPLATE = "template.html.j2"
@@ -42,27 +41,18 @@ class Page:
     inputs: Inputs
     comparisons: Sequence[TaskComparison]
     curves: Curves
-    figures: Sequence[Drawn]
+    figures: Sequence[ReportFigure]
     examples: Mapping[str, TaskExamples]  # by task
     conversations: Conversations | None  # None: every attempt is a single turn without a call
     breakdowns: Mapping[str, Breakdown]  # by task
-    over_steps: Sequence[ShownSeries]
-    conversation_figures: Sequence[Drawn]  # on the page alone: not every experiment has them
-    held_out_figures: Sequence[Drawn]  # likewise
+    over_steps: Sequence[SeriesView]
+    conversation_figures: Sequence[ReportFigure]  # on the page alone: not every experiment has them
+    held_out_figures: Sequence[ReportFigure]  # likewise
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
     overrides: Mapping[str, Any]  # of an override run, by dotted key; else empty
     software: Sequence[tuple[str, str]] = ()  # names and versions
     doubts: Sequence[str] = ()  # warnings about the results
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnostic:
-    """A quantity other than a score that differs between policies; each value is a mean over seeds, of base and trained."""
-
-    label: str
-    greedy: tuple[str, str] | None
-    sampled: tuple[str, str] | None  # None: nothing was sampled, or samples do not have this figure
 
 
 def render(page: Page) -> str:
@@ -82,16 +72,14 @@ def render(page: Page) -> str:
     html = template.render(
         page=page,
         words=wording,
-        figures={
-            drawn.name: _Figure(drawn) for drawn in (*page.figures, *page.held_out_figures, *page.conversation_figures)
-        },
-        held_out_figures=[drawn.name for drawn in page.held_out_figures],
-        conversation_figures=[drawn.name for drawn in page.conversation_figures],
+        figures={each.name: each for each in (*page.figures, *page.held_out_figures, *page.conversation_figures)},
+        held_out_figures=[each.name for each in page.held_out_figures],
+        conversation_figures=[each.name for each in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
-        facts=facts(page),
+        facts=setup(page.inputs, page.comparisons, page.parameters, len(page.curves.steps)),
         is_control=value_of(page.parameters, "reward.permuted") == "true",
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
-        glossary=_glossary(page),
+        glossary=glossary(_metrics_of(page), has_turns=page.conversations is not None),
         script=_script(),
         changed=changed(page.parameters),
         software=page.software,
@@ -127,7 +115,7 @@ def _of_groups(page: Page) -> dict[str, Any]:
 def _of_attempts(page: Page) -> dict[str, Any]:
     """Return the template's variables for training attempts: their filters, and the rule by which they were chosen."""
     moments = [moment for series in page.over_steps for moment in series.moments]
-    verdicts = {attempt.read.verdict or "" for moment in moments for attempt in moment.attempts}
+    verdicts = {each.attempt.verdict for moment in moments for each in moment.attempts}
     return {
         "steps_shown": sorted({moment.step for moment in moments}),
         "kinds_shown": sorted({series.kind for series in page.over_steps if series.kind is not None}),
@@ -137,91 +125,15 @@ def _of_attempts(page: Page) -> dict[str, Any]:
     }
 
 
-def _glossary(page: Page) -> Sequence[tuple[str, str]]:
-    measured = {metric.metric for comparison in page.comparisons for metric in comparison.metrics}
-    of_pictures = OF_PICTURES if WITHOUT_PICTURES in measured else ()
-    of_held_out = OF_HELD_OUT if page.held_out_figures else ()
-    return GLOSSARY + of_held_out + of_pictures + (OF_CONVERSATIONS if page.conversations else ())
-
-
-class _Figure:
-    """A drawn figure as the template needs it."""
-
-    def __init__(self, drawn: Drawn) -> None:
-        self.title = drawn.title
-        self.caption = drawn.caption
-        svg = drawn.svg(transparent=True)
-        self.svg = Markup(
-            inline(svg, drawn.name, drawn.title, drawn.description)
-        )  # drawn by dagrpo; its words are escaped there
-
-
-def facts(page: Page) -> list[tuple[str, str]]:
-    """Return the set-up at a glance."""
-    first = page.comparisons[0]
-    recorded = {
-        "Policy": _text(value_of(page.parameters, "model.name")),
-        "Training": _training(page),
-        ("Seed" if len(page.inputs.seeds) == 1 else "Seeds"): ", ".join(str(seed) for seed in page.inputs.seeds),
-        "Evaluated on": ", ".join(
-            f"{comparison.label} ({wording.plural(comparison.problems, 'problem')})" for comparison in page.comparisons
-        ),
-        "Completions": f"1 greedy and {first.samples} sampled per problem",
-        "Answers read by": f"the {page.inputs.summary(first.task, 'base', first.seeds[0])['extractor']} extractor",
-    }
-    return [(name, value) for name, value in recorded.items() if value]
-
-
-def _text(value: str | None) -> str:
-    return "" if value is None else value.strip('"')
-
-
-def _training(page: Page) -> str:
-    prompts = value_of(page.parameters, "training.prompts_per_step")
-    samples = value_of(page.parameters, "training.samples_per_prompt")
-    steps = wording.plural(len(page.curves.steps), "step")
-    return (
-        steps
-        if prompts is None or samples is None
-        else f"{steps} of {prompts} prompts \N{MULTIPLICATION SIGN} {samples} samples"
-    )
-
-
-def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
-    """Return rates and lengths of both policies, from scores.json."""
-    rows = [
-        ("Cut at the limit", ("truncation_rate",), wording.percent),
-        ("No answer read", ("missing_answer_rate",), wording.percent),
-        ("Not verifiable in time", ("unverifiable_rate",), wording.percent),
-        ("Mean length, tokens", ("mean_completion_tokens",), "{:.1f}".format),
-        ("Right, strict extractor", ("accuracy_by_extractor", "strict"), wording.percent),
-        ("Right, flexible extractor", ("accuracy_by_extractor", "flexible"), wording.percent),
-        ("Right, exact extractor", ("accuracy_by_extractor", "exact"), wording.percent),
+def _metrics_of(page: Page) -> list[str]:
+    """Return the names of the metrics on the page: scores and their differences, training curves, held-out accuracy."""
+    scores = [
+        f"eval/{task}/{name}"
+        for task in page.inputs.tasks
+        for name in metrics_to_log(page.inputs.summary(task, "base", page.inputs.seeds[0]))
     ]
-    found = [
-        Diagnostic(
-            label=label,
-            greedy=_both(inputs, task, (*path, "greedy"), shown),
-            sampled=_both(inputs, task, (*path, "sampled"), shown),
-        )
-        for label, path, shown in rows
+    differences = [
+        f"eval/{each.task}/{metric.metric}_difference" for each in page.comparisons for metric in each.metrics
     ]
-    return [each for each in found if each.greedy or each.sampled]
-
-
-def _both(inputs: Inputs, task: str, path: Sequence[str], shown: Callable[[float], str]) -> tuple[str, str] | None:
-    """Format a figure of base and trained; None if either lacks it."""
-    base, trained = (_mean(inputs, task, variant, path) for variant in VARIANTS)
-    return None if base is None or trained is None else (shown(base), shown(trained))
-
-
-def _mean(inputs: Inputs, task: str, variant: Any, path: Sequence[str]) -> float | None:
-    values = []
-    for seed in inputs.seeds:
-        value: Any = inputs.summary(task, variant, seed)
-        for part in path:
-            if part not in value:
-                return None  # nothing was sampled
-            value = value[part]
-        values.append(float(value))
-    return sum(values) / len(values)
+    held_out = [f"held_out/{task}/greedy" for task in page.inputs.tasks] if page.held_out_figures else []
+    return [*scores, *differences, *page.curves.values, *held_out]

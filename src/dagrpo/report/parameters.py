@@ -83,15 +83,15 @@ def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
 
 def software(provenance: Sequence[Path]) -> list[tuple[str, str]]:
     """Return names and versions of the stages' software, and the kind of machine; several values if they differ."""
-    found: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for path in provenance:
         environment = read_object(path).get("environment", {})
         if not isinstance(environment, dict):
             raise UserError(f"{path} has no valid field environment: run the stage that makes it again.")
         for name, value in environment.items():
             if name != "device":  # most stages use the CPU anyway
-                found.setdefault(name, set()).add(str(value))
-    return [(name, " and ".join(sorted(values))) for name, values in found.items()]
+                versions.setdefault(name, set()).add(str(value))
+    return [(name, " and ".join(sorted(values))) for name, values in versions.items()]
 
 
 def _position(key: str) -> tuple[int, str]:

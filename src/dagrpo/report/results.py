@@ -11,10 +11,10 @@ from typing import Any
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.format import (
-    about_try,
     headline,
     interpretation,
     metric_label,
+    override_notice,
     percent,
     percent_interval,
     points,
@@ -78,7 +78,7 @@ def summary_markdown(
     lines = [
         f"# {experiment}",
         "",
-        *([about_try(overrides), ""] if overrides else []),
+        *([override_notice(overrides), ""] if overrides else []),
         *(f"**Doubtful.** {doubt}\n" for doubt in doubts),
         f"{'Seed' if len(comparisons[0].seeds) == 1 else 'Seeds'}: {seeds}. Scores in percent, differences in percentage points, "
         f"each with its {level}.",

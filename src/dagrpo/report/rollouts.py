@@ -65,7 +65,7 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
     )
 
 
-def drawn_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
+def sampled_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
     """Return all rollouts of `step` (1-based), including discarded ones; all columns."""
     manifest = inputs.rollouts[seed]
     return _read_whole(manifest, _step_files(manifest)[step - 1])

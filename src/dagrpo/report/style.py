@@ -18,7 +18,6 @@ BASE = "#0072b2"  # before training: base policy, first steps
 TRAINED = "#d55e00"  # after training: trained policy, last steps
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # one per seed, then again from the first
 WIDTH = 7.2  # inches
-PNG_DPI = 200
 
 _RC = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes everywhere
@@ -69,14 +68,6 @@ def new_figure(height: float) -> Figure:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def to_png(figure: Figure) -> bytes:
-    """Return the figure's bytes, identical for identical figures (no date, no version)."""
-    buffer = BytesIO()
-    with house_style():
-        figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def to_svg(figure: Figure, name: str, *, transparent: bool = False) -> str:

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from dagrpo.core.escape import visible
 from dagrpo.core.metrics import definition_of
 from dagrpo.core.metrics.timing import PARTS
-from dagrpo.report.figures.times import step_times
-from dagrpo.report.inline_svg import inline
-from dagrpo.report.made import duration, executions, made_with
+from dagrpo.report import style
+from dagrpo.report.executions import circumstances, duration, executions
+from dagrpo.report.figures.parts import ReportFigure, legend
+from dagrpo.report.svg import Hover
 from dagrpo.utils.files import remove, write_text
 from dagrpo.utils.run_info import Account
 from dagrpo.utils.timings import SECONDS, read_times, step_seconds
 
 TEMPLATE = "times.html.j2"
 FILE = "times.html"
+COLOURS = (*style.SERIES, style.INK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ class Part:
 
 def times_of_seeds(metrics: Sequence[Path], logs: Path) -> list[SeedTimes]:
     """Read the times of each metrics.parquet from the experiment's folder of logs; [] if another machine trained."""
-    found = [(path.parent.name, read_times(logs / path.parent.name, path)) for path in metrics]
-    return [SeedTimes(seed=name.removeprefix("seed_"), steps=steps) for name, steps in sorted(found) if steps]
+    times = [(path.parent.name, read_times(logs / path.parent.name, path)) for path in metrics]
+    return [SeedTimes(seed=name.removeprefix("seed_"), steps=steps) for name, steps in sorted(times) if steps]
 
 
 def parts_of(times: Sequence[SeedTimes]) -> list[str]:
@@ -95,26 +96,11 @@ def write_times_page(
         figure=_figure(times, names) if times else None,
         parts=_parts(times, names),
         facts=facts(times),
-        made=made_with(accounts or {}),
+        made=circumstances(accounts or {}),
         executions=executions(accounts or {}),
     )
     write_text(path, visible(html))
     return path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Figure:
-    title: str
-    caption: str
-    svg: Markup  # drawn by dagrpo
-
-
-def _figure(times: Sequence[SeedTimes], names: Sequence[str]) -> _Figure:
-    drawn = step_times(
-        [label_of(name) for name in names], {each.seed: [each.mean(name) or 0.0 for name in names] for each in times}
-    )
-    svg = inline(drawn.svg(transparent=True), drawn.name, drawn.title, drawn.description)
-    return _Figure(title=drawn.title, caption=drawn.caption, svg=Markup(svg))
 
 
 def _parts(times: Sequence[SeedTimes], names: Sequence[str]) -> list[Part]:
@@ -140,16 +126,55 @@ def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
     """Return the known facts of each run overall, means over seeds; MFU only if the device's peak is known."""
     if not times:
         return []
-    shown = {
+    facts = {
         "Steps": f"{sum(len(each.steps) for each in times) / len(times):,.0f}",
         "Time in steps": duration(sum(each.seconds for each in times) / len(times)),
         "Tokens per second": _mean(times, "timing/tokens_per_second", "{:,.0f}"),
         "MFU of the update": _mean(times, "timing/update_mfu", "{:.1%}"),
         "MFU of the rollouts": _mean(times, "timing/rollout_mfu", "{:.1%}"),
     }
-    return [(name, value) for name, value in shown.items() if value]
+    return [(name, value) for name, value in facts.items() if value]
 
 
 def _mean(times: Sequence[SeedTimes], name: str, form: str) -> str:
     means = [mean for each in times if (mean := each.mean(name)) is not None]
     return form.format(sum(means) / len(means)) if means else ""
+
+
+def _figure(times: Sequence[SeedTimes], names: Sequence[str]) -> ReportFigure:
+    labels = [label_of(name) for name in names]
+    return step_times(labels, {each.seed: [each.mean(name) or 0.0 for name in names] for each in times})
+
+
+def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> ReportFigure:
+    """Draw a stacked bar for each seed. means: by seed, the seconds of each part of a step."""
+    colours = [COLOURS[place % len(COLOURS)] for place in range(len(parts))]
+    hovers: list[Hover] = []
+    with style.house_style():
+        figure = style.new_figure(0.9 + 0.32 * len(means))
+        axes = figure.subplots()
+        for row, seconds in enumerate(means.values()):
+            start = 0.0
+            for width, colour in zip(seconds, colours, strict=True):
+                axes.barh(row, width, 0.6, left=start, color=colour)
+                text = f"{parts[len(hovers) % len(parts)]}: {width:.3g} s"
+                hovers.append(Hover(axes=axes, text=text, x=(start, start + width), y=(row - 0.3, row + 0.3)))
+                start += width
+        axes.set_yticks(range(len(means)), [f"seed {seed}" for seed in means])
+        axes.set_ylim(len(means) - 0.5, -0.5)
+        axes.set_xlabel("seconds of a step")
+        axes.grid(True, axis="x")
+        axes.grid(False, axis="y")
+        legend(figure, [(part, colour, "s") for part, colour in zip(parts, colours, strict=True)])
+    descriptions = [
+        f"seed {seed}: " + ", ".join(f"{part} {value:.3g} s" for part, value in zip(parts, seconds, strict=True))
+        for seed, seconds in means.items()
+    ]
+    return ReportFigure(
+        name="step_times",
+        figure=figure,
+        title="Parts of a step",
+        description="; ".join(descriptions) + ".",
+        caption="Means over the steps of each seed.",
+        hovers=hovers,
+    )

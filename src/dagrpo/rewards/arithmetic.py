@@ -25,7 +25,7 @@ _APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 }
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "negate": 3, "^": 4}
 _OPERATORS = {"+": "+", "-": "-", "*": "*", "/": "/", "^": "^", "**": "^"}
-_RELEASES = {**_PRECEDENCE, "^": 5}  # 2^3^2 is 2^(3^2): a power lets the power before it wait
+_RELEASES = {**_PRECEDENCE, "^": 5}  # 2^3^2 is 2^(3^2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Expression:
         return [step for step in self.steps if isinstance(step, int)]
 
     def value(self) -> Fraction:
-        """ZeroDivisionError when it divides by zero."""
+        """Return the value. Raises ZeroDivisionError for a division by zero."""
         stack: list[Fraction] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -55,8 +55,8 @@ class Expression:
     def bounded_value(self, bits: int) -> int | Fraction:
         """Return the value, a whole one as int.
 
-        OverflowError as soon as the numerator or denominator of a step takes more than `bits` bits, and before a power is
-        taken that would. ArithmeticError: a power that is no whole number. ZeroDivisionError.
+        Raises OverflowError as soon as the numerator or denominator of a step takes more than `bits` bits, and before
+        computing a power that would; ArithmeticError for an exponent that is not a whole number; ZeroDivisionError.
         """
         stack: list[int | Fraction] = []
         for step in self.steps:
@@ -68,7 +68,7 @@ class Expression:
 
 
 def written(value: int | Fraction) -> str:
-    """Digits, a finite decimal in full, or a fraction in lowest terms."""
+    """Return a number as digits, as a finite decimal in full, or as a fraction in lowest terms."""
     twos, fives, rest = 0, 0, value.denominator
     while rest % 2 == 0:
         twos, rest = twos + 1, rest // 2

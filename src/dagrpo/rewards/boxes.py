@@ -7,8 +7,8 @@ from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_for
 def extract(text: str, extractor: Extractor) -> str | None:
     r"""Return the answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
 
-    strict and exact: the last `\boxed{...}`, where nothing can stand beside the answer. flexible: that, else what
-    follows the last `Answer:`, else what stands in the last `<answer>...</answer>`, else the last formula or number.
+    strict and exact: the last `\boxed{...}`. flexible: as strict, else the text after the last `Answer:`, else in the last
+    `<answer>...</answer>`, else the last formula or number.
     """
     answer = last_boxed(text)
     if answer is None and extractor == "flexible":
@@ -18,5 +18,5 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    r"""Return whether there is a `\boxed{...}` that is not empty."""
+    r"""Return True if there is a `\boxed{...}` that is not empty."""
     return last_boxed(text) is not None

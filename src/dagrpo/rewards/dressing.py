@@ -18,7 +18,7 @@ _WRAPPER = re.compile(
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # \{ and \} are text, not structure
 _DEPTH = {"{": 1, "}": -1}
 _EMPHASIS = '*_`" \t\r\n'
-_QUOTE = "'"  # a prime, where it does not open as well
+_QUOTE = "'"  # a prime, unless one opens as well
 _MOST_LAYERS = 8
 
 
@@ -38,7 +38,7 @@ def closing_braces(text: str, start: int) -> Iterator[int]:
 
 
 def balanced(text: str) -> bool:
-    """Return whether braces are balanced."""
+    """Return True if braces are balanced."""
     depth = 0
     for brace in BRACE.finditer(text):
         depth += _DEPTH.get(brace.group(), 0)
@@ -48,7 +48,7 @@ def balanced(text: str) -> bool:
 
 
 def undressed(answer: str) -> str:
-    """Return an answer without what stands around all of it, in linear time."""
+    """Return an answer without the decoration around all of it, in linear time."""
     text = _SIZES.sub("", answer) if "\\" in answer else answer
     for _ in range(_MOST_LAYERS):
         bare = _without_a_layer(text)
@@ -64,14 +64,14 @@ def without_end_tokens(text: str) -> str:
 
 
 def without_tags_at_the_end(text: str, tag: re.Pattern[str]) -> str:
-    """Return a text without what `tag` matches at its end, again and again, and the spaces between; in linear time."""
+    """Return a text without the matches of `tag` at its end and the spaces between them, in linear time."""
     end = len(text)
     while text.endswith(">", 0, end):
         window = text[max(0, end - _LONGEST_END_TOKEN) : end]
-        found = tag.search(window)
-        if found is None:
+        match = tag.search(window)
+        if match is None:
             break
-        end -= len(window) - found.start()
+        end -= len(window) - match.start()
         while end and text[end - 1].isspace():
             end -= 1
     return text[:end]
@@ -94,7 +94,7 @@ def _without_a_layer(text: str) -> str:
 
 
 def without_dollars(answer: str) -> str:
-    r"""Return an answer without the marks around all of it that make a formula of it: `$34$`, `\(34\)`, `$$34$$`."""
+    r"""Return an answer without the marks of a formula around all of it: `$34$`, `\(34\)`, `$$34$$`."""
     if answer[:1] not in ("$", "\\"):
         return answer
     for opening, closing in FORMULAS:

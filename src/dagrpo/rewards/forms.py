@@ -1,9 +1,9 @@
 r"""An answer's form: a number, words, several values, or a formula.
 
-The ground truth has no part in it, so that one answer has one meaning, and no answer is right for two ground truths. Numbers
-are parsed in numbers.py and rational.py, units in words.py. A formula is what math-verify can be trusted to read: names,
-functions, roots, intervals, matrices, relations. All else is words, which are equal to the same words alone: so are an answer
-with `or` in it, a denial, a question, a command that is not listed here.
+It does not depend on the ground truth, so an answer has one meaning, and is right for one ground truth only. Numbers are parsed in
+numbers.py and rational.py, units in words.py. A formula is a text that math-verify reads reliably: names, functions, roots,
+intervals, matrices, relations. Any other text is words, which equal the same words alone: an answer with `or` in it, a denial, a
+question, a command that is not listed.
 """
 
 import re
@@ -22,7 +22,7 @@ from dagrpo.rewards.symbols import to_latex
 from dagrpo.rewards.words import COMMAND, TEXT, changes_a_number, without_currency, without_unit
 
 Kind = Literal["number", "words", "values", "formula", "too large"]
-LONGEST = 2000  # characters of an answer that is read for more than its text
+LONGEST = 2000  # characters; a longer answer is compared as text
 
 _SPACE_OF_FORMULAS = re.compile(r"(?<![^\W\d_]) | (?![^\W\d_])")
 _EQUALS = re.compile(r"(?<![<>!=:])=(?!=)")
@@ -36,12 +36,12 @@ _CHOICE = re.compile(r"\( ?(?:\\text(?:bf)? ?\{ ?)?([A-Za-z]) ?\}? ?\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """One answer, read. `latex` is the text by which words and formulas are the same, and what math-verify is shown."""
+    """A parsed answer. `latex` is the text by which words and formulas are compared, and which math-verify gets."""
 
     kind: Kind
     latex: str
     value: Fraction = Fraction(0)  # of a number
-    unit: str = ""  # of a number, where it has one that has other names
+    unit: str = ""  # of a number; "" for none, and for a unit with one name only
     brackets: str = ""  # around several values; "": none
     values: tuple["Form", ...] = ()
 
@@ -62,7 +62,7 @@ def read(answer: str) -> Form:
 
 
 def _words(text: str) -> Form:
-    """Words are the same without spaces, dressing and case; a single letter keeps its case."""
+    """Return words without spaces, decoration and case; a single letter keeps its case."""
     plain = " ".join(TEXT.sub(r" \1 ", written_out(text)).replace("$", " ").split()).rstrip(".")
     return Form(kind="words", latex=plain if len(plain) == 1 else _spaces_between_words_alone(plain.casefold()))
 
@@ -103,22 +103,22 @@ def _written(value: Fraction) -> str:
 
 
 def _equation(text: str) -> Form | None:
-    """`x = 34` says 34, and so does `30 + 4 = 34`, which is true. What else has an `=` between its parts is no number."""
+    """Return the number that an equation states: 34 for `x = 34`, and for `30 + 4 = 34`, which is true. Words for any other equation."""
     parts = [part.strip() for part in _EQUALS.split(text)]
     if len(parts) == 1 or re.search(r"[,;&]|\\begin", re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", text)):
         return None
     last = _single(parts[-1])
     if last.kind != "number":
         return None
-    named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
-    if not named and len(parts) == 2 and _single(parts[0]).kind == "formula":
-        return None  # \\sqrt{16} = 4: math-verify tells whether it is true
-    middle = parts[1:-1] if named else parts[:-1]
+    is_named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
+    if not is_named and len(parts) == 2 and _single(parts[0]).kind == "formula":
+        return None  # \\sqrt{16} = 4: math-verify decides
+    middle = parts[1:-1] if is_named else parts[:-1]
     return last if all(_says(part, last.value) or _is_name(part) for part in middle) else _words(text)
 
 
 def _names(part: str) -> bool:
-    """Return whether the left side of an equation names its right side: a letter or a function, and no words of doubt."""
+    """Return True if the left side of an equation names its right side: a letter or a function, and no words of doubt."""
     plain = TEXT.sub(r" \1 ", part)
     letters = COMMAND.sub(" ", plain)
     doubt = changes_a_number(letters) or not _OF_DOUBT.isdisjoint(letters.lower().split())
@@ -140,7 +140,7 @@ def _says(part: str, value: Fraction) -> bool:
 
 
 def _values(text: str) -> Form | None:
-    """Several values: `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `[1, 2)`. None where it is one, or words."""
+    """Return several values: `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `[1, 2)`. None for a single value."""
     opening, inside, closing = bracketed(text)
     values = parts(inside, grouped=not opening)
     if values is None or len(values) == 1:
@@ -171,7 +171,7 @@ def bracketed(text: str) -> tuple[str, str, str]:
 
 
 def _depths(text: str) -> bool:
-    """Return whether brackets close only what was opened inside the text."""
+    """Return True if brackets close only what was opened inside the text."""
     depth = 0
     for character in text:
         depth += (character in "({[") - (character in ")}]")

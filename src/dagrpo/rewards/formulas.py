@@ -1,7 +1,7 @@
 """Formulas that math-verify reads completely and correctly.
 
-A closed list of commands and characters. What is refused here is words (forms.py): numbers side by side, `or`, a relation with nothing
-before it, a command that is not listed, arithmetic that rational.py could not read.
+A closed list of commands and characters. Any other text is words (forms.py): numbers side by side, `or`, a relation with nothing
+before it, a command that is not listed, arithmetic that rational.py cannot read.
 """
 
 import re
@@ -39,7 +39,7 @@ _ITS_COMMANDS = re.compile(r"\\(?:frac|cdot|times|div|binom)(?![A-Za-z])")
 
 
 def is_formula(latex: str) -> bool:
-    """Return whether math-verify can be trusted to read all of `latex`."""
+    """Return True if math-verify can be trusted to read all of `latex`."""
     plain = _BASE.sub(r"\\log", _ENVIRONMENT.sub("x", _FRACTIONAL_POWER.sub("^{x}", latex)))
     if not latex or "\\text" in plain or _ALLOWED.fullmatch(plain) is None or _BARE_END.search(plain):
         return False
@@ -57,12 +57,12 @@ def is_formula(latex: str) -> bool:
 
 
 def commands_are_known(latex: str) -> bool:
-    """Return whether math-verify knows all commands of `latex`."""
+    """Return True if math-verify knows all commands of `latex`."""
     return all(name in _COMMANDS for name in COMMAND.findall(latex))
 
 
 def _is_a_word(letters: str) -> bool:
-    """Return whether letters side by side are a word rather than a product of names."""
+    """Return True if letters side by side are a word rather than a product of names."""
     return letters not in _FUNCTIONS and (len(letters) > 3 or letters.lower() in SHORT_WORDS or letters in CHANGING)
 
 

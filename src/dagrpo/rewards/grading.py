@@ -15,7 +15,7 @@ from dagrpo.core.section import Extractor
 from dagrpo.core.types import Attempt, Score, Verdict
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.latex import no_latex, shown
+from dagrpo.rewards.latex import for_math_verify, no_latex
 from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
@@ -33,18 +33,18 @@ class Judgement:
 
 
 def _judgement(answer: str | None, verdict: Verdict) -> Judgement:
-    return _of_a_short_answer(answer, verdict) if answer is None or len(answer) < 40 else _made(answer, verdict)
+    return _cached_judgement(answer, verdict) if answer is None or len(answer) < 40 else _new_judgement(answer, verdict)
 
 
-def _made(answer: str | None, verdict: Verdict) -> Judgement:
+def _new_judgement(answer: str | None, verdict: Verdict) -> Judgement:
     return Judgement(answer=answer, verdict=verdict)
 
 
-_of_a_short_answer = lru_cache(maxsize=1 << 12)(_made)  # most answers of a group are alike
+_cached_judgement = lru_cache(maxsize=1 << 12)(_new_judgement)  # most answers of a group are alike
 
 
 class Grader:
-    """Judges batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
+    """Judge of batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
 
     def __init__(self, verify_seconds: float, processes: int | None = None) -> None:
         self._pool = WorkerPool(seconds=verify_seconds, processes=processes)
@@ -80,21 +80,21 @@ class Grader:
                 continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
             if verdict is None and answer is not None:
-                pending[row] = Comparison(answer=shown(answer), ground_truth=shown(truth))
+                pending[row] = Comparison(answer=for_math_verify(answer), ground_truth=for_math_verify(truth))
             judged.append(_judgement(answer, verdict or "unverifiable"))
         return self._with_slow_verdicts(judged, pending) if pending else judged
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
-        """Return whether two extracted answers are equal to their verifier, for each pair. False where that is undecided."""
+        """Return for each pair of extracted answers whether their verifier finds them equal; False if undecided."""
         known = {name: get_verifier(name) for name in set(verifiers)}
-        told = [_same(known[name], *pair, extractor) for pair, name in zip(pairs, verifiers, strict=True)]
+        equal = [_same(known[name], *pair, extractor) for pair, name in zip(pairs, verifiers, strict=True)]
         pending = {
-            row: Comparison(answer=shown(pairs[row][0]), ground_truth=shown(pairs[row][1]))
-            for row, same in enumerate(told)
+            row: Comparison(answer=for_math_verify(pairs[row][0]), ground_truth=for_math_verify(pairs[row][1]))
+            for row, same in enumerate(equal)
             if same is None
         }
         replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
-        return [replies.get(row) == "right" if same is None else same for row, same in enumerate(told)]
+        return [replies.get(row) == "right" if same is None else same for row, same in enumerate(equal)]
 
     def _with_slow_verdicts(self, judged: list[Judgement], pending: Mapping[int, Comparison]) -> list[Judgement]:
         replies = self._pool.compare(list(pending.values()))
@@ -106,7 +106,7 @@ class Grader:
 
 
 def _by_report(rewards: Mapping[str, float]) -> Judgement:
-    """There is no text to read: the verdict stands for the answer, so that a majority of attempts can be right."""
+    """Return the judgement by a report. The verdict stands for the answer, so that a majority of attempts can be right."""
     verdict = verdict_of(rewards)
     return Judgement(answer=None if verdict == "missing" else verdict, verdict=verdict)
 
@@ -118,14 +118,14 @@ def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> 
         return False
     try:
         return verifier.same(answer, other)
-    except UserError:  # `other` could be no ground truth: a policy wrote it
+    except UserError:  # `other` is not valid as a ground truth: a policy wrote it
         return False
 
 
 def _judge_fast(
     verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
 ) -> tuple[str | None, Verdict | None]:
-    """Return the answer, and its verdict if no math-verify is needed."""
+    """Return the answer, and its verdict unless math-verify decides."""
     answer = verifier.extract(own_text(text), extractor)
     if answer is None:
         return None, "missing"
@@ -145,7 +145,7 @@ def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, 
     """Return one score for each attempt, in order.
 
     `reward.verifier` overrides the one of the attempt unless it is "task". `max_new_tokens` is where the overlong
-    penalty ends. UserError names the row whose ground truth its verifier cannot read.
+    penalty ends. Raises UserError naming the row if a ground truth is invalid for its verifier.
     """
     verifiers = [attempt.verifier if reward.verifier == "task" else reward.verifier for attempt in attempts]
     judgements = grader.judge(

@@ -10,7 +10,7 @@ from dagrpo.rewards.numbers import plain_number, truth_number
 from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.worker_process import Comparison
 
-CHECK_SECONDS = 10.0  # for one ground truth: they come from data sets, and are few
+CHECK_SECONDS = 10.0  # for one ground truth, of which there are few
 
 _WORDS = re.compile(r"(?:\\(?:text|textbf|mbox|mathrm)\{)?\(?[A-Za-z][A-Za-z ,.'-]*+\)?\}?")
 _A_SET = re.compile(r"[<>=]|\\(?:le|leq|ge|geq|lt|gt|in|pm|mathbb|cup)(?![A-Za-z])")
@@ -18,7 +18,7 @@ _UNORDERED = ("", "\\{\\}")
 
 
 def equal(answer: str, ground_truth: str) -> bool | None:
-    """Return whether answer and ground truth are equal, each parsed by its own form; None if only math-verify can decide.
+    """Return True if answer and ground truth are equal, each parsed by its own form; None if only math-verify can decide.
 
     Raises UserError for an invalid ground truth.
     """
@@ -27,10 +27,10 @@ def equal(answer: str, ground_truth: str) -> bool | None:
     number, truth = plain_number(answer), truth_number(ground_truth)
     if number is not None and truth is not None:
         return number == truth
-    said = read(ground_truth)
-    if said.kind == "words" and not balanced(ground_truth):
+    expected = read(ground_truth)
+    if expected.kind == "words" and not balanced(ground_truth):
         raise UserError(no_latex(ground_truth))
-    return _equal(read(answer), said)
+    return _equal(read(answer), expected)
 
 
 def _equal(answer: Form, truth: Form) -> bool | None:
@@ -53,7 +53,7 @@ def _equal(answer: Form, truth: Form) -> bool | None:
 
 def _equal_values(answer: Form, truth: Form) -> bool | None:
     other = truth if answer.kind == "values" else answer
-    if other.kind == "formula" and _A_SET.search(other.latex):  # an interval, a point or a set in other words
+    if other.kind == "formula" and _A_SET.search(other.latex):  # an interval, a point or a set, written differently
         return None
     if len(answer.values) != len(truth.values):
         return False
@@ -72,20 +72,20 @@ def _sets_in(form: Form) -> int:
     return sum(value.latex.startswith("\\{") for value in form.values)
 
 
-def shown(text: str) -> str:
-    """Return a text as math-verify is shown it: undressed, with every argument in braces, without a unit."""
+def for_math_verify(text: str) -> str:
+    """Return a text as math-verify gets it: undressed, with every argument in braces, without a unit."""
     form = read(text)
     return text if form.kind == "words" else form.latex
 
 
 def check(ground_truth: str) -> None:
-    """UserError when a ground truth is neither a number, nor words, nor LaTeX that math-verify can read."""
+    """Raise UserError unless a ground truth is a number, words, or LaTeX that math-verify can read."""
     text = ground_truth.strip()
     if not text:
         raise UserError("the ground truth is empty: give the answer as a number or in LaTeX.")
     if truth_number(text) is not None or read(text).kind == "number" or _WORDS.fullmatch(text):
         return
-    if _checking().compare([Comparison(answer=None, ground_truth=shown(text))]) != ["right"]:
+    if _checking().compare([Comparison(answer=None, ground_truth=for_math_verify(text))]) != ["right"]:
         raise UserError(no_latex(text))
 
 

@@ -1,7 +1,7 @@
 """The policy's own part of a flat text.
 
-A trajectory has them apart. A completion in a user's file may hold all of a conversation, by the marks of a chat template:
-an answer in a tool's echo is not the policy's.
+A completion in a user's file may hold a whole conversation, with the marks of a chat template: an answer in a tool's echo is not the
+policy's. (In a trajectory the parts are separate.)
 """
 
 import re
@@ -30,14 +30,14 @@ _CLOSINGS = {
     "fence": "```",
     "instruction": "[/INST]",
 }
-_may_hold = re.compile(r"<[A-Za-z|\uff5c]").search  # but for two marks, all begin so; GSM8K's <<16-3=13>> do not
+_may_hold = re.compile(r"<[A-Za-z|\uff5c]").search  # all marks but two begin so; GSM8K's <<16-3=13>> do not
 
 
 def own_text(text: str) -> str:
-    """Return the policy's own text, in linear time. What was opened and never closed goes to its end.
+    """Return the policy's own text, in linear time. A part without a closing mark extends to the end.
 
-    What was opened ends with the last closing mark before the next opening one, so that a result that holds such a mark itself
-    does not end there.
+    A part ends at the last closing mark before the next opening one, so that a result which holds such a mark itself does not
+    end there.
     """
     if _may_hold(text) is None and "[" not in text and "`" not in text:
         return text

@@ -71,14 +71,14 @@ def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
 
 
 def last_digit(text: str) -> int:
-    """Return the index of the last digit of any script, or of another sign that is part of a number; -1 without one."""
+    """Return the index of the last character that is part of a number: a digit of any script, or another sign; -1 without one."""
     if text.isascii():
         return max(map(text.rfind, ASCII_DIGITS))
     return next((at for at in range(len(text) - 1, -1, -1) if text[at].isdecimal() or text[at] in NUMERIC), -1)
 
 
 def _ends_a_list(line: str, token: str) -> bool:
-    """Return whether a bracket closes after the last number that was opened before another one: (3, 4)."""
+    """Return True if a bracket closes after the last number that was opened before another one: (3, 4)."""
     for opening, closing in _BRACKETS:
         if token.count(closing) > token.count(opening):
             inside = line[line.rfind(opening) + 1 :].rpartition(" ")[0]
@@ -88,7 +88,7 @@ def _ends_a_list(line: str, token: str) -> bool:
 
 
 def _joined(before: list[str], form: str) -> str | None:
-    """Return a form with the tokens before it that belong to it; None where they make it the end of an expression."""
+    """Return a form with the tokens before it that belong to it; None if it is the end of an expression."""
     if not before or not form:
         return form or None
     previous = before[-1].lstrip("$*_(")
@@ -113,12 +113,12 @@ def _joined(before: list[str], form: str) -> str | None:
 
 
 def _negative(form: str) -> str | None:
-    """Return a form whose minus stands apart from it: `x = - 5`. At the beginning of a line it marks an item of a list."""
+    """Return a form with a minus that a space divides from it, `x = - 5`. At the beginning of a line a minus marks an item of a list."""
     return None if form.startswith(_MINUS) else f"-{form}"
 
 
 def _bare(token: str) -> str:
-    """Return a word of a text without what stands around a number in prose."""
+    """Return a word of a text without the marks that surround a number in prose."""
     for _ in range(_MOST_LAYERS):
         bare = _without_a_layer(token)
         if bare == token:
@@ -145,8 +145,8 @@ def _without_a_layer(token: str) -> str:
     wrapper = _WRAPPER.match(bare)
     if wrapper and bare.count("{") > bare.count("}"):
         bare = bare[wrapper.end() :]
-    named = _NAMED.match(bare)
-    return bare[named.end() :] if named and named.end() < len(bare) else bare
+    name = _NAMED.match(bare)
+    return bare[name.end() :] if name and name.end() < len(bare) else bare
 
 
 def _end_of_tags(token: str) -> int:

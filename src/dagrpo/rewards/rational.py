@@ -1,9 +1,9 @@
 r"""Exact values of rational arithmetic in LaTeX or plain text.
 
 Numbers as in numbers.py, mixed numbers (`7 1/2`, `7\frac{1}{2}`: a whole number and a proper fraction), + - * / and ^ with whole
-exponents, `\frac`, `\binom`, `\cdot`, `\times`, `\div`, brackets. Side by side stand a mixed number, a number and a bracket
-(`2(3)`), and powers (`2^3 3^2`); any others are several answers, and no number. math-verify reads roots, names and
-functions.
+exponents, `\frac`, `\binom`, `\cdot`, `\times`, `\div`, brackets. Only a mixed number, a number and a
+bracket (`2(3)`), and powers (`2^3 3^2`) may stand side by side; any other such numbers are several answers. math-verify reads
+roots, names and functions.
 """
 
 import re

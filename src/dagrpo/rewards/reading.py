@@ -145,7 +145,7 @@ def _last_pair(text: str, opening: str, closing: str) -> tuple[int, str]:
 def tidied(answer: str) -> str:
     """Return an answer without the dollars around it; a plain number as its normalised text."""
     if answer.isascii() and answer.isdecimal() and answer[0] != "0":
-        return answer  # what nearly all answers are
+        return answer  # as nearly all are
     bare = without_dollars(answer)
     number = plain_number(bare)
     return bare if number is None else number

@@ -6,13 +6,13 @@ from typing import Any
 
 from dagrpo.core.types import Verdict
 
-TOTAL = "reward"  # the name under which a program reports the whole
-LARGEST = 1e30  # as a 32-bit number it can still be stored
-RIGHT = 1.0  # what an attempt is worth, at least, that counts as right
+TOTAL = "reward"  # the name of a program's whole reward
+LARGEST = 1e30  # fits into 32 bits
+RIGHT = 1.0  # least reward of an attempt that counts as right
 
 
 def as_reward(value: Any) -> float:
-    """Return a number of any kind, such as numpy's. ValueError, TypeError: it is not a finite number up to LARGEST."""
+    """Return a number of any kind, such as numpy's. Raises ValueError or TypeError unless it is finite and at most LARGEST."""
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
     except OverflowError:  # of an integer
@@ -32,7 +32,7 @@ def whole(rewards: Mapping[str, float]) -> float:
 
 
 def verdict_of(rewards: Mapping[str, float]) -> Verdict:
-    """Right from RIGHT on; missing where nothing was reported."""
+    """Return right from RIGHT on, else wrong; missing without a report."""
     if not rewards:
         return "missing"
     return "right" if whole(rewards) >= RIGHT else "wrong"

@@ -9,7 +9,7 @@ import unicodedata
 
 from dagrpo.rewards.numbers import to_ascii
 
-# Marks that show nothing: joiners, marks of direction (no overrides, which turn what one sees around), variation selectors.
+# Marks without a glyph: joiners, marks of direction (but no overrides, which reverse the visible order), variation selectors.
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202c\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]"
 )
@@ -25,7 +25,7 @@ VULGAR = {
     ),
     **dict(zip("⅚⅐⅛⅜⅝⅞⅑⅒", ((5, 6), (1, 7), (1, 8), (3, 8), (5, 8), (7, 8), (1, 9), (1, 10)), strict=True)),
 }
-NUMERIC = _SUPERSCRIPTS[:10] + "".join(VULGAR)  # what is part of a number and no digit
+NUMERIC = _SUPERSCRIPTS[:10] + "".join(VULGAR)  # parts of a number other than digits
 _COMMANDS = {
     "×": "times", "✕": "times", "·": "cdot", "⋅": "cdot", "∙": "cdot", "•": "cdot", "÷": "div", "√": "sqrt", "π": "pi", "θ": "theta",
     "α": "alpha", "β": "beta", "γ": "gamma", "φ": "phi", "∞": "infty", "≤": "le", "≥": "ge", "≠": "ne", "±": "pm", "∪": "cup",

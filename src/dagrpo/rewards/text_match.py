@@ -25,7 +25,7 @@ _MARKUP = re.compile(
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9,])")
 _SIGNS = "\u00d7\u00f7\u00b7\u22c5\u00b1\u2260\u2264\u2265\u2248\u221a\u2213"
 _APOSTROPHES = "\u2018\u2019\u02bc"
-_OF_NUMBERS = re.compile(  # what makes another number of the digits beside it
+_OF_NUMBERS = re.compile(  # signs that change the number beside them
     rf"(?<=[0-9])[!-+/:<-@\[-`{{-~{_SIGNS}{_APOSTROPHES}-]++(?=[0-9])"  # 3/5, 2^3, 12:30, 2(3)
     r"|\A\s*+-\s++(?=\.?[0-9])|(?<=(?<![0-9a-z])[a-z])(?:\+\+|#)"  # - 5, c++
     rf"|(?<=[0-9])\s*+[-+*/^={_SIGNS}]\s*+(?=[0-9])"  # 3 / 5
@@ -34,7 +34,7 @@ _OF_NUMBERS = re.compile(  # what makes another number of the digits beside it
 )
 _JOINING = re.compile(r"(?<![a-z]{2})\.(?![0-9])|\.(?![0-9a-z])|(?<=[0-9a-z])-|-(?![0-9.])|['`\u2018\u2019\u02bc]")
 _SEPARATING = re.compile(r"\.(?![0-9])|[!\"#$%&()*+,/:;<=>?@\[\\\]^_{|}~]")
-_PROTECTED = 0xE000  # where a sign of a number waits, out of the way of what is removed
+_PROTECTED = 0xE000  # offset of a number's signs while punctuation is removed
 _AS_IT_WAS = {_PROTECTED + code: code for code in (*range(0x21, 0x7F), *map(ord, _SIGNS + _APOSTROPHES))}
 _RAISED = str.maketrans(
     dict(
@@ -53,7 +53,10 @@ _ARTICLE = re.compile(r"\b(?:an|the)\b|\ba\b(?=\s++\S)")  # the A of vitamin A i
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
-    """strict: the last `<answer>...</answer>`; exact: the only one, at the end; flexible: that, else a line `Answer:`."""
+    """Return the answer of a text.
+
+    strict: the last `<answer>...</answer>`; exact: the only one, at the end; flexible: as strict, else a line `Answer:`.
+    """
     if extractor == "exact":
         return only_answer_tag(text)
     answer = answer_tag(text)
@@ -61,12 +64,12 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    """Return whether there is an `<answer>` that is not empty."""
+    """Return True if there is an `<answer>` that is not empty."""
     return answer_tag(text) is not None
 
 
 def normalise(text: str) -> str:
-    """Lower case without punctuation and articles, single spaces, in linear time. What belongs to a number stays."""
+    """Return a text in lower case without punctuation and articles, with single spaces, in linear time. Signs of a number stay."""
     text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text
     plain = (text if text.isascii() else _composed(to_ascii(INVISIBLE.sub("", text).translate(_RAISED)))).lower()
     plain = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), _MARKUP.sub(" ", plain))
@@ -78,7 +81,7 @@ def normalise(text: str) -> str:
 
 
 def same(answer: str, other: str) -> bool:
-    """Return whether two answers have the same normalised text."""
+    """Return True if two answers have the same normalised text."""
     return normalise(answer) == normalise(other)
 
 
@@ -100,7 +103,7 @@ def _without_unicode_punctuation(character: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def accepted_texts(ground_truth: str) -> tuple[str, ...]:
-    """Return the normalised texts that a ground truth accepts. UserError when it is not a JSON list of texts."""
+    """Return the normalised texts that a ground truth accepts. Raises UserError if it is not a JSON list of texts."""
     try:
         texts = json.loads(ground_truth)
     except (ValueError, RecursionError):
@@ -116,5 +119,5 @@ def accepted_texts(ground_truth: str) -> tuple[str, ...]:
 
 
 def check(ground_truth: str) -> None:
-    """UserError when a ground truth is not a JSON list of texts, each of which says something."""
+    """Raise UserError unless a ground truth is a JSON list of texts with a letter or digit in each."""
     accepted_texts(ground_truth)

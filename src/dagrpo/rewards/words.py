@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from dagrpo.rewards.numbers import CURRENCIES
 
-_SAME = {  # one unit by all its names; what is counted has no other name
+_SAME = {  # each unit with all of its names
     "dollar": "dollars usd buck bucks $",
     "cent": "cents ¢",
     "euro": "euros eur €",
@@ -109,13 +109,13 @@ _BESIDE_UNITS = frozenset({"per", "square", "cubic", "sq", "cu", "a", "an", "C",
 
 
 def changes_a_number(text: str) -> bool:
-    """Return whether a word beside a number changes it, denies it, or names an alternative."""
+    """Return True if a word beside a number changes it, denies it, or names an alternative."""
     return any(word in CHANGING or word.lower() in CHANGING for word in _WORD.findall(text))
 
 
 @lru_cache(maxsize=1 << 12)
 def unit_of(text: str, *, letters: bool) -> str | None:
-    r"""Return the unit that a text names, "" for one that has no other name or several parts; None: it names none.
+    r"""Return the unit that a text names; "" for one with a single name or several parts; None if the text names no unit.
 
     letters: whether a single letter is a unit (`\text{m}`) rather than a variable (`m`); in `m/s` it is.
     """

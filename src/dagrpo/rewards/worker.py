@@ -112,7 +112,7 @@ def _verified(gold: Sequence[Any], target: Sequence[Any]) -> bool:
 
 
 def _differ_in_some_digit(gold: Sequence[Any], target: Sequence[Any]) -> bool:
-    r"""Return whether two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify compares their first digits."""
+    r"""Return True if two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify compares their first digits."""
     if len(gold) != 1 or len(target) != 1 or not all(map(_is_exact, (gold[0], target[0]))):
         return False
     first, second = (each.evalf(EXACT_DIGITS) for each in (gold[0], target[0]))
@@ -134,7 +134,7 @@ def _equations(expression: Any) -> list[Any]:
 
 
 def _contradicts_itself(equation: Any) -> bool:
-    r"""Return whether two sides in the same names differ, as in `\sqrt{2} = \sqrt{3}`; `y = 2x` gives `2x` a name."""
+    r"""Return True if two sides in the same names differ, as in `\sqrt{2} = \sqrt{3}`; `y = 2x` gives `2x` a name."""
     left, right = equation.lhs, equation.rhs
     if isinstance(left, Symbol) or not hasattr(left, "free_symbols") or left.atoms(AppliedUndef):
         return False

@@ -15,7 +15,7 @@ from typing import IO, Literal, get_args
 Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
 
 LONGEST_ANSWER = 2000  # characters; a longer one is not sent
-DEEP_NESTING = 12  # braces and parentheses inside each other; a deeper answer looks costly
+DEEP_NESTING = 12  # braces and parentheses inside each other; a deeper answer counts as costly
 DEEPEST_NESTING = 60  # a deeper one is not sent
 MEMORY_BYTES = 2 << 30  # address space of one worker
 START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def hopeless(self) -> bool:
-        """Return whether a text is so long or so deep that it would only cost the limit."""
+        """Return True if a text is so long or so deep that it would certainly exceed the limit."""
         return any(
             len(text) > LONGEST_ANSWER or _nesting(text) > DEEPEST_NESTING
             for text in (self.answer or "", self.ground_truth)
@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def costly(self) -> bool:
-        """Return whether the answer may take long: powers of powers, factorials, sums, much nesting."""
+        """Return True if the answer may take long: powers of powers, factorials, sums, much nesting."""
         answer = self.answer or ""
         return len(answer) > 200 or _COSTLY.search(answer) is not None or _nesting(answer) > DEEP_NESTING
 

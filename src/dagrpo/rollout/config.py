@@ -1,16 +1,19 @@
 """Section `rollout`: sampling during training, and the engine's type."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.chat.renderers import CHATS
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice, Chosen, Several
+from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
-from dagrpo.rollout.agents import AGENTS, Limits
+from dagrpo.rollout.agents import AGENTS, Limits, check_agent
 from dagrpo.tools import TOOLS, ToolSection
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 LARGEST_SUPPORT = 4096  # tokens of a recorded sampling mask
@@ -85,6 +88,22 @@ class Rollout(Conversation):
     def cuts(self) -> bool:
         """Return True if some tokens are never sampled."""
         return self.top_k != -1
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if section `rollout` does not fit the other sections."""
+        check_agent(params)
+        self._check_room(params)
+
+    def _check_room(self, params: "Params") -> None:
+        positions = params.model.fresh.max_position_embeddings
+        longest = params.training.max_prompt_tokens + max(
+            self.max_new_tokens, params.evaluation.sampling.max_new_tokens
+        )
+        if params.model.source == "fresh" and longest > positions:
+            raise UserError(
+                f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
+                f"{positions}: raise the latter or shorten one of the former"
+            )
 
 
 def conversation_of(section: Mapping[str, Any]) -> Conversation:

@@ -1,10 +1,10 @@
 """Transcript of an attempt: messages by speaker, and each call's result.
 
-Built from a row of any rollout table, of training or of an evaluation. show/, report/ and traces display it.
+Built from a row of any rollout table, of training or of an evaluation. report/attempt.py prepares it for display.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -141,35 +141,6 @@ def _text(content: object) -> str:
     if content is None:
         return ""
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-
-def best_and_worst(rows: Iterable[Mapping[str, Any]], best: int, worst: int) -> tuple[list[int], list[int]]:
-    """Return the positions of the highest rewards, best first, and of the lowest, worst first.
-
-    One row per prompt as long as there are others, each at most once; among equals those of more turns come first. `reward`
-    orders; without it, `correct` does.
-    """
-    ranked = [(_worth(row), int(row.get("turns", 1)), int(row["problem_index"])) for row in rows]
-    falling = sorted(range(len(ranked)), key=lambda place: (-ranked[place][0], -ranked[place][1]))
-    rising = sorted(range(len(ranked)), key=lambda place: (ranked[place][0], -ranked[place][1]))
-    problems = [problem for _, _, problem in ranked]
-    chosen = _of_different_problems(falling, problems, best)
-    return chosen, _of_different_problems([place for place in rising if place not in chosen], problems, worst)
-
-
-def _worth(row: Mapping[str, Any]) -> float:
-    reward = row.get("reward")
-    return float(reward if reward is not None else row.get("correct") or 0)
-
-
-def _of_different_problems(order: Sequence[int], problems: Sequence[int], count: int) -> list[int]:
-    seen: set[int] = set()
-    first: list[int] = []
-    others: list[int] = []
-    for place in order:
-        (others if problems[place] in seen else first).append(place)
-        seen.add(problems[place])
-    return (first + others)[:count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,16 +143,16 @@ TOOLS: Plugins[Tool[Any]] = Plugins(
 )
 
 
-def config_for(name: str, given: Mapping[str, Section]) -> Section:
+def config_for(name: str, sections: Mapping[str, Section]) -> Section:
     """Return the parameters of a tool: those of rollout.tools, or its defaults."""
-    return given.get(name) or TOOLS.get(name).config()
+    return sections.get(name) or TOOLS.get(name).config()
 
 
-def functions_of(names: Sequence[str], given: Mapping[str, Section]) -> dict[str, tuple[ToolFunction, ...]]:
+def functions_of(names: Sequence[str], sections: Mapping[str, Section]) -> dict[str, tuple[ToolFunction, ...]]:
     """Return the functions of each of these tools. Raises UserError if one is unknown, or cannot be asked."""
-    return {name: tuple(TOOLS.get(name).functions(config_for(name, given))) for name in names}
+    return {name: tuple(TOOLS.get(name).functions(config_for(name, sections))) for name in names}
 
 
-def function_schemas(names: Sequence[str], given: Mapping[str, Section]) -> tuple[dict[str, Any], ...]:
+def function_schemas(names: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], ...]:
     """Return a schema for each function of these tools, for chat templates. Raises UserError as functions_of does."""
-    return tuple(function.schema for offered in functions_of(names, given).values() for function in offered)
+    return tuple(function.schema for offered in functions_of(names, sections).values() for function in offered)

@@ -51,8 +51,8 @@ def _address(config: Config) -> Address:
 def _functions(config: Config) -> list[ToolFunction]:
     functions = {function.name: function for function in offered(_address(config))}
     if missing := set(config.functions) - set(functions):
-        named, known = ", ".join(sorted(missing)), ", ".join(functions)
-        raise UserError(f"rollout.tools.mcp.functions names {named}: the server has {known}.")
+        missing_names, known = ", ".join(sorted(missing)), ", ".join(functions)
+        raise UserError(f"rollout.tools.mcp.functions names {missing_names}: the server has {known}.")
     return [functions[name] for name in config.functions or functions]
 
 

@@ -47,12 +47,12 @@ def functions_at(paths: Sequence[str]) -> dict[str, Callable[..., Any]]:
     Raises UserError if one is missing or no function, or two have the same name.
     """
     functions = [_function_at(path) for path in paths]
-    named = {function.__name__: function for function in functions}
-    if not functions or len(named) < len(functions):
+    by_name = {function.__name__: function for function in functions}
+    if not functions or len(by_name) < len(functions):
         raise UserError(
             f"{KEY} is {list(paths)}: give import paths such as my_lab.tools:add, of functions of different names."
         )
-    return named
+    return by_name
 
 
 def _function_at(path: str) -> Callable[..., Any]:

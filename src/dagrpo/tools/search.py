@@ -45,9 +45,9 @@ class Search(StatelessTool):
         return written(await self._find(query), self._style)
 
 
-def written(found: Sequence[str], style: Style) -> str:
+def written(results: Sequence[str], style: Style) -> str:
     """Return the contents of passages for the policy: as verl writes them, or their texts alone."""
-    parts = [contents.partition("\n")[::2] for contents in found]
+    parts = [contents.partition("\n")[::2] for contents in results]
     if style == "plain":
         return "\n".join(text for _, text in parts) or NOTHING
     return "\n\n".join(f"Doc {n} (Title: {title})\n{text}" for n, (title, text) in enumerate(parts, 1)) or NOTHING
@@ -60,8 +60,8 @@ async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Seq
     index = await asyncio.to_thread(Index.read, corpus)
 
     async def find(query: str) -> list[str]:
-        found = await asyncio.to_thread(index.search, query, most)
-        return [index.passages[row].contents for row, _ in found]
+        results = await asyncio.to_thread(index.search, query, most)
+        return [index.passages[row].contents for row, _ in results]
 
     return find
 

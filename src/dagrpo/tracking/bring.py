@@ -21,17 +21,17 @@ from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Page
+from dagrpo.report.attempt import Attempt
+from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.evaluation_sets import bring_evaluation_set, share_evaluation_sets
 from dagrpo.tracking.execution import Execution
-from dagrpo.tracking.models import Models, bring_made, bring_read
+from dagrpo.tracking.models import Models, bring_input, bring_output
 from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
 from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
 from dagrpo.tracking.points import log_all, log_points
 from dagrpo.tracking.policies import bring_policies, register
-from dagrpo.tracking.prompts import bring_prompt, link_prompt
-from dagrpo.tracking.traces import log_traces, made_of
+from dagrpo.tracking.problems import bring_evaluation_set, bring_prompt, link_prompt, share_evaluation_sets
+from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
 
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
@@ -76,14 +76,14 @@ def bring(target: Target, contents: Contents) -> None:
     _bring_tables(target, contents.tables)
     log_data_sets(client, run_id, map(_described, contents.data_sets))
     log_data_sets(client, run_id, map(_named, _tests_in(target.execution.behind)))
-    model_id = _bring_policy_read(target)
+    model_id = _bring_input_policy(target)
     with left_out("problems"):
         _bring_problems(target, contents.problems)
     with left_out("traces"):
         _bring_traces(target, contents.traces, model_id)
-    _bring_policy_made(target)
-    for page in contents.pages:
-        _bring_page(target, page)
+    _bring_output_policy(target)
+    for summary in contents.summaries:
+        _bring_summary(target, summary)
 
 
 def bring_steps(target: Target, steps: Sequence[Step]) -> None:
@@ -120,47 +120,47 @@ def _bring_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
 
 def _bring_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
     """Write the problems of an evaluation, and the prompt form of its task."""
-    for data, asked in problems:
-        bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, asked)
-        if asked["prompt"]:
+    for data, split in problems:
+        bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, split)
+        if split["prompt"]:
             task = data.name.partition("/")[0]
-            version = bring_prompt(target.client, target.experiment_id, task, asked["prompt"], asked["tools"])
+            version = bring_prompt(target.client, target.experiment_id, task, split["prompt"], split["tools"])
             for run_id in (target.run_id, target.parent):
                 link_prompt(target.client, run_id, version)
 
 
-def _bring_traces(target: Target, tables: Iterable[list[dict[str, Any]]], model_id: str | None) -> None:
-    for number, traces in enumerate(tables):
-        made = made_of(
-            traces,
+def _bring_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id: str | None) -> None:
+    for number, attempts in enumerate(tables):
+        traces = traces_of(
+            attempts,
             experiment=target.experiment_id,
             run_id=target.run_id,
             name=f"{target.run_id}/{number}",
             time_ms=target.run.info.start_time,
             model_id=model_id,
         )
-        log_traces(TracingClient(target.client.tracking_uri), made, target.experiment_id)
+        log_traces(TracingClient(target.client.tracking_uri), traces, target.experiment_id)
 
 
-def _bring_policy_read(target: Target) -> str | None:
+def _bring_input_policy(target: Target) -> str | None:
     """Make the policy that the stage has read an input of its run; return the policy's id."""
     execution, model = target.execution, None
     with left_out("policies"):
-        model = bring_read(target.models, target.run_id, execution.stage, execution.read)
+        model = bring_input(target.models, target.run_id, execution.stage, execution.read)
     return None if model is None else str(model.model_id)
 
 
-def _bring_policy_made(target: Target) -> None:
+def _bring_output_policy(target: Target) -> None:
     execution = target.execution
     step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
     with left_out("policies"):
-        bring_made(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
+        bring_output(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
 
 
-def _bring_page(target: Target, page: Page) -> None:
+def _bring_summary(target: Target, summary: Summary) -> None:
     """Write figures, tags, text, data sets, curves and policies to the run of a seed, created if missing."""
-    client, experiment_id, content = target.client, target.experiment_id, page.content
-    run_id = find_parent(client, experiment_id, target.execution, page.seed)
+    client, experiment_id, content = target.client, target.experiment_id, summary.content
+    run_id = find_parent(client, experiment_id, target.execution, summary.seed)
     client.update_run(run_id, "RUNNING")  # until the sync ends, which writes its description
     describe(client, run_id, target.execution)
     time_ms = target.execution.ended or target.execution.started
@@ -169,14 +169,14 @@ def _bring_page(target: Target, page: Page) -> None:
     tags = {**content["tags"], HEADLINE: content["text"]}
     client.log_batch(run_id, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
     log_data_sets(client, run_id, map(_named, content["data"]))
-    log_points(client, run_id, [] if page.curves is None else _curve_points(page.curves, time_ms))
+    log_points(client, run_id, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
     for name, value in experiment_tags(map(metric_name, content["figures"])).items():
         client.set_experiment_tag(experiment_id, name, value)
     with left_out("problems"):
         share_evaluation_sets(client, experiment_id, content["data"])
-    if page.seed is not None:
+    if summary.seed is not None:
         with left_out("policies"):
-            _bring_policies(target, run_id, str(page.seed), content, time_ms)
+            _bring_policies(target, run_id, str(summary.seed), content, time_ms)
 
 
 def _bring_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:

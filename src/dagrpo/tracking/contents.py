@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.curve import Step
 
 EVALUATION = "evaluation"  # the context of a data set that policies are scored on
@@ -34,8 +35,8 @@ class DataSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """The contents for the run of a seed, or of all seeds (None), from tracking.report_page."""
+class Summary:
+    """The contents for the run of a seed, or of all seeds (None), from tracking.summaries."""
 
     seed: int | None
     content: Mapping[str, Any]
@@ -52,6 +53,6 @@ class Contents:
     tables: dict[str, pa.Table] = field(default_factory=dict)  # the first rows, to read in the UI
     data_sets: list[DataSet] = field(default_factory=list)
     problems: list[tuple[DataSet, dict[str, Any]]] = field(default_factory=list)  # as problems.problems_of gives them
-    traces: list[list[dict[str, Any]]] = field(default_factory=list)  # of each table of attempts
-    pages: list[Page] = field(default_factory=list)
+    traces: list[list[Attempt]] = field(default_factory=list)  # of each table of attempts
+    summaries: list[Summary] = field(default_factory=list)
     missing: str = ""  # why none of these is there

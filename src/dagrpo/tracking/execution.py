@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.configuration import configuration_of
-from dagrpo.config.overlay import merged
+from dagrpo.config.overlay import configuration_of, merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER
@@ -83,12 +82,12 @@ class Execution:
     @property
     def behind(self) -> dict[str, str]:
         """{path: sha256} of the policy and the problems of completions among the inputs."""
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for path in map(Path, self.record["inputs"]):
             provenance = path.with_name(f"completions.{PROVENANCE}")
             if path.name == COMPLETIONS and provenance.is_file():
-                found |= read_object(provenance)["inputs"]
-        return {path: digest for path, digest in found.items() if Path(path).name in BEHIND}
+                digests |= read_object(provenance)["inputs"]
+        return {path: digest for path, digest in digests.items() if Path(path).name in BEHIND}
 
     @property
     def place(self) -> str:
@@ -127,8 +126,8 @@ def _of_folder(name: str) -> Iterator[Execution]:
     for execution in in_order(files):
         path = files[execution]
         time = max(time + 1, path.stat().st_mtime_ns // 1_000_000)
-        made = _from_results(path, time, fallback)
-        yield _as_told(made, *accounts[sha256_of(path)]) if sha256_of(path) in accounts else made
+        result = _from_results(path, time, fallback)
+        yield (_with_account(result, *accounts[sha256_of(path)]) if sha256_of(path) in accounts else result)
 
 
 def _accounts(logs: Path) -> Iterator[tuple[str, tuple[Path, Mapping[str, Any]]]]:
@@ -153,7 +152,7 @@ def _from_results(provenance: Path, time: int, configuration: Mapping[str, Any])
     )
 
 
-def _as_told(execution: Execution, log: Path, account: Mapping[str, Any]) -> Execution:
+def _with_account(execution: Execution, log: Path, account: Mapping[str, Any]) -> Execution:
     """Return the execution with the times, facts and configuration of the account beside its log."""
     started = round(datetime.fromisoformat(account["started"]).timestamp() * 1000)
     return replace(
@@ -189,7 +188,7 @@ def unfinished() -> Iterator[Execution]:
                 raise
             continue  # its stage has ended well meanwhile
         is_unclear = execution.status != "FAILED" and not _works_here(execution)
-        if is_unclear and _is_made(execution):
+        if is_unclear and _has_results(execution):
             yield replace(execution, status="KILLED", is_outdated=True)
         else:
             yield execution
@@ -199,7 +198,7 @@ def _works_here(execution: Execution) -> bool:
     return execution.status == "RUNNING" and execution.process is not None and execution.process.is_here
 
 
-def _is_made(execution: Execution) -> bool:
+def _has_results(execution: Execution) -> bool:
     provenance = Path(execution.places[-1])
     try:
         is_new = provenance.stat().st_mtime_ns // 1_000_000 >= execution.started

@@ -51,15 +51,15 @@ class Checkpoint:
 
 def checkpoints_in(digests: Mapping[str, str]) -> list[Checkpoint]:
     """Return the checkpoints of a run's seeds among {path: sha256}."""
-    found = []
+    checkpoints = []
     for path, digest in sorted(digests.items()):
         parts = PurePosixPath(path).parts
         if len(parts) == 6 and parts[2] == SEEDS and parts[5] == MANIFEST and parts[4] in PLACES:
             place = PLACES[parts[4]]
             evaluated = str(PurePosixPath(*parts[:4], place.evaluated))
             seed = parts[3].removeprefix("seed_")
-            found.append(Checkpoint(place=place, digest=digest, evaluated=evaluated, seed=seed))
-    return found
+            checkpoints.append(Checkpoint(place=place, digest=digest, evaluated=evaluated, seed=seed))
+    return checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +75,21 @@ class Models:
         """Return the model of a checkpoint, created if missing. `also`: the same policy in the other layout."""
         both = [each for each in (checkpoint, also) if each is not None]
         digests = {each.place.tag: each.digest for each in both}
-        found = next((model for each in both if (model := self.find(each.digest)) is not None), None)
-        if found is None:
+        existing = next((model for each in both if (model := self.find(each.digest)) is not None), None)
+        if existing is None:
             return self.make(checkpoint.place.policy, checkpoint.evaluated, digests, step)
-        missing = {tag: digest for tag, digest in digests.items() if tag not in found.tags}
+        missing = {tag: digest for tag, digest in digests.items() if tag not in existing.tags}
         if missing:
-            self.client.set_logged_model_tags(found.model_id, missing)
-        return found
+            self.client.set_logged_model_tags(existing.model_id, missing)
+        return existing
 
     def find(self, digest: str) -> LoggedModel | None:
         """Find a model by the digest of either layout."""
         for tag in (DIGEST, TRAINER_DIGEST):
             query = f"tags.`{tag}` = '{digest}'"
-            found = self.client.search_logged_models([self.experiment_id], query, max_results=1)
-            if found:
-                return self._ready(found[0])
+            models = self.client.search_logged_models([self.experiment_id], query, max_results=1)
+            if models:
+                return self._ready(models[0])
         return None
 
     def make(self, policy: str, folder: str, digests: Mapping[str, str], step: int | None) -> LoggedModel:
@@ -133,33 +133,33 @@ def link_output(client: MlflowClient, run_id: str, model: LoggedModel, step: int
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
 
 
-def bring_read(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
+def bring_input(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
     """Link the policy that a stage has read as an input of its run; None if it reads none.
 
-    `read`: {path: sha256}. For a stage that converts, `bring_made` links it. In the trainer's layout it is known since that
+    `read`: {path: sha256}. For a stage that converts, `bring_output` links it. In the trainer's layout it is known since that
     conversion, or not at all.
     """
-    found = [checkpoint for checkpoint in checkpoints_in(read) if checkpoint.seed == models.seed]
-    if not found or stage in CONVERTS:
+    checkpoints = [checkpoint for checkpoint in checkpoints_in(read) if checkpoint.seed == models.seed]
+    if not checkpoints or stage in CONVERTS:
         return None
-    model = models.of(found[0]) if found[0].place.tag == DIGEST else models.find(found[0].digest)
+    model = models.of(checkpoints[0]) if checkpoints[0].place.tag == DIGEST else models.find(checkpoints[0].digest)
     link_inputs(models.client, run_id, [] if model is None else [model])
     return model
 
 
-def bring_made(
-    models: Models, run_id: str, stage: str, read: Mapping[str, str], made: Mapping[str, str], step: int | None
+def bring_output(
+    models: Models, run_id: str, stage: str, read: Mapping[str, str], outputs: Mapping[str, str], step: int | None
 ) -> None:
     """Link the policy that a stage has made as an output of its run."""
     if stage in CONVERTS:
         before = next((each for each in checkpoints_in(read) if each.seed == models.seed), None)
-        for checkpoint in checkpoints_in(made):
+        for checkpoint in checkpoints_in(outputs):
             model = models.of(checkpoint, also=before)
             link_inputs(models.client, run_id, [model])
             if stage in MAKES:
                 link_output(models.client, run_id, model, _step_of(model))
     elif stage in MAKES:
-        for checkpoint in checkpoints_in(made):
+        for checkpoint in checkpoints_in(outputs):
             link_output(models.client, run_id, models.of(checkpoint, step), step or 0)
 
 

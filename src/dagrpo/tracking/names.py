@@ -13,6 +13,8 @@ MAX_PARAM_VALUE = 6000
 MAX_TAG_VALUE = 8000
 MAX_DATASET_DIGEST = 36
 SHORT_DIGEST = 16  # hex digits of a digest where many must fit into one tag
+PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9 ,.?!=:;'()%/-]*)?")  # means nothing in Markdown
+WITH_TEXT = ("messages", "content", "reasoning_content")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_\-. :/]")
 
 
@@ -46,6 +48,18 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def digest_list(digests: Mapping[str, str]) -> str:
     """Return the first 16 digits of every digest, for a search such as tags.inputs LIKE '%0123456789abcdef%'."""
     return tag_value(" ".join(digest[:SHORT_DIGEST] for _, digest in sorted(digests.items())))
+
+
+def as_written(value: Any) -> Any:
+    """Return the value with its texts as blocks of code, unless plain: MLflow renders Markdown, `#### 53` as a heading."""
+    if isinstance(value, Mapping):
+        return {key: as_written(inner) if key in WITH_TEXT else inner for key, inner in value.items()}
+    if isinstance(value, list):
+        return [as_written(inner) for inner in value]
+    if not isinstance(value, str) or PLAIN.fullmatch(value):
+        return value
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", value)), default=0))
+    return f"{fence}text\n{value}\n{fence}"
 
 
 def _key(text: str) -> str:

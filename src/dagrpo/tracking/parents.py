@@ -66,8 +66,8 @@ def _title(tags: Mapping[str, str]) -> str:
     seed = ALL_SEEDS if tags["seed"] == SHARED else f"seed {tags['seed']}"
     named = [tags[VARIATION]] if tags[VARIATION] else []
     digest = tags[CONFIGURATION]
-    shown = [] if not digest or any(digest in name for name in named) else [digest]
-    return ", ".join([seed, *named, *shown])
+    suffix = [] if not digest or any(digest in name for name in named) else [digest]
+    return ", ".join([seed, *named, *suffix])
 
 
 def _is_of_other_code(tags: Mapping[str, str], execution: Execution) -> bool:

@@ -19,8 +19,8 @@ def log_points(client: MlflowClient, run_id: str, points: Iterable[Metric], *, a
     and are logged once.
     """
     points = list(points)
-    held = _values_held(client, run_id, {point.key for point in points})
-    log_all(client, run_id, [point for point in points if not _has(held[point.key], point, are_final)])
+    values = _recorded_values(client, run_id, {point.key for point in points})
+    log_all(client, run_id, [point for point in points if not _has(values[point.key], point, are_final)])
 
 
 def log_all(client: MlflowClient, run_id: str, points: list[Metric]) -> None:
@@ -29,8 +29,8 @@ def log_all(client: MlflowClient, run_id: str, points: list[Metric]) -> None:
         client.log_batch(run_id, metrics=points[start : start + METRICS_PER_BATCH])
 
 
-def _has(held: dict[int, list[float]], point: Metric, is_final: bool) -> bool:
-    values = held.get(point.step, [])
+def _has(values_of_steps: dict[int, list[float]], point: Metric, is_final: bool) -> bool:
+    values = values_of_steps.get(point.step, [])
     if not is_final or point.key.startswith(GROUP):
         return bool(values)
     return any(_are_same(value, point.value) for value in values)
@@ -40,11 +40,11 @@ def _are_same(one: float, other: float) -> bool:
     return math.isclose(one, other) or (math.isnan(one) and math.isnan(other))
 
 
-def _values_held(client: MlflowClient, run_id: str, keys: set[str]) -> dict[str, dict[int, list[float]]]:
+def _recorded_values(client: MlflowClient, run_id: str, keys: set[str]) -> dict[str, dict[int, list[float]]]:
     """Return the values of each metric by step; more than one where attempts differ."""
     known = client.get_run(run_id).data.metrics if keys else {}
-    held: dict[str, dict[int, list[float]]] = {key: {} for key in keys}
+    values: dict[str, dict[int, list[float]]] = {key: {} for key in keys}
     for key in keys & known.keys():
         for point in client.get_metric_history(run_id, key):
-            held[key].setdefault(point.step, []).append(point.value)
-    return held
+            values[key].setdefault(point.step, []).append(point.value)
+    return values

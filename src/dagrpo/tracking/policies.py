@@ -21,7 +21,7 @@ from dagrpo.tracking.points import log_all
 
 CHAMPION = "champion"
 TRAINED = "trained"
-Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.report_page makes it
+Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.summaries makes it
 logger = logging.getLogger(__name__)
 
 
@@ -93,10 +93,10 @@ def _make_registered_model(client: MlflowClient, name: str) -> None:
 
 
 def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, policy: Policy, model: LoggedModel) -> str:
-    for found in client.search_model_versions(f"name = '{experiment}'"):
-        if found.tags.get(DIGEST) == policy["digest"]:
-            return str(found.version)
-    made = client.create_model_version(
+    for version in client.search_model_versions(f"name = '{experiment}'"):
+        if version.tags.get(DIGEST) == policy["digest"]:
+            return str(version.version)
+    version = client.create_model_version(
         experiment,
         source=f"models:/{model.model_id}",
         run_id=run_id,
@@ -105,9 +105,9 @@ def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, poli
     )
     # What the page of the model shows as registered.
     client.set_logged_model_tags(
-        model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([{"name": experiment, "version": made.version}])}
+        model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([{"name": experiment, "version": version.version}])}
     )
-    return str(made.version)
+    return str(version.version)
 
 
 def _crown(client: MlflowClient, experiment: str, version: str) -> None:

@@ -10,23 +10,26 @@ from pydantic import TypeAdapter
 from dagrpo.checkpoints import facts
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import definition_of
 from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
 from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
 from dagrpo.evaluation.held_out import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
+from dagrpo.report.attempt import attempts_of
 from dagrpo.report.build import metrics_to_log as difference_metrics
 from dagrpo.report.inputs import Inputs, read_inputs
+from dagrpo.report.samples import evenly, ranked
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
 from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
-from dagrpo.tracking.attempts import traced_steps, traces_of
-from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Page
+from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
+from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.problems import problems_of
-from dagrpo.tracking.report_page import findings, pages, recorded_curves
+from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_object, sha256_of
@@ -35,9 +38,11 @@ from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.tables import read_parquet
 from dagrpo.utils.timings import read_times
 
+TRACED_STEPS = 5  # of a training run, evenly from the first to the last
+LONGEST_TRACED = 10_000  # characters of one text of a trace
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
-SHOWN_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
-SHOWN_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
+COLUMNS_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
+COLUMNS_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
 
 
 def contents_of(execution: Execution) -> Contents:
@@ -48,8 +53,8 @@ def contents_of(execution: Execution) -> Contents:
     contents = Contents()
     if execution.status != "FINISHED":
         contents.steps += curve_of(execution)
-    elif execution.stage in READERS:
-        READERS[execution.stage](execution, contents)
+    else:
+        READERS.get(execution.stage, _sft)(execution, contents)
     return contents
 
 
@@ -64,7 +69,7 @@ def curve_of(execution: Execution) -> list[Step]:
 
 def _checkpoint(execution: Execution, contents: Contents) -> None:
     manifest = next(Path(path) for path in execution.outputs if Path(path).name == MANIFEST)
-    _log(execution, contents, facts.figures(manifest.parent, read_manifest(_as_made(execution, str(manifest)))))
+    _log(execution, contents, facts.figures(manifest.parent, read_manifest(_unchanged(execution, str(manifest)))))
 
 
 def _prepare(execution: Execution, contents: Contents) -> None:
@@ -87,21 +92,34 @@ def _difficulty(execution: Execution, contents: Contents) -> None:
 
 def _sft(execution: Execution, contents: Contents) -> None:
     contents.steps += curve_of(execution)
+    contents.tables["metrics"] = _definitions(contents.steps)
 
 
 def _train(execution: Execution, contents: Contents) -> None:
     contents.data_sets += _read_splits(execution, "train", "training")
     metrics, held_out = _file(execution, "metrics.parquet"), _file(execution, "held_out.parquet")
     contents.steps += _training_curve(execution, metrics, held_out)
+    contents.tables["metrics"] = _definitions(contents.steps)
     contents.artifacts += [Artifact(name=path.name, content=path.read_bytes()) for path in (metrics, held_out)]
     folder = next(Path(path).parent for path in execution.outputs if Path(path).parent.name == "rollouts")
     last = execution.record["params"]["training"]["steps"]
     if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
         table = without_discarded(read_parquet(folder / step_file(last)))
-        contents.tables["completions_last_step"] = _shown(table, SHOWN_OF_TRAINING)
-    for step in traced_steps(last):
+        contents.tables["completions_last_step"] = _first_rows(table, COLUMNS_OF_TRAINING)
+    for step in evenly(range(1, last + 1), TRACED_STEPS):
         if (folder / step_file(step)).is_file():
             _trace(execution, contents, without_discarded(read_parquet(folder / step_file(step))))
+
+
+def _definitions(steps: Iterable[Step]) -> pa.Table:
+    """Return name, meaning, unit and better direction of each recorded metric; a user's plug-in has no definition."""
+    names = dict.fromkeys(name for step in steps for name in step.values)
+    rows = [
+        {"metric": metric_name(name), "meaning": each.meaning, "unit": each.unit, "better": each.better or ""}
+        for name in names
+        if (each := definition_of(name)) is not None
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iterator[Step]:
@@ -129,7 +147,7 @@ def _sample(execution: Execution, contents: Contents) -> None:
     contents.problems += [(data, problems_of(data.path)) for data in contents.data_sets]
     completions = read_parquet(_file(execution, "completions.parquet"))
     _log(execution, contents, {"completions": completions.num_rows})
-    contents.tables["completions"] = _shown(completions, SHOWN_OF_SAMPLES)
+    contents.tables["completions"] = _first_rows(completions, COLUMNS_OF_SAMPLES)
 
 
 def _score(execution: Execution, contents: Contents) -> None:
@@ -148,13 +166,13 @@ def _score(execution: Execution, contents: Contents) -> None:
 def _report(execution: Execution, contents: Contents) -> None:
     record, experiment = execution.record, execution.record["experiment"]
     inputs = _inputs_of_report(execution)
-    found = findings(inputs, record["params"], record.get("overrides", {}))
-    _log(execution, contents, difference_metrics(found.comparisons))
+    findings = findings_of(inputs, record["params"], record.get("overrides", {}))
+    _log(execution, contents, difference_metrics(findings.comparisons))
     contents.artifacts += _pages_to_look_at(execution)
     metrics = [Path(path) for path in record["inputs"] if Path(path).name == "metrics.parquet"]
     times = times_of_seeds(metrics, LOGS / experiment)
-    for seed, content in pages(found, times).items():
-        contents.pages.append(Page(seed=seed, content=content, curves=recorded_curves(inputs, seed)))
+    for seed, content in summaries(findings, times).items():
+        contents.summaries.append(Summary(seed=seed, content=content, curves=recorded_curves(inputs, seed)))
 
 
 def _inputs_of_report(execution: Execution) -> Inputs:
@@ -179,7 +197,7 @@ def _pages_to_look_at(execution: Execution) -> Iterator[Artifact]:
     yield Artifact(name=html.name, content=html.read_bytes())
     for path in map(Path, execution.outputs):
         if path.parent.name == "figures":
-            yield Artifact(name=path.name, content=_as_made(execution, str(path)).read_bytes(), folder="figures")
+            yield Artifact(name=path.name, content=_unchanged(execution, str(path)).read_bytes(), folder="figures")
     times = LOGS / execution.record["experiment"] / TIMES
     if execution.log is not None and times.is_file():
         yield Artifact(name=times.name, content=times.read_bytes())
@@ -193,22 +211,22 @@ def _log(execution: Execution, contents: Contents, values: Mapping[str, float]) 
 def _trace(execution: Execution, contents: Contents, table: pa.Table) -> None:
     count = execution.record.get("runtime", {}).get("traces", Runtime().traces)
     if count:
-        contents.traces.append(traces_of(table, count))
+        contents.traces.append(attempts_of(table, evenly(ranked(table), count), LONGEST_TRACED))
 
 
-def _shown(table: pa.Table, columns: Iterable[str]) -> pa.Table:
-    shown = [*columns, *(OF_CONVERSATIONS if has_conversations(table) else [])]
-    return table.select(shown).slice(0, MAX_TABLE_ROWS)
+def _first_rows(table: pa.Table, columns: Iterable[str]) -> pa.Table:
+    names = [*columns, *(OF_CONVERSATIONS if has_conversations(table) else [])]
+    return table.select(names).slice(0, MAX_TABLE_ROWS)
 
 
 def _read_splits(execution: Execution, split: str, context: str) -> list[DataSet]:
     """Return the splits of that name among the inputs that still exist here, unchanged."""
-    found = []
+    data_sets = []
     for name, digest in execution.record["inputs"].items():
         path = Path(name)
         if path.name == f"{split}.parquet" and path.is_file() and sha256_of(path) == digest:
-            found.append(_data_set(path, digest, f"{path.parent.name}/{split}", context))
-    return found
+            data_sets.append(_data_set(path, digest, f"{path.parent.name}/{split}", context))
+    return data_sets
 
 
 def _data_set(path: Path, digest: str, name: str, context: str) -> DataSet:
@@ -216,10 +234,10 @@ def _data_set(path: Path, digest: str, name: str, context: str) -> DataSet:
 
 
 def _file(execution: Execution, name: str) -> Path:
-    return _as_made(execution, next(path for path in execution.outputs if Path(path).name == name))
+    return _unchanged(execution, next(path for path in execution.outputs if Path(path).name == name))
 
 
-def _as_made(execution: Execution, path: str) -> Path:
+def _unchanged(execution: Execution, path: str) -> Path:
     """Return an output's path. Raises UserError if it is missing or changed."""
     if not Path(path).is_file() or sha256_of(Path(path)) != execution.outputs[path]:
         raise UserError(f"{path} is missing or was changed: `dvc pull` brings it back")

@@ -30,10 +30,10 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
         client = open_client(uri)
         names = dict.fromkeys(execution.experiment for execution in executions)
         experiments = {name: find_experiment(client, name, artifacts) for name in names}
-        held = {name: StageRuns(client, experiment_id) for name, experiment_id in experiments.items()}
+        runs = {name: StageRuns(client, experiment_id) for name, experiment_id in experiments.items()}
         count = 0
         for each in executions:
-            count += _record(client, experiments[each.experiment], each, held[each.experiment])
+            count += _record(client, experiments[each.experiment], each, runs[each.experiment])
         for experiment_id in experiments.values():
             settle_parents(client, experiment_id)
     except UserError:
@@ -44,14 +44,14 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
     return count
 
 
-def _record(client: MlflowClient, experiment_id: str, execution: Execution, held: StageRuns) -> bool:
+def _record(client: MlflowClient, experiment_id: str, execution: Execution, runs: StageRuns) -> bool:
     """Record one execution; return True if it was missing. An active one is left to its follower."""
     if execution.status == "RUNNING":
         return False
-    own = close_others(client, experiment_id, execution) if held.have_open(execution) else None
-    is_missing = not execution.is_outdated and (own is not None or not held.have(execution))
+    own = close_others(client, experiment_id, execution) if runs.have_open(execution) else None
+    is_missing = not execution.is_outdated and (own is not None or not runs.have(execution))
     if is_missing:
-        contents, begun = _contents(execution), held.begun(execution)
+        contents, begun = _contents(execution), runs.begun(execution)
         if execution.status == "FINISHED" and begun is not None and own is None and contents.missing:
             return False  # it is there, and its figures cannot be read yet
         write_run(client, experiment_id, execution, contents, begun)

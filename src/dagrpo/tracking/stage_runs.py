@@ -17,7 +17,8 @@ from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, de
 from dagrpo.utils.process import Process
 
 ABOUT_CURVES = (
-    "Its curves are those of the run above it, which stands for the seed. Here: completions, traces, the machine."
+    "The parent run of this seed has the curves. This run has the meaning of each metric (`metrics.json`), completions, traces and "
+    "the load of the machine."
 )
 INCOMPLETE = "incomplete"  # the tag that says why a run has no figures
 
@@ -88,11 +89,11 @@ def open_run(client: MlflowClient, experiment_id: str, execution: Execution, beg
 def close_others(client: MlflowClient, experiment_id: str, execution: Execution) -> str | None:
     """Close as KILLED the runs that earlier executions of the same stage have left; return the id of this one's open run."""
     own = None
-    left = f"tags.identity = '{execution.identity}' and attributes.status = 'RUNNING'"
-    for run in client.search_runs([experiment_id], left):
+    query = f"tags.identity = '{execution.identity}' and attributes.status = 'RUNNING'"
+    for run in client.search_runs([experiment_id], query):
         if own is None and _is_own(run.data.tags, execution):
             own = str(run.info.run_id)
-        elif _is_left(run.data.tags):
+        elif _is_abandoned(run.data.tags):
             client.set_terminated(run.info.run_id, "KILLED")
     return own
 
@@ -104,7 +105,7 @@ def _is_own(tags: Mapping[str, str], execution: Execution) -> bool:
     return execution.status == "FINISHED" and tags.get("key") == execution.key
 
 
-def _is_left(tags: Mapping[str, str]) -> bool:
+def _is_abandoned(tags: Mapping[str, str]) -> bool:
     """Return True if the process of an open run is gone and no note says how it ended. Another clone's may be alive."""
     process = _process_of(tags)
     has_note = "execution" in tags and (FOLDER / f"{tags['execution']}.json").exists()

@@ -98,21 +98,21 @@ def _record(uri: str, artifacts: str | None) -> int:
     return count
 
 
-def _in_order(made: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:
+def _in_order(results: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:
     """Put each attempt that ended badly before the one that has made its files later, the other notes after all results."""
     ordered: list[Execution] = []
-    left = list(noted)
-    for execution in made:
-        before = [each for each in left if _is_before(each, execution)]
-        left = [each for each in left if each not in before]
+    remaining = list(noted)
+    for execution in results:
+        before = [each for each in remaining if _is_before(each, execution)]
+        remaining = [each for each in remaining if each not in before]
         ordered += [*before, execution]
-    return ordered + left
+    return ordered + remaining
 
 
-def _is_before(note: "Execution", made: "Execution") -> bool:
+def _is_before(note: "Execution", result: "Execution") -> bool:
     """Return True if a note is of an earlier execution of the same stage. Outdated ones come last, to be closed."""
-    is_earlier = note.started // 1000 <= made.started // 1000  # an account has no milliseconds
-    return is_earlier and not note.is_outdated and note.identity == made.identity
+    is_earlier = note.started // 1000 <= result.started // 1000  # an account has no milliseconds
+    return is_earlier and not note.is_outdated and note.identity == result.identity
 
 
 def _state(uri: str) -> str:

@@ -1,12 +1,13 @@
 """Attempts as MLflow traces of a run.
 
-Ids follow from the run and the index of a trace in it, so that writing is idempotent: a trace that MLflow has is not begun again, and
-a span that it has is replaced.
+A trace has a span for the attempt, one per turn and one per call. Spans are in order but have no duration: a table of attempts
+holds no times, which differ between runs. Ids derive from the run and the index of the trace in it, so that writing is
+idempotent: a trace that MLflow has is not begun again, and a span that it has is replaced.
 """
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow.entities import (
@@ -25,37 +26,52 @@ from mlflow.tracing.client import TracingClient
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 from mlflow.tracing.utils import dump_span_attribute_value
 
+from dagrpo.core.escape import one_line
+from dagrpo.report.attempt import Attempt
+from dagrpo.rollout.transcript import SINGLE_TURN, Call, Utterance, segments
+from dagrpo.tracking.names import as_written
 from dagrpo.utils.files import digest_of
 
 SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
-KINDS = {"turn": SpanType.CHAT_MODEL, "call": SpanType.TOOL}
 PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
-PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9 ,.?!=:;'()%/-]*)?")  # means nothing in Markdown
-WITH_TEXT = ("messages", "content", "reasoning_content")
-FIRST = "1"  # the step whose attempts are those of the policy that training begins with
+FIRST = 1  # the step whose attempts are those of the policy that training begins with
 TICK = 1000  # nanoseconds between two spans: for their order, since their times are unknown
-Trace = Mapping[str, Any]  # as attempts.py makes it
+Usage = Mapping[str, int]  # tokens in MLflow's names
 logger = logging.getLogger(__name__)
 
 
-def made_of(
-    traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int, model_id: str | None = None
-) -> list[tuple[TraceInfo, list[Span]]]:
-    """Return MLflow's objects for the traces of a run. `name`: the same at every sync, and another for other traces;
-    `model_id`: the policy that the stage has read. Training's own from its second step on is not a logged model, since it is not kept.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SpanContent:
+    """The content of one span."""
 
-    Raises any error to which a trace of another shape leads.
+    name: str
+    kind: str  # one of SpanType
+    inputs: Any
+    outputs: Any
+    attributes: Mapping[str, Any]
+    is_ok: bool
+    usage: Usage = field(default_factory=dict)
+
+
+def traces_of(
+    attempts: Sequence[Attempt], *, experiment: str, run_id: str, name: str, time_ms: int, model_id: str | None = None
+) -> list[tuple[TraceInfo, list[Span]]]:
+    """Return MLflow's objects for the attempts of a run.
+
+    name: the same at every sync, and different for other attempts; model_id: the policy that the stage has read. The policies
+    of training's later steps are not logged models, since they are not stored.
     """
-    made = []
-    for number, trace in enumerate(traces):
+    traces = []
+    for number, attempt in enumerate(attempts):
         trace_id = f"tr-{digest_of([name, number])[:32]}"
+        model = model_id if attempt.row.get("step", FIRST) == FIRST else None
+        metadata = {TraceMetadataKey.SOURCE_RUN: run_id, **({TraceMetadataKey.MODEL_ID: model} if model else {})}
+        contents = list(_contents(attempt))
         # MLflow lists the latest first: so the first of these stands at the top
-        model = model_id if trace["tags"].get("step", FIRST) == FIRST else None
-        whose = {TraceMetadataKey.SOURCE_RUN: run_id, **({TraceMetadataKey.MODEL_ID: model} if model else {})}
-        info = _info(trace, trace_id, experiment, whose, time_ms - number)
-        made.append((info, list(_spans(trace, trace_id, time_ms * NANOSECONDS))))
-    return made
+        info = _info(attempt, trace_id, experiment, metadata | _token_usage(contents), time_ms - number)
+        traces.append((info, list(_spans(contents, trace_id, time_ms * NANOSECONDS))))
+    return traces
 
 
 def log_traces(client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str) -> None:
@@ -82,85 +98,163 @@ def _is_there(client: TracingClient, trace_id: str) -> bool:
     return True
 
 
-def _info(trace: Trace, trace_id: str, experiment: str, whose: Mapping[str, str], time_ms: int) -> TraceInfo:
-    """Return a trace without its spans, with its assessments: written in one call, so that these are there once or not at all."""
-    about = {"source": SOURCE, "trace_id": trace_id, "create_time_ms": time_ms, "last_update_time_ms": time_ms}
-    feedback = [Feedback(name=name, value=value, **about) for name, value in trace["feedback"].items()]
+def _info(attempt: Attempt, trace_id: str, experiment: str, metadata: Mapping[str, str], time_ms: int) -> TraceInfo:
+    """Return a trace without its spans but with its assessments: one call writes both, so that they exist once or not at all."""
+    origin = {"source": SOURCE, "trace_id": trace_id, "create_time_ms": time_ms, "last_update_time_ms": time_ms}
+    feedback = [Feedback(name=name, value=value, **origin) for name, value in _feedback(attempt).items()]
     return TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(experiment),
         request_time=time_ms,
         execution_duration=0,
-        state=TraceState.OK if trace["ok"] else TraceState.ERROR,
-        request_preview=trace["input"][:PREVIEW],
-        response_preview=trace["output"][:PREVIEW],
-        trace_metadata={**whose, **_token_usage(trace)},
-        tags={TraceTagKey.TRACE_NAME: trace["name"], **trace["tags"]},
-        assessments=[*feedback, Expectation(name="ground_truth", value=trace["expectation"], **about)],
+        state=TraceState.ERROR if attempt.is_broken else TraceState.OK,
+        request_preview=attempt.read.question[:PREVIEW],
+        response_preview=_last_text(attempt)[:PREVIEW],
+        trace_metadata=dict(metadata),
+        tags={TraceTagKey.TRACE_NAME: _name(attempt), **_tags(attempt)},
+        assessments=[*feedback, Expectation(name="ground_truth", value=attempt.read.ground_truth, **origin)],
     )
 
 
-def _token_usage(trace: Trace) -> dict[str, str]:
+def _name(attempt: Attempt) -> str:
+    return f"{one_line(attempt.read.task, 60)} {attempt.read.problem_index}"
+
+
+def _last_text(attempt: Attempt) -> str:
+    return attempt.read.utterances[-1].text if attempt.read.utterances else ""
+
+
+def _tags(attempt: Attempt) -> dict[str, str]:
+    read = attempt.read
+    tags = {
+        "task": one_line(read.task, 60),
+        "problem": str(read.problem_index),
+        "sample": "greedy" if read.is_greedy else str(read.sample_index),
+        "stop_reason": one_line(read.stop_reason, 60),
+    }
+    tags |= {"step": str(attempt.row["step"])} if attempt.row.get("step") is not None else {}
+    return tags | ({"fault": one_line(read.fault, 200)} if read.fault else {})
+
+
+def _feedback(attempt: Attempt) -> dict[str, float | bool | str]:
+    """Return the attempt's reward and its grades, by name."""
+    read = attempt.read
+    rewards = {} if read.reward is None else {"reward": read.reward}
+    rewards |= {f"reward_{name}": value for name, value in read.components.items()}
+    rounded = {name: float(f"{value:.6g}") for name, value in rewards.items()}  # a float32 in the table
+    grades = {"verdict": read.verdict, "correct": attempt.row.get("correct")}
+    return rounded | {name: value for name, value in grades.items() if value is not None}
+
+
+def _token_usage(contents: Sequence[_SpanContent]) -> dict[str, str]:
     """Return the sums over the turns, which MLflow lists beside a trace."""
-    known = [_with_total(span["usage"]) for span in trace["spans"] if span["usage"]]
-    sums = {name: sum(usage[name] for usage in known) for name in known[0]} if known else {}
+    turns = [_with_total(each.usage) for each in contents if each.usage]
+    sums = {name: sum(usage[name] for usage in turns) for name in turns[0]} if turns else {}
     return {TraceMetadataKey.TOKEN_USAGE: dump_span_attribute_value(sums)} if sums else {}
 
 
-def _with_total(usage: Mapping[str, int]) -> dict[str, int]:
+def _with_total(usage: Usage) -> dict[str, int]:
     return {**usage, "total_tokens": usage["input_tokens"] + usage["output_tokens"]}
 
 
-def _spans(trace: Trace, trace_id: str, start: int) -> Iterator[Span]:
+def _usage(row: Mapping[str, Any]) -> list[Usage]:
+    """Return the tokens before each turn and in it; [] if turns cannot be distinguished, or the table has no tokens."""
+    if "prompt_ids" not in row:
+        return []
+    sequences = segments(row)
+    usage: list[Usage] = []
+    before = 0
+    for segment in sequences[0]:
+        if segment.written:
+            usage.append({"input_tokens": before, "output_tokens": len(segment.token_ids)})
+        before += len(segment.token_ids)
+    return usage if len(sequences) == 1 and len(usage) == row["turns"] else []
+
+
+def _contents(attempt: Attempt) -> Iterator[_SpanContent]:
+    """Yield the attempt, then its turns and calls in order. The input of a turn is the messages to the policy before it."""
+    read, usage = attempt.read, _usage({**SINGLE_TURN, **attempt.row})
+    counts: dict[str, float] = {"turns": read.turns, "calls": len(read.calls), "tokens": read.tokens}
+    counts |= {} if read.advantage is None else {"advantage": float(f"{read.advantage:.6g}")}
+    yield _SpanContent(
+        name=_name(attempt),
+        kind=SpanType.AGENT,
+        inputs=read.question,
+        outputs=_last_text(attempt),
+        attributes=counts,
+        is_ok=not attempt.is_broken,
+    )
+    messages = [{"role": "user", "content": read.question}]
+    turn = 0
+    for utterance in read.utterances:
+        if utterance.speaker == "policy":
+            yield _turn(turn, utterance, messages, usage[turn] if turn < len(usage) else {})
+            yield from map(_call, utterance.calls)
+            turn += 1
+            messages = [{"role": "tool", "content": call.result} for call in utterance.calls]
+        else:
+            messages = [*messages, {"role": utterance.speaker, "content": utterance.text}]
+
+
+def _turn(index: int, utterance: Utterance, messages: list[dict[str, str]], usage: Usage) -> _SpanContent:
+    thinking = {"reasoning_content": utterance.thinking} if utterance.thinking else {}
+    return _SpanContent(
+        name=f"turn {index + 1}",
+        kind=SpanType.CHAT_MODEL,
+        inputs={"messages": messages},
+        outputs={"role": "assistant", "content": utterance.text, **thinking},
+        attributes={"calls": len(utterance.calls)},
+        is_ok=True,
+        usage=usage,
+    )
+
+
+def _call(call: Call) -> _SpanContent:
+    return _SpanContent(
+        name=one_line(call.name, 60) or "unreadable call",
+        kind=SpanType.TOOL,
+        inputs=call.arguments,
+        outputs=call.result,
+        attributes={"status": one_line(call.status, 30)},
+        is_ok=call.status in ("ok", ""),
+    )
+
+
+def _spans(contents: Sequence[_SpanContent], trace_id: str, start: int) -> Iterator[Span]:
     """Yield the root, its turns, and the calls below the turn that made them."""
-    whole = {"inputs": trace["input"], "outputs": trace["output"], "attributes": trace["attributes"]}
-    root = _span_id(trace_id, 0)
-    ends = start + (len(trace["spans"]) + 1) * TICK
-    yield _span(trace_id, 0, None, {**whole, "name": trace["name"], "ok": trace["ok"]}, SpanType.AGENT, start, ends)
-    parent = root
-    for number, span in enumerate(trace["spans"], start=1):
-        above = root if span["kind"] == "turn" else parent
-        begins = start + number * TICK
-        yield _span(trace_id, number, above, span, KINDS[span["kind"]], begins, begins + TICK)
-        parent = _span_id(trace_id, number) if span["kind"] == "turn" else parent
+    root = parent = _span_id(trace_id, 0)
+    for number, content in enumerate(contents):
+        begin = start + number * TICK
+        if content.kind == SpanType.AGENT:
+            yield _span(trace_id, number, None, content, (start, start + len(contents) * TICK))
+            continue
+        above = root if content.kind == SpanType.CHAT_MODEL else parent
+        yield _span(trace_id, number, above, content, (begin, begin + TICK))
+        parent = _span_id(trace_id, number) if content.kind == SpanType.CHAT_MODEL else parent
 
 
-def _span(
-    trace_id: str, number: int, parent: str | None, span: Mapping[str, Any], kind: str, start: int, end: int
-) -> Span:
-    usage = {SpanAttributeKey.CHAT_USAGE: _with_total(span["usage"])} if span.get("usage") else {}
+def _span(trace_id: str, number: int, parent: str | None, content: _SpanContent, times: tuple[int, int]) -> Span:
+    usage = {SpanAttributeKey.CHAT_USAGE: _with_total(content.usage)} if content.usage else {}
     attributes = {
         SpanAttributeKey.REQUEST_ID: trace_id,
-        SpanAttributeKey.SPAN_TYPE: kind,
-        SpanAttributeKey.INPUTS: span["inputs"] if kind == SpanType.TOOL else as_written(span["inputs"]),
-        SpanAttributeKey.OUTPUTS: as_written(span["outputs"]),
+        SpanAttributeKey.SPAN_TYPE: content.kind,
+        SpanAttributeKey.INPUTS: content.inputs if content.kind == SpanType.TOOL else as_written(content.inputs),
+        SpanAttributeKey.OUTPUTS: as_written(content.outputs),
         **usage,
-        **span["attributes"],
+        **content.attributes,
     }
     return Span.from_dict(
         {
             "trace_id": trace_id,
             "span_id": _span_id(trace_id, number),
             "parent_span_id": parent,
-            "name": span["name"],
-            "start_time_unix_nano": start,
-            "end_time_unix_nano": end,
-            "status": {"code": "OK" if span["ok"] else "ERROR", "message": ""},
+            "name": content.name,
+            "start_time_unix_nano": times[0],
+            "end_time_unix_nano": times[1],
+            "status": {"code": "OK" if content.is_ok else "ERROR", "message": ""},
             "attributes": {key: dump_span_attribute_value(value) for key, value in attributes.items()},
         }
     )
-
-
-def as_written(value: Any) -> Any:
-    """Return the value with its texts as blocks of code, unless plain: MLflow renders Markdown, `#### 53` as a heading."""
-    if isinstance(value, Mapping):
-        return {key: as_written(inner) if key in WITH_TEXT else inner for key, inner in value.items()}
-    if isinstance(value, list):
-        return [as_written(inner) for inner in value]
-    if not isinstance(value, str) or PLAIN.fullmatch(value):
-        return value
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", value)), default=0))
-    return f"{fence}text\n{value}\n{fence}"
 
 
 def _span_id(trace_id: str, number: int) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0, advantages_of
 from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.accumulators import BeforeUpdate
 from dagrpo.trainer.batches.step_rollouts import StepRollouts
 

@@ -1,6 +1,6 @@
 """Section `training`: steps, batches and the optimizer of GRPO."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 from dagrpo.trainer.checks_config import Gates
 from dagrpo.trainer.lora_config import TrainedLora, require_tower_agrees
+from dagrpo.trainer.vision_checks import check_vision
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 class DynamicSampling(Section):
@@ -199,3 +203,35 @@ class Training(Section):
                 f"({self.max_pass_rate}): swap them"
             )
         return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if section `training` does not fit the other sections."""
+        check_vision(params)
+        self._check_spread(params)
+        self._check_aborts(params)
+        self._check_processes(params)
+
+    def _check_spread(self, params: "Params") -> None:
+        filters = self.zero_variance_filter or self.dynamic_sampling.wants_spread
+        if self.samples_per_prompt == 1 and filters:
+            raise UserError(
+                "training.samples_per_prompt is 1, and a single sample differs from no other, so that training.zero_variance_filter "
+                "and dynamic_sampling would leave out everything: set zero_variance_filter to false, and max_rounds and oversampling "
+                "to 1 (or spread_of to null where max_aborts is above 0), or training.samples_per_prompt to 2 or more"
+            )
+
+    def _check_aborts(self, params: "Params") -> None:
+        aborts = self.dynamic_sampling.max_aborts
+        if aborts and params.rollout.deterministic:
+            raise UserError(
+                f"training.dynamic_sampling.max_aborts is {aborts}, but rollout.deterministic is true, so that which prompts a batch "
+                "has may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0"
+            )
+
+    def _check_processes(self, params: "Params") -> None:
+        completions = self.prompts_per_step // self.mini_batches * self.samples_per_prompt
+        if completions % params.runtime.training.processes:
+            raise UserError(
+                f"runtime.training.processes ({params.runtime.training.processes}) does not divide the {completions} completions "
+                "of a mini-batch (prompts_per_step / mini_batches * samples_per_prompt): change one of them"
+            )

@@ -21,7 +21,7 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.trainer.config import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun
-from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.console import say
 from dagrpo.utils.tables import write_parquet
 
@@ -75,7 +75,7 @@ class HeldOutEvaluations:
         rows = [
             row for task in self._tasks for row in task.answered(finished, engine, self._tokenizer, grader, extractor)
         ]
-        write_sealed(self._file(finished), {"rows": rows})
+        write_checksummed(self._file(finished), {"rows": rows})
         told = ", ".join(f"{each.task} {each.accuracy:.3f} ({each.right} of {each.problems})" for each in points(rows))
         sentence = f"train (seed {self._run.seed}), held-out problems after step {finished}: {told}"
         logger.info(sentence)
@@ -100,7 +100,7 @@ class HeldOutEvaluations:
             self._report(step, values)
 
     def _rows(self, step: int) -> list[Row]:
-        match read_sealed(self._file(step)):
+        match read_checksummed(self._file(step)):
             case {"rows": list(rows)}:
                 return rows
         raise Damaged(self._file(step), "does not hold an evaluation")

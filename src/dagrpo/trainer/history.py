@@ -31,7 +31,7 @@ from dagrpo.trainer.sync.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.teacher import teacher_metrics
 from dagrpo.trainer.turn_metrics import turn_metrics
 from dagrpo.trainer.update import UpdateStats
-from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.files import atomic_folder, link_or_copy, write_json
 from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet
@@ -59,7 +59,7 @@ class Record:
         write_parquet(self.rollouts(step), rollouts)
         entry = asdict(entry_of(self.rollouts(step)))
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
-        write_sealed(self._metrics / f"step_{step:05d}.json", content)
+        write_checksummed(self._metrics / f"step_{step:05d}.json", content)
 
     def rollouts(self, step: int) -> Path:
         """Return the rollouts file of a finished step."""
@@ -112,7 +112,7 @@ class Record:
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
         path = self._metrics / f"step_{step:05d}.json"
-        match read_sealed(path):
+        match read_checksummed(path):
             case {"metrics": dict(), "seconds": dict(), "rollouts": dict(), "digests": dict()} as content:
                 return content
         raise Damaged(path, "does not describe a step")

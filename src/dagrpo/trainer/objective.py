@@ -97,7 +97,7 @@ class Objective:
         for name, config in self._added.items():
             adapt = self._terms[name].adapted
             if adapt is not None and math.isfinite(entropy):
-                self.coefficients[name] = adapt(self.coefficients[name].kept, entropy, config)
+                self.coefficients[name] = adapt(self.coefficients[name].basis, entropy, config)
         return used
 
     def _shares(self, tokens: TokenBatch, lengths: Lengths, first: int) -> Tensor:

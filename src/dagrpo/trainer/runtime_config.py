@@ -4,15 +4,19 @@ Part of no stage's identity, of no resumable state's and of nothing that DVC com
 sizes, numbers of threads or processes and ways to add up gradients may still round the last bits differently.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Chosen
+from dagrpo.core.plugin_sections import Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section
 from dagrpo.engine import DEFAULT, ENGINES
+from dagrpo.engine.checks import check_engines
 from dagrpo.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 MOST_BATCH_TOKENS = 1 << 30
 LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
@@ -161,3 +165,7 @@ class Runtime(Section):
     )
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if an engine cannot work with the other sections."""
+        check_engines(params)

@@ -3,12 +3,16 @@
 On the train split's own answers and demonstrations.
 """
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, Section
 from dagrpo.trainer.lora_config import Lora, require_tower_agrees
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 class Sft(Section):
@@ -44,3 +48,11 @@ class Sft(Section):
     def _the_adapter_is_in_what_is_trained(self) -> Self:
         require_tower_agrees("sft", self.vision, self.lora)
         return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if section `sft` does not fit the other sections."""
+        if self.batch_size % params.runtime.sft.processes:
+            raise UserError(
+                f"runtime.sft.processes ({params.runtime.sft.processes}) does not divide sft.batch_size "
+                f"({self.batch_size}): change one of them"
+            )

@@ -27,11 +27,11 @@ from torch import Tensor
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.integrity import require_whole
-from dagrpo.utils.checksummed_json import Damaged, read_sealed, write_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import World
 from dagrpo.utils.files import atomic_folder, remove
-from dagrpo.utils.locks import alone_with
+from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.manifest import FileEntry
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
@@ -56,19 +56,19 @@ class SavedState:
     @property
     def notes(self) -> Any:
         """Return the notes that were given to `save`."""
-        return read_sealed(self.folder / _DESCRIPTION)["notes"]
+        return read_checksummed(self.folder / _DESCRIPTION)["notes"]
 
     @property
     def base(self) -> str | None:
         """Return the tensor digest of the checkpoint that the run began with; None if it is not recorded."""
-        digest: str | None = read_sealed(self.folder / _DESCRIPTION).get("base")
+        digest: str | None = read_checksummed(self.folder / _DESCRIPTION).get("base")
         return digest
 
 
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Hold the state for one trainer. Raises UserError if another process holds it for longer than a minute."""
-    with alone_with(root, root / "lock"):
+    with exclusive_access(root, root / "lock"):
         yield
 
 
@@ -132,7 +132,7 @@ def named(folder: Path) -> SavedState:
 
 def _require_whole(saved: SavedState) -> None:
     path = saved.folder / _DESCRIPTION
-    match read_sealed(path):
+    match read_checksummed(path):
         case {"step": saved.step, "files": dict(files)}:
             require_whole(saved.folder, files, READ)
         case {"step": int(other)} if other != saved.step:
@@ -205,7 +205,7 @@ def save(
         files = write_weights(folder, _tensors(model, optimizer))
         if world.is_rank_zero:
             entries = {name: asdict(entry) for name, entry in (files | beside(folder)).items()}
-            write_sealed(folder / _DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
+            write_checksummed(folder / _DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
     if world.is_rank_zero:
         prune(root, step, keep)
 

@@ -42,10 +42,10 @@ def stop_with_the_workflow() -> None:
         return
     _watching.set()
     parents = psutil.Process().parents()
-    named = _named_starter()
-    if named is not None and named not in {parent.pid for parent in parents}:
+    starter = _named_starter()
+    if starter is not None and starter not in {parent.pid for parent in parents}:
         os.kill(os.getpid(), signal.SIGTERM)
-    starters = [parent for parent in parents if parent.pid == named or _is_starter(parent)]
+    starters = [parent for parent in parents if parent.pid == starter or _is_starter(parent)]
     if starters:
         threading.Thread(target=_watch, args=(starters,), daemon=True, name="workflow-watch").start()
 

@@ -12,7 +12,7 @@ from typing import Any
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import write_json
 
-SEAL = "sha256"
+CHECKSUM = "sha256"
 
 
 class Damaged(UserError):
@@ -24,29 +24,29 @@ class Damaged(UserError):
         self.what = f"{path} {fault}"
 
 
-def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+def write_checksummed(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with its digest, atomically."""
-    write_json(path, sealed(content))
+    write_json(path, with_checksum(content))
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Read JSON written by `write_sealed`. Raises Damaged if it is missing or fails its digest."""
+def read_checksummed(path: Path) -> dict[str, Any]:
+    """Read JSON written by `write_checksummed`. Raises Damaged if it is missing or fails its digest."""
     try:
-        return unsealed(json.loads(path.read_bytes()))
+        return without_checksum(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(path, "is missing") from None
     except (ValueError, OSError):
         raise Damaged(path, "is damaged") from None
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content and its digest as one object."""
-    return {**content, SEAL: _digest(content)}
+    return {**content, CHECKSUM: _digest(content)}
 
 
-def unsealed(value: Any) -> dict[str, Any]:
+def without_checksum(value: Any) -> dict[str, Any]:
     """Return the content of an object that `sealed` returned. Raises ValueError if it has changed since."""
-    if not isinstance(value, dict) or value.pop(SEAL, None) != _digest(value):
+    if not isinstance(value, dict) or value.pop(CHECKSUM, None) != _digest(value):
         raise ValueError("the digest does not fit")
     return value
 

@@ -103,13 +103,13 @@ _newest = _Count()
 
 
 class _Counted:
-    def __init__(self, shown: Advance) -> None:
-        self._shown = shown
+    def __init__(self, bar: Advance) -> None:
+        self._bar = bar
         _newest.done = 0
 
     def advance(self, number: int = 1, note: str = "") -> None:
         _newest.done = (_newest.done or 0) + number
-        self._shown.advance(number, note)
+        self._bar.advance(number, note)
 
 
 def finished() -> int | None:

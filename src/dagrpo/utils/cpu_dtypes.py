@@ -26,10 +26,10 @@ def warning(types: Mapping[str, str]) -> str | None:
     slow = {key: dtype for key, dtype in types.items() if times.get(dtype, 0.0) > SLOW}
     if not slow:
         return None
-    named = " and ".join(f"{key} ({dtype})" for key, dtype in slow.items())
+    names = " and ".join(f"{key} ({dtype})" for key, dtype in slow.items())
     worst = max(times[dtype] for dtype in slow.values())
     return (
-        f"This CPU has no fast instructions for {named}: a matrix product takes {worst:.1f} times as long as in float32, and an update "
+        f"This CPU has no fast instructions for {names}: a matrix product takes {worst:.1f} times as long as in float32, and an update "
         "may take longer still. Set float32, unless the run must compute in 16 bits."
     )
 
@@ -38,8 +38,8 @@ def warn_of_slow_types(types: Mapping[str, str], world: "World") -> None:
     """Print the warning, if any, before a stage computes on a CPU; once for all ranks."""
     from dagrpo.utils.console import say
 
-    if world.is_rank_zero and world.device.type == "cpu" and (told := warning(types)) is not None:
-        say(told)
+    if world.is_rank_zero and world.device.type == "cpu" and (message := warning(types)) is not None:
+        say(message)
 
 
 def times_as_long(dtype: str) -> float:
@@ -52,9 +52,9 @@ def _seconds(dtype: str) -> float:
     import torch
 
     matrix = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
-    taken = list[float]()
+    seconds = list[float]()
     for _ in range(TRIES + 1):  # the first one warms up
         start = time.perf_counter()
         matrix @ matrix
-        taken.append(time.perf_counter() - start)
-    return min(taken[1:])
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])

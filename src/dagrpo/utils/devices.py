@@ -20,7 +20,7 @@ from dagrpo.utils.tempdirs import is_own_folder
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.5
-SECONDS_UNTIL_WAITING_IS_TOLD = 5.0
+SECONDS_BEFORE_NOTICE = 5.0
 SECONDS_TO_COUNT = 20.0  # a driver that takes longer is broken
 LOCKS = Path("/tmp") / f"dagrpo-devices-{os.getuid()}"  # one place for all jobs, whatever their TMPDIR
 
@@ -53,8 +53,8 @@ def own_devices(count: int) -> Iterator[list[str]]:
             f"{count} GPUs are needed and this machine has {len(devices)}: lower runtime.training.processes (or that of sft) or "
             "runtime.engine.replicas or tensor_parallel, set runtime.engine.own_gpus to false, or run on a machine with more."
         )
-    with ExitStack() as held:
-        mine = _take(devices, count, held)
+    with ExitStack() as locks:
+        mine = _take(devices, count, locks)
         before = os.environ.get(VISIBLE)
         os.environ[VISIBLE] = ",".join(mine)
         try:
@@ -63,23 +63,23 @@ def own_devices(count: int) -> Iterator[list[str]]:
             _restore(before)
 
 
-def _take(devices: Sequence[str], count: int, held: ExitStack) -> list[str]:
+def _take(devices: Sequence[str], count: int, locks: ExitStack) -> list[str]:
     """Lock the first `count` free devices, or none while some are missing: two jobs could wait for each other."""
-    started, told = time.monotonic(), False
+    started, is_announced = time.monotonic(), False
     while True:
-        taken: list[str] = []
+        devices_locked: list[str] = []
         attempt = ExitStack()
         for device in devices:
             with suppress(Timeout):
                 attempt.enter_context(FileLock(_lock_of(device), timeout=0))
-                taken.append(device)
-            if len(taken) == count:
-                held.push(attempt)
-                return taken
+                devices_locked.append(device)
+            if len(devices_locked) == count:
+                locks.push(attempt)
+                return devices_locked
         attempt.close()
-        if not told and time.monotonic() - started > SECONDS_UNTIL_WAITING_IS_TOLD:
+        if not is_announced and time.monotonic() - started > SECONDS_BEFORE_NOTICE:
             print(f"Waiting for {count} free GPUs of {len(devices)}: other jobs hold the rest.", flush=True)
-            told = True
+            is_announced = True
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

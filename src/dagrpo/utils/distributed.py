@@ -157,10 +157,10 @@ def _rendezvous(size: int) -> Any:  # a store of torch.distributed
 def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    wanted, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if wanted > devices:  # in every rank, so that rank 0 reports it
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > devices:  # in every rank, so that rank 0 reports it
         raise UserError(
-            f"runtime.training.processes is {wanted}, but this machine has {devices} GPUs, one for each: set it to {devices}."
+            f"runtime.training.processes is {processes}, but this machine has {devices} GPUs, one for each: set it to {devices}."
         )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)

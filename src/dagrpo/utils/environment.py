@@ -68,10 +68,10 @@ def _memory() -> dict[str, str]:
 
 def _first_match(name: str, path: Path, pattern: str) -> dict[str, str]:
     try:
-        found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
+        match = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     except OSError:  # some containers do not show it
         return {}
-    return {name: found[1].strip()} if found else {}
+    return {name: match[1].strip()} if match else {}
 
 
 def _lock_tags(root: Path) -> dict[str, str]:

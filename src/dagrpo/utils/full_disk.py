@@ -75,8 +75,8 @@ def _number_of(error: Exception, path: Path) -> int | None:
     """Return ENOSPC, EDQUOT or EFBIG if an error comes from one of them, else None."""
     if isinstance(error, OSError):
         return error.errno if error.errno in NO_ROOM else None
-    said = _OS_ERROR.search(str(error))
-    if said is not None and int(said[1]) in NO_ROOM:
-        return int(said[1])
+    match = _OS_ERROR.search(str(error))
+    if match is not None and int(match[1]) in NO_ROOM:
+        return int(match[1])
     gives_no_reason = _OF_TORCH in str(error)
     return errno.ENOSPC if gives_no_reason and free_on(disk_of(path)) < NEARLY_FULL else None

@@ -45,20 +45,20 @@ class Wanted:
         return f"{self.repository} at commit {self.revision[:12]}"
 
 
-def require_answer(wanted: Wanted) -> None:
+def require_answer(source: Wanted) -> None:
     """Raise UserError if the hub does not answer within seconds, does not know the repository, or refuses it."""
-    with told_in_a_sentence(wanted):
+    with readable_hub_errors(source):
         HfApi().repo_info(
-            wanted.repository,
-            revision=wanted.revision,
-            repo_type=wanted.kind,
+            source.repository,
+            revision=source.revision,
+            repo_type=source.kind,
             timeout=ANSWER_SECONDS,
             files_metadata=False,
         )
 
 
 @contextmanager
-def told_in_a_sentence(wanted: Wanted, *also: type[Exception]) -> Iterator[None]:
+def readable_hub_errors(source: Wanted, *also: type[Exception]) -> Iterator[None]:
     """Turn a download's errors, and `also`, into a UserError with a remedy.
 
     An error of this machine's own disk stays unchanged. The libraries' own warnings are silenced.
@@ -71,7 +71,7 @@ def told_in_a_sentence(wanted: Wanted, *also: type[Exception]) -> Iterator[None]
     except caught as error:
         if isinstance(error, UserError) or _is_of_the_disk(error):
             raise
-        raise UserError(_sentence(_cause(error), wanted)) from error
+        raise UserError(_sentence(_cause(error), source)) from error
     finally:
         logging.set_verbosity(before)
 
@@ -90,42 +90,42 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _sentence(error: BaseException, wanted: Wanted) -> str:
+def _sentence(error: BaseException, source: Wanted) -> str:
     if isinstance(error, HfHubHTTPError):
-        return _about_an_answer(error, wanted)
+        return _about_an_answer(error, source)
     if isinstance(error, OfflineModeIsEnabled):
-        return f"{wanted} is to come from the hub, but HF_HUB_OFFLINE is set: unset it, or {wanted.instead}."
+        return f"{source} is to come from the hub, but HF_HUB_OFFLINE is set: unset it, or {source.instead}."
     if isinstance(error, NO_ANSWER):
         return (
-            f"{wanted} is to come from the hub, and {endpoint()} cannot be reached ({_reason(error)}): check the network; "
-            f"behind a proxy, set HTTPS_PROXY; where the hub has a mirror, set HF_ENDPOINT; or {wanted.instead}."
+            f"{source} is to come from the hub, and {endpoint()} cannot be reached ({_reason(error)}): check the network; "
+            f"behind a proxy, set HTTPS_PROXY; where the hub has a mirror, set HF_ENDPOINT; or {source.instead}."
         )
     if isinstance(error, httpx.TransportError):
-        return f"{endpoint()} broke off while {wanted} was read ({_reason(error)}): run again, or {wanted.instead}."
+        return f"{endpoint()} broke off while {source} was read ({_reason(error)}): run again, or {source.instead}."
     if isinstance(error, HFValidationError):
-        return f"{wanted.repository} is no name of a repository: {wanted.correct}, or {wanted.instead}."
-    return f"{wanted} cannot be read from the hub ({_reason(error)}): run again, or {wanted.instead}."
+        return f"{source.repository} is no name of a repository: {source.correct}, or {source.instead}."
+    return f"{source} cannot be read from the hub ({_reason(error)}): run again, or {source.instead}."
 
 
-def _about_an_answer(error: HfHubHTTPError, wanted: Wanted) -> str:
+def _about_an_answer(error: HfHubHTTPError, source: Wanted) -> str:
     """Return the meaning of an HTTP status here. The hub also answers 401 for a missing repository."""
     status = error.response.status_code
     answer = f"{endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
     if isinstance(error, RevisionNotFoundError):
-        return f"{endpoint()} has no commit {wanted.revision} of {wanted.repository}: {wanted.correct}, or {wanted.instead}."
+        return f"{endpoint()} has no commit {source.revision} of {source.repository}: {source.correct}, or {source.instead}."
     if isinstance(error, EntryNotFoundError):
-        return f"{wanted} lacks a file on {endpoint()}: {wanted.correct}, or {wanted.instead}."
+        return f"{source} lacks a file on {endpoint()}: {source.correct}, or {source.instead}."
     if status in {401, 403}:
-        return f"{wanted} is not handed out ({answer}): {_about_credentials(wanted)}, or {wanted.instead}."
+        return f"{source} is not handed out ({answer}): {_about_credentials(source)}, or {source.instead}."
     if status == 404:
-        return f"{endpoint()} knows no {wanted.repository}: {wanted.correct}, or {wanted.instead}."
-    return f"{wanted} cannot be read ({answer}): try again later, or {wanted.instead}."
+        return f"{endpoint()} knows no {source.repository}: {source.correct}, or {source.instead}."
+    return f"{source} cannot be read ({answer}): try again later, or {source.instead}."
 
 
-def _about_credentials(wanted: Wanted) -> str:
-    page = f"{endpoint()}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.repository}"
+def _about_credentials(source: Wanted) -> str:
+    page = f"{endpoint()}/{'datasets/' if source.kind == 'dataset' else ''}{source.repository}"
     if get_token() is None:
-        return f"{wanted.correct}, or set HF_TOKEN to a token that may read it, after accepting its terms on {page}"
+        return f"{source.correct}, or set HF_TOKEN to a token that may read it, after accepting its terms on {page}"
     return f"the token in HF_TOKEN, or of `hf auth login`, may not read it: renew the token, accept the terms on {page}"
 
 

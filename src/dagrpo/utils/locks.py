@@ -53,7 +53,7 @@ def noted_holder(note: Path) -> Holder | None:
 
 
 @contextmanager
-def alone_with(path: Path, lock: Path) -> Iterator[int]:
+def exclusive_access(path: Path, lock: Path) -> Iterator[int]:
     """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
 
     Yields the descriptor of that file: a child that inherits it holds the lock, too, and keeps it if this process is killed. Raises

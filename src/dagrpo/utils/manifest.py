@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.utils.file_names import is_below
 from dagrpo.utils.files import read_object, sha256_of
 
@@ -55,11 +55,11 @@ def listed_files(manifest: Path) -> dict[str, FileEntry]:
 
 def _entry(manifest: Path, name: str, entry: object) -> FileEntry:
     if not is_below(name):
-        raise _no_list(manifest, shown(name))
+        raise _no_list(manifest, brief(name))
     match entry:
         case {"sha256": str(sha256), "bytes": int(size)}:
             return FileEntry(sha256=sha256, bytes=size)
-    raise _no_list(manifest, shown(name))
+    raise _no_list(manifest, brief(name))
 
 
 def _no_list(manifest: Path, fault: str) -> UserError:

@@ -21,9 +21,9 @@ def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
     """Return True if these columns have more than `most` bytes. Raises ArrowException or OSError if the file cannot be read."""
     with pq.ParquetFile(path) as file:
         leaves = [file.schema.column(number) for number in range(len(file.metadata.schema))]
-        wanted = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
-        texts = [leaves[number].path for number in wanted if leaves[number].physical_type == "BYTE_ARRAY"]
-        if _least_bytes(file.metadata, wanted) > most:
+        numbers = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
+        texts = [leaves[number].path for number in numbers if leaves[number].physical_type == "BYTE_ARRAY"]
+        if _least_bytes(file.metadata, numbers) > most:
             return True
     decoded = 0
     with pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER_BYTES) as file:

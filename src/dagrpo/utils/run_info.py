@@ -85,7 +85,7 @@ def write_account(
 def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]:
     """Read the accounts in an experiment's folder of logs, by the provenance.json that each execution wrote."""
     written = {sha256_of(path): path for path in provenance}
-    found = {}
+    accounts = {}
     for file in sorted(logs.rglob(f"*{SUFFIX}")):
         try:
             content = read_object(file)
@@ -93,8 +93,8 @@ def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]
             continue
         account = _account_of(content)
         if account is not None and content.get("provenance") in written:
-            found[written[content["provenance"]]] = account
-    return found
+            accounts[written[content["provenance"]]] = account
+    return accounts
 
 
 def _account_of(content: Mapping[str, Any]) -> Account | None:

@@ -20,7 +20,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
+def temporary_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
     """Make an empty folder for this process, named after its kind and this machine; remove it at the end."""
     remove_abandoned(parent, kind)
     descriptor, name = tempfile.mkstemp(prefix=_prefix(kind), suffix=LOCK, dir=parent)

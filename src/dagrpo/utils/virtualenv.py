@@ -37,10 +37,10 @@ def digest(lock: Path) -> str:
 
 def uv() -> str:
     """Return the path of uv, which is installed with dagrpo."""
-    found = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
-    if found is None:
+    path = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    if path is None:
         raise UserError("uv is needed to make an environment: pip install uv.")
-    return found
+    return path
 
 
 def _make(folder: Path, lock: Path) -> None:

@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, shown
+from dagrpo.core.escape import brief, one_line
 
 TEMPLATE = "__use_yte__"  # Snakemake takes a file with this key for a program, and runs it
 _SAME_IN_BOTH = {  # accepted as this type by YAML 1.1 and 1.2 alike
@@ -43,7 +43,7 @@ def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
     """Parse a YAML text. Raises UserError with the complaint and the remedy if it is invalid."""
     try:
         return yaml.load(text, Loader=_Careful)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a value contradicts its tag
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a value contradicts its tag
         raise UserError(f"{complaint} ({_reason(error)}): {remedy}.") from None
 
 
@@ -83,7 +83,7 @@ class _Careful(yaml.SafeLoader):
         same = _SAME_IN_BOTH.get(kind)
         if is_plain and kind != "merge" and (same is None or not same.fullmatch(node.value)):
             advice = "YAML 1.1 and 1.2 read it differently: put it in quotes, or write a decimal number, true or false"
-            raise ConstructorError(None, None, f"{shown(node.value)}: {advice}", node.start_mark)
+            raise ConstructorError(None, None, f"{brief(node.value)}: {advice}", node.start_mark)
         return node
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:

@@ -61,7 +61,7 @@ def test_the_last_step_is_shown_best_first(show: Show) -> None:
     places = [text.index(title) for title in ("best 1 of 2: arithmetic_tool, problem 0", "best 2 of 2", "worst 1 of 1")]
     assert places == sorted(places)
     assert "worst 1 of 1: arithmetic_tool, problem 2" in text
-    assert "reward 0.900  advantage +0.600  right" in text
+    assert "reward 0.900, advantage +0.600  right" in text
 
 
 def test_a_conversation_reads_from_the_problem_to_the_answer(show: Show) -> None:
@@ -76,7 +76,7 @@ def test_a_conversation_reads_from_the_problem_to_the_answer(show: Show) -> None
         '\N{RIGHTWARDS ARROW} calculator {"expression": "13 * 7"}',
         "ok: 91",
         "turn 3 It is #### 91",
-        "read as 91 (truth 91)",
+        "answer 91 (truth 91)",
     ]
 
 
@@ -132,7 +132,7 @@ def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show)
     scores, _ = score(folder / "completions.parquet", Scoring(bootstrap_draws=100))
     write_parquet(folder / "scores.parquet", scores)
     text = show(*arguments).stdout
-    assert "right 0.400" in text
+    assert "correct 0.400" in text
     assert text.index("problem 1, greedy") < text.index("problem 2, greedy")
 
 
@@ -195,12 +195,12 @@ def test_tokens_are_shown_as_they_are_trained_on(show: Show) -> None:
 def test_no_byte_that_a_policy_writes_controls_the_terminal(tmp_path: Path, full: bool, decode: Decode | None) -> None:
     path = tmp_path / "step_00001.parquet"
     write_parquet(path, made.training_table([made.hostile(0)], [1.0]))
-    chosen = attempts.choose(single_file(path), 1, 0)
+    chosen = attempts.choose(single_file(path), 1, 0, full=full)
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=True, color_system=None, width=80, highlight=False, markup=False, emoji=False
     )
-    console.print(terminal.attempt(chosen.selected[0], full=full, decode=decode))
+    console.print(terminal.render(*chosen.titled[0], full=full, decode=decode))
     text = out.getvalue()
     controls = {character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Cs"}}
     assert controls <= {"\n"}

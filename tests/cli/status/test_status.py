@@ -15,7 +15,7 @@ from dagrpo.cli.application import app
 from dagrpo.pipeline.failure_report import Failure, path_of
 from dagrpo.pipeline.locks import RUNNING
 from dagrpo.pipeline.record import STATES
-from dagrpo.utils.checksummed_json import write_sealed
+from dagrpo.utils.checksummed_json import write_checksummed
 from dagrpo.utils.console import duration
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder
@@ -62,7 +62,7 @@ def train(project: Project, seconds: float, steps: int) -> None:
             "metrics": {"reward/mean": step / 10},
             "seconds": {"timing/update_seconds": seconds, "timing/tokens_per_second": 1e6},
         }
-        write_sealed(state / f"metrics/step_{step:05d}.json", content)
+        write_checksummed(state / f"metrics/step_{step:05d}.json", content)
     rollouts = f"results/{project.name}/runs/seed_0/rollouts/manifest.json"
     write_json(state / "run.json", {"seed": 0, "rollouts": rollouts, "training": {"steps": 120}})
     hold(state / "lock.json", Process.current())

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from dagrpo.cli.status.why import explain
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes import code
 from dagrpo.pipeline.identity import ROOT
+from dagrpo.pipeline.snakemake.private import record_unfinished
 
 
 def text(path: Path) -> str:
@@ -65,9 +65,7 @@ def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch:
 
 def test_a_job_that_was_killed_is_told(made_up: Project) -> None:
     provenance = made_up.provenance("train")
-    marker = Path(".snakemake/incomplete") / urlsafe_b64encode(str(provenance).encode()).decode()
-    marker.parent.mkdir(parents=True)
-    marker.touch()
+    record_unfinished(provenance)
     assert "a run has begun it and has not ended it" in text(provenance)
 
 

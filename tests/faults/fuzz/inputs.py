@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.faults.whole import WHOLE
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import MOST_TOLD, visible
+from dagrpo.core.escape import MOST_MISTAKES, visible
 
 fuzzed = settings.get_profile(f"faults, {'whole' if WHOLE else 'bounded'}")
 SECONDS = 1.0  # of the processor, for a refusal: what runs beside it does not count
@@ -28,7 +28,7 @@ def refusal(work: Callable[[], object]) -> str:
         told = str(error)
     assert time.process_time() - began < (SECONDS if told else SECONDS_OF_WORK)
     assert all(len(sentence) < LONGEST_SENTENCE for sentence in told.splitlines())
-    assert len(told.splitlines()) <= 2 * (MOST_TOLD + 1)
+    assert len(told.splitlines()) <= 2 * (MOST_MISTAKES + 1)
     assert visible(told) == told
     return told
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagrpo.config import documents
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.changes.made import stage_and_seed
+from dagrpo.pipeline.changes.executions import stage_and_seed
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.identity import ROOT, code_digest
 from dagrpo.pipeline.jobs import code_files, job_file, own_params

@@ -10,18 +10,18 @@ from tests.pipeline.changes.made_up import Project
 from dagrpo.pipeline import identity
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.code import changed_lines
-from dagrpo.pipeline.changes.made import maker_of, read_made
+from dagrpo.pipeline.changes.executions import maker_of, read_record
 from dagrpo.pipeline.changes.today import Today
 
 
 def changes(project: Project, stage: str) -> list[Change]:
     """Of the first job of a stage."""
-    return Changes(Today.read()).of(read_made(project.provenance(stage)))
+    return Changes(Today.read()).of(read_record(project.provenance(stage)))
 
 
 def test_nothing_has_changed_in_what_was_just_made(made_up: Project) -> None:
     finder = Changes(Today.read())
-    assert [finder.of(read_made(path)) for path in made_up.provenances] == [[]] * len(made_up.provenances)
+    assert [finder.of(read_record(path)) for path in made_up.provenances] == [[]] * len(made_up.provenances)
 
 
 def test_a_changed_parameter_touches_the_stages_that_read_it(made_up: Project) -> None:
@@ -68,9 +68,9 @@ def test_of_another_experiment_the_parameters_are_those_it_was_made_with(made_up
 def test_the_maker_of_a_file_is_found_by_its_path_or_its_folder(made_up: Project) -> None:
     policy = made_up.provenance("train").parent
     for path in (policy, policy / "manifest.json", policy / "content", policy.parent / "metrics.parquet"):
-        made = maker_of(path)
-        assert made is not None
-        assert made.what == "train, seed 0"
+        execution = maker_of(path)
+        assert execution is not None
+        assert execution.what == "train, seed 0"
     assert maker_of(Path("params.yaml")) is None
 
 

@@ -57,6 +57,9 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
         other = by_snakemake[job.provenance]
         assert (job.stage, job.wildcards, job.outputs) == (other.stage, other.wildcards, other.outputs)
         assert job.inputs == {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}
+    report = planned[-1]
+    assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
+    assert len(report.inputs["scores"]) == 2 * 2 * 2, "every seed, evaluated task and policy"
 
 
 def test_each_file_that_is_expected_of_an_experiment_is_known_by_its_stage(jobs: list[PlannedJob]) -> None:
@@ -100,7 +103,7 @@ def test_each_plot_names_columns_that_the_report_writes() -> None:
     """DVC says nothing of a field that is not there: the plot is empty."""
     templates = {path.stem: json.loads(path.read_text()) for path in (ROOT / ".dvc/plots").glob("*.json")}
     written = {dvc_file.SCORES: {*SCORE_COLUMNS, "rev"}, dvc_file.CURVES: {"seed", "step", "rev"}}
-    for plot in dvc_file.PLOTS:
+    for plot in dvc_file.plots():
         ((title, said),) = plot.items()
         ((file, column),) = said["y"].items()
         assert said["title"] == title

@@ -11,7 +11,8 @@ from tests.hostile import refusal
 from tests.pipeline.snakemake import clones
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.lock import KEPT, PATH, require_readable_lock
+from dagrpo.pipeline.dvc.lock import COPY, require_readable_lock
+from dagrpo.pipeline.dvc.private import LOCK
 from dagrpo.pipeline.runner import RAN
 from dagrpo.utils.files import read_json, write_json
 
@@ -36,7 +37,7 @@ def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("_in_an_empty_project")
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_it_is_one_sentence_with_what_to_do(content: bytes) -> None:
-    PATH.write_bytes(content)
+    LOCK.write_bytes(content)
     with pytest.raises(
         UserError, match=r"^dvc.lock is damaged \(.*\): restore it with `git checkout HEAD -- dvc.lock`"
     ):
@@ -46,7 +47,7 @@ def test_it_is_one_sentence_with_what_to_do(content: bytes) -> None:
 @pytest.mark.usefixtures("_in_an_empty_project")
 def test_a_whole_one_and_none_are_accepted() -> None:
     require_readable_lock()
-    PATH.write_text(WHOLE)
+    LOCK.write_text(WHOLE)
     require_readable_lock()
     assert not RAN.exists()
 
@@ -59,7 +60,7 @@ def test_what_was_made_is_noted_to_be_recorded_anew_of_every_experiment_and_of_n
         write_json(Path(made).with_name("provenance.json"), record)
     Path("data/one").mkdir(parents=True)
     Path("data/one/provenance.json").write_text("{")
-    PATH.write_text("")
+    LOCK.write_text("")
     with pytest.raises(UserError):
         require_readable_lock()
     entries = {path.parent.name: read_json(path) for path in RAN.rglob("*.json")}
@@ -77,35 +78,35 @@ def test_what_was_made_is_noted_to_be_recorded_anew_of_every_experiment_and_of_n
 def test_one_that_a_killed_repro_has_cut_short_is_again_what_its_last_stage_had_kept(
     length: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    PATH.write_text(WHOLE)
+    LOCK.write_text(WHOLE)
     with monkeypatch.context() as driven:
         driven.setenv("DVC_STAGE", "train@tiny")
         require_readable_lock()
-    PATH.write_text((WHOLE + "  score@tiny:\n")[:length])
+    LOCK.write_text((WHOLE + "  score@tiny:\n")[:length])
     require_readable_lock()
-    assert PATH.read_text() == WHOLE
+    assert LOCK.read_text() == WHOLE
     assert "dvc.lock was cut short" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_in_an_empty_project")
 def test_the_marks_of_a_merge_are_not_replaced_by_what_was_kept() -> None:
-    KEPT.parent.mkdir()
-    KEPT.write_text(WHOLE)
-    PATH.write_text(CONFLICT)
+    COPY.parent.mkdir()
+    COPY.write_text(WHOLE)
+    LOCK.write_text(CONFLICT)
     with pytest.raises(UserError, match="restore it with"):
         require_readable_lock()
-    assert PATH.read_text() == CONFLICT
+    assert LOCK.read_text() == CONFLICT
 
 
 @pytest.mark.usefixtures("_in_an_empty_project")
 @pytest.mark.parametrize("content", [CONFLICT[:-1], "{", "- 1\n"])
 def test_what_was_kept_is_not_put_back_where_it_is_damaged_itself(content: str) -> None:
-    KEPT.parent.mkdir()
-    KEPT.write_text(content)
-    PATH.write_text(WHOLE[:20])
+    COPY.parent.mkdir()
+    COPY.write_text(content)
+    LOCK.write_text(WHOLE[:20])
     with pytest.raises(UserError, match="restore it with"):
         require_readable_lock()
-    assert PATH.read_text() == WHOLE[:20]
+    assert LOCK.read_text() == WHOLE[:20]
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
@@ -121,9 +122,9 @@ def test_any_bytes_are_accepted_or_refused_in_a_sentence(content: bytes) -> None
 @pytest.mark.dag
 def test_the_command_of_the_sentence_has_all_recorded_again(run_by_snakemake: Path, tmp_path: Path) -> None:
     folder = clones.copied(run_by_snakemake, tmp_path / "clone")
-    whole = (folder / PATH).read_text()
+    whole = (folder / LOCK).read_text()
     for name in ("binary", "with the marks of a merge"):
-        (folder / PATH).write_bytes(DAMAGED[name])
+        (folder / LOCK).write_bytes(DAMAGED[name])
         command = ("snakemake", "--cores", "all", "target")
         refused = subprocess.run(
             command, cwd=folder, env=clones.environment(folder), capture_output=True, text=True, check=False
@@ -132,7 +133,7 @@ def test_the_command_of_the_sentence_has_all_recorded_again(run_by_snakemake: Pa
         assert refused.returncode == 1
         assert "dvc.lock is damaged" in said
         assert "Traceback" not in said
-    (folder / PATH).unlink()
+    (folder / LOCK).unlink()
     clones.run(folder, *command)
-    assert (folder / PATH).read_text() == whole
+    assert (folder / LOCK).read_text() == whole
     assert "up to date" in clones.run(folder, "dvc", "status")

@@ -86,7 +86,7 @@ def test_a_try_has_folders_of_its_own_and_leaves_the_experiment_as_it_was(finish
     assert "A try, with report.completions: 1" in output
     (results,) = (folder / "results").glob(f"{NAME}~*")
     page = (results / "report/report.html").read_text()
-    assert "This is a try, not the experiment of params.yaml: report.completions = 1." in page
+    assert "This is an override run, not the experiment of params.yaml: report.completions = 1." in page
     policy = f"{RUN.relative_to('results', NAME)}/policy"
     weights = [next((folder / "results" / name / policy).glob("shard-*")) for name in (NAME, results.name)]
     assert weights[0].samefile(weights[1])
@@ -201,7 +201,7 @@ def test_the_last_held_out_answers_are_those_of_the_evaluation_and_the_first_tho
             same = ("extracted", "verdict", "correct", "truncated", "completion_tokens")
             assert {name: row[name] for name in same} == {name: greedy[row["problem_index"]][name] for name in same}
     page = (finished[0] / f"results/{NAME}/report/report.html").read_text()
-    assert "Held-out problems while it trained" in page
+    assert "Held-out problems during training" in page
 
 
 def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params

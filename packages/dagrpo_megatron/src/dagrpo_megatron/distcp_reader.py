@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.utils.file_names import is_plain
 from dagrpo_megatron.distcp_writer import METADATA
 from dagrpo_megatron.layout import Sizes
@@ -70,7 +70,7 @@ class DistcpReader:
         axes = len(stored.spec.shape)
         if any(len(start) != axes or len(extent) != axes for start, (extent, _) in stored.chunks.items()):
             raise UserError(
-                f"{self._folder / METADATA} describes a part of {shown(key)} that does not fit it: do not use this checkpoint."
+                f"{self._folder / METADATA} describes a part of {brief(key)} that does not fit it: do not use this checkpoint."
             )
 
     def _chunk(self, key: str, start: Sizes, extent: Sizes) -> Tensor:
@@ -79,7 +79,7 @@ class DistcpReader:
         path = self._folder / place.file
         if not is_plain(place.file):
             raise UserError(
-                f"{self._folder / METADATA} names {shown(place.file)}, which is not a file of its folder: "
+                f"{self._folder / METADATA} names {brief(place.file)}, which is not a file of its folder: "
                 "do not use this checkpoint."
             )
         mapped = self._map(path)

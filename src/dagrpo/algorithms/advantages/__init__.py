@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 from dagrpo.rewards.components import lowest_reward
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
-BELOW_0 = -1e-9  # of a reward: nearer to 0 is what is left by rounding of prices that cancel each other
+BELOW_0 = -1e-9  # nearer to 0, a reward is the rounding error of prices that cancel
 
 
 def _never(config: Any) -> bool:
@@ -27,7 +27,7 @@ def _never(config: Any) -> bool:
 
 
 def _refuses_none(config: Any) -> None:
-    """Accept a divergence that is subtracted from the reward, as any other part of it."""
+    """Accept a divergence in the reward."""
 
 
 def _takes_any(config: Any, params: Params) -> None:
@@ -40,17 +40,16 @@ class Advantage(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in algorithm.advantage
     function: Callable[[RewardBatch, ConfigType], torch.Tensor]  # -> [trajectories] or [tokens], float64
-    compares: bool = True  # within a group: of one that has a single trajectory left nothing is learned
+    compares: bool = True  # within a group: a group with a single trajectory teaches nothing
     needs_policy: bool = False  # reads RewardBatch.policy, which costs a forward pass before the update
     needs_greedy: bool = False  # reads RewardBatch.greedy_rewards, which costs a greedy completion of every prompt
-    needs_components: bool = False  # reads RewardBatch.components instead of their sum: with one, it is refused
-    never_negative: bool = False  # its rewards are at least 0: any other is refused
-    # Whether it can learn from a group of equal rewards: what throws such groups away is then refused.
+    needs_components: bool = False  # reads RewardBatch.components instead of their sum; refused with a single component
+    never_negative: bool = False  # requires rewards of at least 0
+    # Whether it learns from a group of equal rewards; filters that drop such groups are then refused.
     learns_from_equal: Callable[[ConfigType], bool] = _never
-    # Why a divergence that is taken from the reward is refused, as the rest of a sentence that begins with the name; None: it
-    # is not.
+    # Why a divergence in the reward is refused, the end of a sentence that begins with the name; None: it is accepted.
     refuses_penalty: Callable[[ConfigType], str | None] = _refuses_none
-    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
 
 
@@ -74,7 +73,7 @@ def advantages_of(batch: RewardBatch, config: Choice) -> torch.Tensor:
 
 
 def check_advantage(params: Params) -> None:
-    """Raise UserError where algorithm.advantage cannot work with the other parameters."""
+    """Raise UserError if algorithm.advantage does not fit the other parameters."""
     config = params.algorithm.advantage
     _require_components(params)
     _require_equal_groups(params)
@@ -94,13 +93,13 @@ def _require_components(params: Params) -> None:
     lowest = lowest_reward(components)
     if advantage.never_negative and lowest is not None and lowest < BELOW_0:
         raise UserError(
-            f"algorithm.advantage {name} takes no reward below 0, but reward.components can make one as low as {lowest:g}: raise "
-            "the lowest prices, leave out what is a penalty, or take algorithm.advantage: {name: grpo}"
+            f"algorithm.advantage {name} requires non-negative rewards, but reward.components can give one as low as {lowest:g}: raise "
+            "the lowest prices, leave out penalties, or take algorithm.advantage: {name: grpo}"
         )
 
 
 def _require_equal_groups(params: Params) -> None:
-    """Refuse to throw away groups that an advantage learns from."""
+    """Raise UserError for a filter that drops groups from which the advantage learns."""
     config, training = params.algorithm.advantage, params.training
     if not ADVANTAGES.get(config.name).learns_from_equal(config):
         return

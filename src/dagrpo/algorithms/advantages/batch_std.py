@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch, variance
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -19,12 +19,12 @@ class Config(Choice):
 
     std_of: Literal["rewards", "centred"] = Field(
         "rewards",
-        description="Values of the standard deviation: the rewards (Lite PPO), or the rewards less the means of their groups (ScaleRL).",
+        description="rewards: the standard deviation of the rewards (Lite PPO); centred: of rewards minus group means (ScaleRL).",
     )
 
 
 def batch_std(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A = (r - mean_g) / (std + 1e-6), the standard deviation that of all trajectories of the step (n - 1). [trajectories]
+    """Return A = (r - mean_g) / (std + 1e-6), the standard deviation that of all trajectories of the step (n - 1). [trajectories]
 
     std_of: rewards as Lite PPO; centred as ScaleRL (Khatri et al. 2025, arXiv 2510.13786), which divides by that of the
     advantages. Unlike the group's own, it does not blow up a group in which one of many rewards differs.

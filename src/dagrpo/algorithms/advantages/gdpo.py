@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch, whitened
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ class Config(Choice):
 
 
 def gdpo(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A = (a - mean) / sqrt(variance + 1e-8), a = sum_k w_k (c_k - mean_g(c_k)) / (std_g(c_k) + 1e-6). [trajectories]
+    """Return A = (a - mean) / sqrt(variance + 1e-8), a = sum_k w_k (c_k - mean_g(c_k)) / (std_g(c_k) + 1e-6). [trajectories]
 
     c_k are the components before their weights w_k (reward.components), so that none drowns another by its scale. Mean
     and variance are over the trajectories of the step, as in the paper; verl takes them over its tokens.
@@ -32,7 +32,7 @@ def gdpo(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 def refuses_penalty(config: Config) -> str:
     """Return the reason: the estimator does not read the sum that the divergence is subtracted from."""
-    return "reads the components of the reward, which the divergence is none of"
+    return "reads the components of the reward, and the divergence is not one of them"
 
 
 ADVANTAGE = Advantage(

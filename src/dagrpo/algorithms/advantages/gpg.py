@@ -8,26 +8,26 @@ from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
 
 
 class Config(Choice):
-    """The reward minus the mean of its group, made up for the groups that have no gradient."""
+    """The reward minus the mean of its group, scaled up for the groups without a gradient."""
 
     max_alpha: Annotated[float, Field(ge=1, le=1000)] = Field(
         2.0,
         description=(
-            "Largest factor that makes up for groups of equal rewards. The paper samples more prompts until it is no larger; 1: "
-            "no factor."
+            "Largest factor that compensates for groups of equal rewards. The paper samples more prompts until the factor is at "
+            "most this; 1: no compensation."
         ),
     )
 
 
 def gpg(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A = alpha * (r - mean_g), alpha = trajectories / trajectories in groups of unequal rewards. [trajectories]
+    """Return A = alpha * (r - mean_g), alpha = trajectories / trajectories in groups of unequal rewards. [trajectories]
 
     So the gradient's size does not depend on how many groups have none. alpha is at most max_alpha. The loss that was
     published with it has no ratio (gpg). verl counts the rewards that are not 0 instead, which is another alpha.
@@ -40,9 +40,7 @@ def gpg(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 def refuses_penalty(config: Config) -> str:
     """Return the reason: with a divergence, hardly any two rewards of a group are equal."""
-    return (
-        "makes up for groups of equal rewards, and takes groups whose rewards differ by the divergence alone for others"
-    )
+    return "compensates for groups of equal rewards, which it cannot recognise once the divergence makes them differ"
 
 
 ADVANTAGE = Advantage(config=Config, function=gpg, refuses_penalty=refuses_penalty)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -18,12 +18,12 @@ class Config(Choice):
     """GRPO: the reward minus the mean of the prompt's group."""
 
     normalize_by_std: bool = Field(
-        True, description="Divide by the group's standard deviation; Dr. GRPO does not, and has aggregation constant."
+        True, description="Divide by the group's standard deviation; Dr. GRPO does not, and uses aggregation constant."
     )
 
 
 def grpo(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A = (r - mean_g) / (std_g + 1e-6) over each prompt's group; without the division as Dr. GRPO (arXiv 2503.20783).
+    """Return A = (r - mean_g) / (std_g + 1e-6) over each prompt's group; without the division as Dr. GRPO (arXiv 2503.20783).
 
     [trajectories]. The standard deviation is the sample's (n - 1). A group of equal rewards has advantage 0: nothing is
     learned from it.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Config(grpo.Config):
-    """Only the best completion of a group learns, from how far it is ahead of the second."""
+    """Only the best completion of a group has an advantage: how far its reward is ahead of the second best."""
 
     normalize_by_std: bool = Field(True, description="Divide by the group's standard deviation, as GRPO does.")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import BELOW_0, Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ class Config(Choice):
 
 
 def maxrl(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A = (r - mean_g) / mean_g, and 0 where the mean is not above 0. [trajectories]
+    """Return A = (r - mean_g) / mean_g, and 0 where the mean is not above 0. [trajectories]
 
     With rewards of 0 and 1 a prompt weighs 1 / its pass rate, as in the gradient of the logarithm of that rate. Rewards
     of both signs could make a mean near 0, and with it advantages without a bound, and nothing would be learned from

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -22,19 +22,19 @@ class Config(Choice):
     learns_lone_tail: bool = Field(
         False,
         description=(
-            "Where one completion of a group is longer than all others, give its last tokens no baseline. Else the baseline is their "
-            "own return, and nothing is learned from them."
+            "Use no baseline for the last tokens of a completion that is longer than all others of its group. If false, their baseline "
+            "is their own return, and nothing is learned from them."
         ),
     )
 
 
 def optimal_token_baseline(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A_t = G_t - sum_i(G_t W_t) / sum_i(W_t) over the trajectories i of the group that have a token t. [tokens]
+    """Return A_t = G_t - sum_i(G_t W_t) / sum_i(W_t) over the trajectories i of the group that have a token t. [tokens]
 
     W_t is the sum of 1 - 2 pi_j + sum(pi^2) over the tokens j up to t: the squared norm of a token's gradient by its
-    logits, pi being the probability of the sampled token. Tokens are counted over the policy's own, whatever stood
-    between its turns. With learns_lone_tail, equal rewards teach something. Not here: weights squared by a correction
-    between engine and trainer.
+    logits, pi being the probability of the sampled token. Only the policy's own tokens are counted, not text between its
+    turns. With learns_lone_tail, equal rewards teach something. Differs from the paper: no correction between engine and
+    trainer enters the weights, squared.
     """
     assert batch.policy is not None, "the trainer computes it for an estimator that needs it"
     position, trajectories = batch.position, len(batch.rewards)
@@ -44,7 +44,7 @@ def optimal_token_baseline(batch: RewardBatch, config: Config) -> torch.Tensor:
     rows[position, batch.trajectory] = norms
     energy = rows.cumsum(0)[position, batch.trajectory]
 
-    place = position * batch.groups + batch.group[batch.trajectory]  # the same for all that are compared
+    place = position * batch.groups + batch.group[batch.trajectory]  # equal for tokens that are compared
 
     def total(values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(longest * batch.groups).index_add(0, place, values)[place]

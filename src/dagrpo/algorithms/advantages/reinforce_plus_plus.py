@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch, whitened
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 class Config(Choice):
     """REINFORCE++: the discounted return of each token, whitened over all tokens of the step."""
 
-    gamma: Annotated[float, Field(ge=0, le=1)] = Field(
-        1.0, description="Discount of the return of the policy's next token."
-    )
+    gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per token.")
 
 
 def reinforce_plus_plus(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A_t = (G_t - mean) / sqrt(variance + 1e-8) over all tokens of the step, G_t = r_t + gamma * G_(t + 1). [tokens]
+    """Return A_t = (G_t - mean) / sqrt(variance + 1e-8) over all tokens of the step, G_t = r_t + gamma * G_(t + 1). [tokens]
 
     Published with a k1 divergence in the reward (algorithm.kl). It compares across prompts, not within a group: equal
     rewards of one group teach something where other groups have others. With gamma below 1, equal rewards teach length.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch, whitened
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ class Config(Choice):
 
 
 def reinforce_plus_plus_baseline(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A = (a - mean) / sqrt(variance + 1e-8) over all tokens of the step, of a = r - mean_g on each of them. [tokens]
+    """Return A = (a - mean) / sqrt(variance + 1e-8) over all tokens of the step, of a = r - mean_g on each of them. [tokens]
 
     Long trajectories weigh more in that mean. Where they are better or worse than short ones it is not 0, and then a
     group of equal rewards is moved, too.

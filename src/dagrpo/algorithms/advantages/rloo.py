@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ class Config(Choice):
 
 
 def rloo(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """A_i = r_i - mean of r_j, j != i, over each prompt's group of n: n / (n - 1) times r_i minus the group's mean.
+    """Return A_i = r_i - mean of r_j, j != i, over each prompt's group of n: n / (n - 1) times r_i minus the group's mean.
 
     [trajectories]
     """

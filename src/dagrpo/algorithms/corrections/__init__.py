@@ -1,8 +1,8 @@
 """Corrections between engine and trainer: one file each, with Config and CORRECTION.
 
-The engine and the trainer compute the same policy with different rounding, so samples are slightly off-policy, or more
-than that. A correction weighs each token's loss by the difference. The policy's own updates since it sampled are the
-subject of the loss's ratio, not of a correction.
+The engine and the trainer compute the same policy with different rounding, so samples are off-policy, usually slightly. A
+correction weighs each token's loss by the difference. The policy's own updates since sampling are covered by the loss's
+ratio.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Correction(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in algorithm.correction
     function: Callable[[TokenBatch, ConfigType], TokenWeights]
-    weighs: bool = True  # whether there is anything to correct twice, by a loss that is anchored on the rollout
-    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    weighs: bool = True  # False for `none`; a loss that is anchored on the rollout refuses any other
+    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
 
 
@@ -64,14 +64,14 @@ def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
 
 
 def check_correction(params: Params) -> None:
-    """Raise UserError where algorithm.correction cannot work with the other parameters."""
+    """Raise UserError if algorithm.correction does not fit the other parameters."""
     config, loss = params.algorithm.correction, params.algorithm.loss
     correction = CORRECTIONS.get(config.name)
     is_weighed = correction.weighs or LOSSES.get(loss.name).anchored_on_rollout(loss)
     if params.training.staleness and not is_weighed:
         raise UserError(
-            f"training.staleness is {params.training.staleness}, but with algorithm.correction {config.name} nothing weighs what "
-            "earlier weights have sampled: take algorithm.correction: {name: token_truncated}, or set training.staleness to 0"
+            f"training.staleness is {params.training.staleness}, but with algorithm.correction {config.name} nothing weighs tokens "
+            "that earlier weights sampled: take algorithm.correction: {name: token_truncated}, or set training.staleness to 0"
         )
     correction.check(config, params)
 
@@ -82,18 +82,18 @@ def log_ratios(batch: TokenBatch) -> torch.Tensor:
 
 
 def ratios(log_ratios: torch.Tensor) -> torch.Tensor:
-    """exp of log-ratios, or of their sums over sequences. Of the same shape, and finite."""
+    """Return exp of log-ratios or of their sums over sequences, clamped so that it is finite. Same shape."""
     return log_ratios.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def truncated(weights: torch.Tensor, maximum: float) -> TokenWeights:
-    """Weights cut at a maximum. [tokens]"""
+    """Return weights cut at a maximum. [tokens]"""
     cut = weights.clamp(max=maximum)
     return TokenWeights(per_token=cut, metrics={"correction_truncated_fraction": (cut < weights).sum()})
 
 
 def masked(weights: torch.Tensor, judged: torch.Tensor, minimum: float, maximum: float) -> TokenWeights:
-    """Weights, and 0 where what is judged lies outside of [minimum, maximum]. All [tokens].
+    """Return the weights, with 0 where `judged` lies outside of [minimum, maximum]. All [tokens].
 
     A masked token still counts in the mean that its loss is part of.
     """

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, masked, ratios
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -26,7 +26,7 @@ class Config(Choice):
 
 
 def geometric_masked(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = exp(old - rollout logprob) where minimum <= exp(its mean over the sequence) <= maximum, else 0. [tokens]
+    """Return w = exp(old - rollout logprob) where minimum <= exp(its mean over the sequence) <= maximum, else 0. [tokens]
 
     The mean does not grow with the length, as the sum does: long sequences are not masked for being long. No weight is cut.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -12,7 +12,7 @@ class Config(Choice):
 
 
 def none(batch: TokenBatch, config: Config) -> TokenWeights:
-    """1 on each token."""
+    """Return 1 on each token."""
     return TokenWeights(per_token=batch.old_logprobs.new_ones(len(batch.old_logprobs)))
 
 

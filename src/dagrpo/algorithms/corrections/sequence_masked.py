@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, masked, ratios
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -26,7 +26,7 @@ class Config(Choice):
 
 
 def sequence_masked(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = exp(sum over the sequence of old - rollout logprob) where minimum <= w <= maximum, else 0, on its tokens. [tokens]
+    """Return w = exp(sum over the sequence of old - rollout logprob) where minimum <= w <= maximum, else 0, on its tokens. [tokens]
 
     Example: two tokens, each twice as likely to the trainer as to the engine: their sequence's weight is 4, so neither is
     learned from.

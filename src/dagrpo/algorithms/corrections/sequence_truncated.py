@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, ratios, truncated
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -21,7 +21,7 @@ class Config(Choice):
 
 
 def sequence_truncated(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = min(exp(sum over the sequence of old - rollout logprob), maximum) on each of its tokens. [tokens]
+    """Return w = min(exp(sum over the sequence of old - rollout logprob), maximum) on each of its tokens. [tokens]
 
     Unbiased but for the cut, and of a variance that grows with the length. Example: two tokens, each 1.2 times as likely
     to the trainer as to the engine, weigh 1.44 both.

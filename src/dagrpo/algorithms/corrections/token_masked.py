@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, masked, ratios
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -19,7 +19,7 @@ class Config(Choice):
 
 
 def token_masked(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = exp(old - rollout logprob) where minimum <= w <= maximum, else 0. [tokens]
+    """Return w = exp(old - rollout logprob) where minimum <= w <= maximum, else 0. [tokens]
 
     Example: a token twice as likely to the trainer as to the engine weighs 2; one eight times as likely weighs nothing.
     """

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, ratios, truncated
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -18,7 +18,7 @@ class Config(Choice):
 
 
 def token_truncated(batch: TokenBatch, config: Config) -> TokenWeights:
-    """w = min(exp(old - rollout logprob), maximum). [tokens]
+    """Return w = min(exp(old - rollout logprob), maximum). [tokens]
 
     Example: a token twice as likely to the trainer as to the engine weighs 2; one eight times as likely weighs 2, too.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dagrpo.algorithms.aggregation import Aggregation
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ def _takes_any(config: Any, params: Params) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(Generic[ConfigType]):
-    """A policy loss per token, to be minimised. How tokens are added up is algorithm.aggregation's, not the loss's."""
+    """A policy loss per token, to be minimised. `algorithm.aggregation` says how tokens are added up."""
 
     config: type[ConfigType]  # its keys in algorithm.loss
     function: Callable[[TokenBatch, ConfigType], TokenLoss]
     aggregation: Aggregation = "token-mean"  # what it was published with
-    # What TokenBatch.selected is to be, from all tokens of a mini-batch: costs a forward pass before the update.
+    # Computes TokenBatch.selected from all tokens of a mini-batch, which costs a forward pass before the update.
     select: Callable[[MiniBatch, ConfigType], torch.Tensor] | None = None
-    # Whether its ratio is to the engine's logprobs: a correction between engine and trainer would then count twice.
+    # Whether its ratio is to the engine's logprobs; a correction between engine and trainer would then count twice.
     anchored_on_rollout: Callable[[ConfigType], bool] = _never
-    # Whether only what follows a step's first update differs from the policy gradient: training.mini_batches 1 is refused.
+    # Whether it is the policy gradient in a step's first update; training.mini_batches 1 is then refused.
     needs_later_updates: bool = False
-    # Aggregations with which it is another loss, by that one's name: they are refused.
+    # Aggregations that turn it into another loss, with the name of that loss; they are refused.
     same_with: Mapping[Aggregation, str] = field(default_factory=dict)
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs, and no advantages
-    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
 
 
@@ -59,18 +59,18 @@ def loss_of(batch: TokenBatch, config: Choice) -> TokenLoss:
 
 
 def aggregation_of(aggregation: str, config: Choice) -> Aggregation:
-    """algorithm.aggregation by its own name: `default` is what the loss was published with."""
-    named: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
-    return named  # type: ignore[no-any-return]
+    """Return the aggregation that algorithm.aggregation names; `default` is the one that the loss was published with."""
+    chosen: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
+    return chosen  # type: ignore[no-any-return]
 
 
 def check_loss(params: Params) -> None:
-    """Raise UserError where algorithm.loss cannot work with the other parameters."""
+    """Raise UserError if algorithm.loss does not fit the other parameters."""
     config = params.algorithm.loss
     loss = LOSSES.get(config.name)
     if loss.needs_later_updates and params.training.mini_batches == 1:
         raise UserError(
-            f"algorithm.loss {config.name} differs from the policy gradient only after a step's first update, and "
-            "training.mini_batches 1 makes one update: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
+            f"algorithm.loss {config.name} differs from the policy gradient only after a step's first update, and with "
+            "training.mini_batches 1 there is no other: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
         )
     loss.check(config, params)

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
-    """CISPO: the policy gradient times a ratio that is cut but has no gradient, so that no token is left out."""
+    """CISPO: the policy gradient times a clipped ratio without a gradient, so that every token counts."""
 
     maximum: Annotated[float, Field(ge=1, le=1000)] = Field(
         5.0, description="No ratio is larger than this. MiniMax-M1 names no value; ScaleRL: 5; verl's example: 1.2."
@@ -23,14 +23,14 @@ class Config(Choice):
     anchor: Literal["old", "rollout"] = Field(
         "old",
         description=(
-            "Denominator of the ratio: the trainer's logprobs at the beginning of the step, or the engine's, which needs "
+            "Denominator of the ratio. old: the trainer's logprobs at the beginning of the step; rollout: the engine's, which requires "
             "algorithm.correction none."
         ),
     )
 
 
 def cispo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A sg(clip(rho, minimum, maximum)) logprob, rho = exp(logprob - anchor's), sg: without gradient. [tokens]"""
+    """Return -A sg(clip(rho, minimum, maximum)) logprob, rho = exp(logprob - anchor's), sg: without gradient. [tokens]"""
     anchor = batch.rollout_logprobs if config.anchor == "rollout" else batch.old_logprobs
     ratio = batch.ratio_to(anchor).detach()
     cut = ratio.clamp(config.minimum, config.maximum)

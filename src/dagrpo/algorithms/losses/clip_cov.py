@@ -21,10 +21,12 @@ class Config(ppo_clip.Config):
     """PPO's clipped surrogate, less a few tokens whose covariance of logprob and advantage lies in a band."""
 
     share: Annotated[float, Field(gt=0, le=1)] = Field(
-        2e-4, description="Which share of a mini-batch's tokens is left out: drawn from the band, and at least one."
+        2e-4, description="Share of a mini-batch's tokens to leave out, drawn from the band; at least one token."
     )
-    covariance_low: Covariance = Field(1.0, description="The covariance of a token that may be left out is above this.")
-    covariance_high: Covariance = Field(5.0, description="And below this.")
+    covariance_low: Covariance = Field(
+        1.0, description="Lower end of the band: a token that may be left out has a larger covariance."
+    )
+    covariance_high: Covariance = Field(5.0, description="Upper end of the band.")
 
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
@@ -37,7 +39,7 @@ class Config(ppo_clip.Config):
 
 
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:
-    """1 on the tokens that are left out, else 0. [tokens]
+    """Return 1 on the tokens that are left out, else 0. [tokens]
 
     They are drawn under the policy before the step, from the band in the order of covariances: the order of the sequences
     matters only where some of these are equal. The published code draws in each micro-batch, under the policy at that
@@ -49,8 +51,8 @@ def select(batch: MiniBatch, config: Config) -> torch.Tensor:
     band = ((covariances > config.covariance_low) & (covariances < config.covariance_high)).nonzero().flatten()
     band = band[covariances[band].argsort(stable=True)]
     order = torch.randperm(len(band), generator=torch.Generator().manual_seed(batch.seed))
-    drawn = order[: batch.count_of(config.share)]
-    return torch.zeros_like(batch.logprobs).index_fill(0, band[drawn], 1.0)
+    chosen = order[: batch.count_of(config.share)]
+    return torch.zeros_like(batch.logprobs).index_fill(0, band[chosen], 1.0)
 
 
 def clip_cov(batch: TokenBatch, config: Config) -> TokenLoss:

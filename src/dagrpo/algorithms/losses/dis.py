@@ -8,27 +8,27 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
-    """DIS: the ratio to the engine's logprobs, and no other policy between it and the one that is trained."""
+    """DIS: the ratio to the engine's logprobs, without the policy before the step in between."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
         0.2,
-        description="A token counts where its ratio is above 1 - clip_low. The report names no value; this is PPO's.",
+        description="A token counts where its ratio is above 1 - clip_low. The report gives no value; this is PPO's.",
     )
     clip_high: Annotated[float, Field(gt=0, le=1000)] = Field(
-        0.28, description="And below 1 + clip_high, which is DAPO's."
+        0.28, description="A token counts where its ratio is below 1 + clip_high. This is DAPO's value."
     )
 
 
 def dis(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A f logprob, rho = exp(logprob - rollout logprob), f = sg(rho) in (1 - clip_low, 1 + clip_high), else 0. [tokens]"""
+    """Return -A f logprob, rho = exp(logprob - rollout logprob), f = sg(rho) in (1 - clip_low, 1 + clip_high), else 0. [tokens]"""
     ratio = batch.ratio_to(batch.rollout_logprobs).detach()
-    kept = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
+    mask = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
     return TokenLoss(
-        per_token=-batch.advantages * ratio * kept * batch.logprobs, metrics={"clip_fraction": (~kept).sum()}
+        per_token=-batch.advantages * ratio * mask * batch.logprobs, metrics={"clip_fraction": (~mask).sum()}
     )
 
 

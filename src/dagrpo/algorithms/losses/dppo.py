@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -18,21 +18,21 @@ PUBLISHED = {"tv": 0.15, "kl": 0.05}
 
 
 class Config(Choice):
-    """DPPO: a token whose probability is too far from the engine's is left out where the loss pushes it on."""
+    """DPPO: a token whose probability is too far from the engine's is masked where the loss pushes it further."""
 
     divergence: Literal["tv", "kl"] = Field(
         "tv",
         description=(
-            "How far: the difference of the two probabilities of the token, or the KL divergence of the choices "
-            "between it and all others."
+            "Measure of the distance. tv: the difference of the token's two probabilities; kl: the KL divergence of the "
+            "choices between the token and all others."
         ),
     )
     limit_low: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None,
-        description="The farthest down, where the advantage is not positive; null: as published, 0.15 (tv) or 0.05 (kl).",
+        description="Largest distance downwards, where the advantage is not positive; null: as published, 0.15 (tv) or 0.05 (kl).",
     )
     limit_high: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        None, description="The farthest up, where the advantage is positive; null: as limit_low."
+        None, description="Largest distance upwards, where the advantage is positive; null: as published."
     )
     maximum: Annotated[float, Field(ge=1, le=100_000)] = Field(
         20.0, description="No ratio is larger than this (section 5.4)."
@@ -50,7 +50,7 @@ class Config(Choice):
 
 
 def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A M sg(min(rho, maximum)) logprob, rho = exp(logprob - rollout logprob). [tokens]
+    """Return -A M sg(min(rho, maximum)) logprob, rho = exp(logprob - rollout logprob). [tokens]
 
     With the probabilities p of the policy and q of the engine, M is 0 where A > 0, p > q and their divergence is above
     limit_high, or where A <= 0, p < q and it is above limit_low; else 1. The divergence of tv is |p - q|, that of kl

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -23,17 +23,17 @@ class Config(Choice):
 
 
 def gmpo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A s on each token, with s = exp(mean over the sequence's tokens of the clipped logprob - old logprob). [tokens]
+    """Return -A s on each token, with s = exp(mean over the sequence's tokens of the clipped logprob - old logprob). [tokens]
 
     The value of s on a token is that of its sequence and its gradient is s times that of the token's own clipped
     log-ratio, as in gspo, so that the mean over tokens has the gradient of the published sequence loss.
     """
     log_ratio = batch.logprobs - batch.old_logprobs
     bounded = log_ratio.clamp(-config.clip_low, config.clip_high)
-    kept = log_ratio.minimum(bounded).where(batch.advantages > 0, log_ratio.maximum(bounded))
-    own = kept - kept.detach()  # 0, with the gradient of the token's log-ratio
-    ratio = (batch.mean_of_sequence(kept.detach()) + own).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    return TokenLoss(per_token=-batch.advantages * ratio, metrics={"clip_fraction": (kept != log_ratio).sum()})
+    clipped = log_ratio.minimum(bounded).where(batch.advantages > 0, log_ratio.maximum(bounded))
+    own = clipped - clipped.detach()  # 0, with the gradient of the token's log-ratio
+    ratio = (batch.mean_of_sequence(clipped.detach()) + own).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return TokenLoss(per_token=-batch.advantages * ratio, metrics={"clip_fraction": (clipped != log_ratio).sum()})
 
 
 LOSS = Loss(config=Config, function=gmpo, aggregation="seq-mean-token-mean")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
-    """GPG's loss: the policy gradient. With more than one mini-batch, nothing says that later ones are off-policy."""
+    """GPG's loss: the policy gradient. With several mini-batches, it does not correct for the later ones being off-policy."""
 
 
 def gpg(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A logprob. [tokens]"""
+    """Return -A logprob. [tokens]"""
     return TokenLoss(per_token=-batch.advantages * batch.logprobs)
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 WIDEST = (
     0.1  # wider bounds are those of a token: the geometric mean over a long sequence hardly ever gets that far from 1
@@ -39,7 +39,7 @@ class Config(Choice):
 
 
 def gspo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)) on each token, with the sequence's ratio s (equations 5 and 7).
+    """Return max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)) on each token, with the sequence's ratio s (equations 5 and 7).
 
     s = exp(mean over the sequence's tokens of logprob - old logprob). The value of s on a token is that of its sequence
     and its gradient is s times that of the token's own logprob (the stop-gradient form of equation 14), so that the mean

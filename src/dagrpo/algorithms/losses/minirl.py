@@ -8,11 +8,11 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
-    """MiniRL: weighed by the ratio to the engine's logprobs, masked by the ratio to the trainer's."""
+    """MiniRL: weighted by the ratio to the engine's logprobs, masked by the ratio to the trainer's."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
         0.2, description="A token with a negative advantage counts down to a ratio of 1 - clip_low."
@@ -26,7 +26,7 @@ class Config(Choice):
 
 
 def minirl(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A M sg(min(exp(logprob - rollout logprob), maximum)) logprob (section 4). [tokens]
+    """Return -A M sg(min(exp(logprob - rollout logprob), maximum)) logprob (section 4). [tokens]
 
     M is 0 where A > 0 and rho > 1 + clip_high, or A < 0 and rho < 1 - clip_low, with rho = exp(logprob - old logprob);
     else 1. The paper takes the reward less the mean of its group for A: advantage grpo with normalize_by_std false.

@@ -11,27 +11,26 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss, teacher_advantages
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
-    """Each token is worth as much as algorithm.teacher finds it likelier than the policy does."""
+    """Each token's advantage is the teacher's logprob minus the policy's."""
 
     largest: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None,
-        description="A token is worth no more than this, in nats, and no less than minus this (verl: 10); null: any value.",
+        description="Clamp the advantage to [-largest, largest], in nats (verl: 10); null: no clamp.",
     )
     trust_region: Annotated[float, Field(gt=0, le=1)] | None = Field(
         0.2,
         description=(
-            "A token does not count once its probability has fallen by more than this since it was sampled (prime-rl: 0.2); "
-            "null: all count."
+            "Mask a token whose probability has fallen by more than this since it was sampled (prime-rl: 0.2); null: mask none."
         ),
     )
 
 
 def on_policy_distillation(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A rho, A = sg(teacher logprob - old logprob), rho = exp(logprob - old logprob). [tokens]
+    """Return -A rho, A = sg(teacher logprob - old logprob), rho = exp(logprob - old logprob). [tokens]
 
     On-policy its gradient is that of KL(policy || teacher) per token, the prefix taken as given (discount 0). With
     trust_region, 0 where exp(logprob) < exp(old logprob) - trust_region.
@@ -41,8 +40,8 @@ def on_policy_distillation(batch: TokenBatch, config: Config) -> TokenLoss:
     loss = -teacher_advantages(batch, config.largest) * batch.ratio_to(batch.old_logprobs)
     if config.trust_region is None:
         return TokenLoss(per_token=loss)
-    left = batch.logprobs.detach().exp() < batch.old_logprobs.exp() - config.trust_region
-    return TokenLoss(per_token=loss * ~left, metrics={"clip_fraction": left.sum()})
+    outside = batch.logprobs.detach().exp() < batch.old_logprobs.exp() - config.trust_region
+    return TokenLoss(per_token=loss * ~outside, metrics={"clip_fraction": outside.sum()})
 
 
 LOSS = Loss(config=Config, function=on_policy_distillation, needs_teacher=True)

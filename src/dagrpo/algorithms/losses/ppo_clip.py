@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -24,8 +24,8 @@ class Config(Choice):
     dual_clip: Annotated[float, Field(gt=1, le=1000)] | None = Field(
         None,
         description=(
-            "Where the advantage is negative, a ratio above this counts as this and has no gradient; null: as in PPO, "
-            "none is too large there. Dual clip: 3; the delta of INTELLECT-2: 4; DAPO's scripts: 10."
+            "Upper limit of the ratio where the advantage is negative, without a gradient beyond it; null: no limit, as in PPO. "
+            "Dual clip: 3; the delta of INTELLECT-2: 4; DAPO's scripts: 10."
         ),
     )
 
@@ -49,7 +49,7 @@ class Config(Choice):
 
 
 def ppo_clip(batch: TokenBatch, config: Config) -> TokenLoss:
-    """max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)), rho = exp(logprob - old logprob). All [tokens].
+    """Return max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)), rho = exp(logprob - old logprob). All [tokens].
 
     With dual_clip = c, where A < 0: no more than -A c (dual clip, Ye et al. 2020, arXiv 1912.09729). The
     two-sided clip of INTELLECT-2 (arXiv 2505.07291, section 4.1) puts min(rho, delta) in place of the first rho: for

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 
 class Config(Choice):
@@ -18,12 +18,13 @@ class Config(Choice):
         1.0, description="How fast the gate closes where the advantage is positive."
     )
     temperature_negative_advantage: Annotated[float, Field(gt=0, le=1000)] = Field(
-        1.05, description="Temperature for negative advantages: higher, since such tokens destabilise the training."
+        1.05,
+        description="How fast the gate closes where the advantage is not positive: faster, since such tokens destabilise training more.",
     )
 
 
 def sapo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A sigmoid(tau (rho - 1)) 4 / tau, rho = exp(logprob - old logprob), tau by the sign of A (section 3). [tokens]
+    """Return -A sigmoid(tau (rho - 1)) 4 / tau, rho = exp(logprob - old logprob), tau by the sign of A (section 3). [tokens]
 
     The gradient of the gate is 1 at ratio 1, as that of rho is, and falls off on both sides.
     """

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Config(ppo_clip.Config):
-    """PPO's clipped surrogate, on the tokens with the highest entropy alone."""
+    """PPO's clipped surrogate on the tokens with the highest entropy."""
 
     clip_high: Annotated[float, Field(gt=0, le=1000)] = Field(
         0.28, description="The ratio is clipped above at 1 + clip_high."
     )
     share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.2, description="Which share of a mini-batch's tokens counts: those with the highest entropy."
+        0.2, description="Share of a mini-batch's tokens that count: those with the highest entropy."
     )
 
 
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:
-    """1 on the tokens whose entropy is at least the quantile 1 - share over the mini-batch, else 0. [tokens]"""
+    """Return 1 on the tokens whose entropy is at least the quantile 1 - share over the mini-batch, else 0. [tokens]"""
     rank = math.ceil(round((1 - config.share) * (len(batch.entropy) - 1), 6))
     return (batch.entropy >= batch.entropy.kthvalue(rank + 1).values).to(batch.entropy.dtype)
 

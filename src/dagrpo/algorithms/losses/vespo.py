@@ -8,31 +8,31 @@ from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 
 Power = Annotated[float, Field(ge=0, le=1000)]
-Decay = Annotated[float, Field(gt=0, le=1000)]  # without one the weight would grow with the ratio for ever
+Decay = Annotated[float, Field(gt=0, le=1000)]  # at 0 the weight would grow with the ratio without bound
 
 
 class Config(Choice):
     """VESPO: the further a sequence's ratio is from 1, the less it counts; the ratio is the product over its tokens."""
 
     power_positive_advantage: Power = Field(
-        2.0, description="Where the advantage is not negative: how fast the weight falls below a ratio of 1."
+        2.0, description="How fast the weight falls below a ratio of 1, where the advantage is not negative."
     )
     decay_positive_advantage: Decay = Field(
-        3.0, description="Where the advantage is positive: how fast it falls above a ratio of 1."
+        3.0, description="How fast the weight falls above a ratio of 1, where the advantage is not negative."
     )
     power_negative_advantage: Power = Field(
-        3.0, description="Where the advantage is negative: how fast it falls below 1."
+        3.0, description="How fast the weight falls below a ratio of 1, where the advantage is negative."
     )
     decay_negative_advantage: Decay = Field(
-        2.0, description="Where the advantage is negative: how fast it falls above a ratio of 1."
+        2.0, description="How fast the weight falls above a ratio of 1, where the advantage is negative."
     )
 
 
 def vespo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A sg(W^c1 exp(c2 (1 - W))) logprob, with the ratio W of the whole sequence (equation 20). [tokens]
+    """Return -A sg(W^c1 exp(c2 (1 - W))) logprob, with the ratio W of the whole sequence (equation 20). [tokens]
 
     W = exp(sum over the sequence's tokens of logprob - rollout logprob). c1 is the power and c2 the decay, by the sign of A.
     """

@@ -30,7 +30,7 @@ class Coefficient(NamedTuple):
     """The factor of a term in one step, a list in JSON."""
 
     applied: float
-    kept: float  # from which `adapted` computes the next one; differs from `applied` while the term is not applied
+    basis: float  # from which `adapted` computes the next one; differs from `applied` while the term is not applied
 
 
 def _takes_any(config: Any, params: Params) -> None:
@@ -39,16 +39,16 @@ def _takes_any(config: Any, params: Params) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term(Generic[ConfigType]):
-    """A loss per token beside the policy's, to be minimised, before its coefficient. It is added up as the loss is."""
+    """A loss per token beside the policy's, to be minimised, before its coefficient. Aggregated as the policy loss is."""
 
     config: type[ConfigType]  # its keys in algorithm.terms.<name>
     function: Callable[[TokenBatch, ConfigType], TokenLoss]
-    positive_only: bool = False  # added up over sequences with a right answer alone, as if there were no others
-    needs_entropy: bool = False  # wants a gradient through TokenBatch.entropy
+    positive_only: bool = False  # aggregated over sequences with a right answer alone
+    needs_entropy: bool = False  # needs a gradient through TokenBatch.entropy
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs
-    # The coefficient of the next step, from what this one kept and the entropy that it measured; None: it stays.
+    # Computes the next step's coefficient from this step's basis and measured entropy; None: the coefficient is fixed.
     adapted: Callable[[float, float, ConfigType], Coefficient] | None = None
-    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
 
 
@@ -63,13 +63,13 @@ def computed(terms: Mapping[str, Weighed]) -> dict[str, Weighed]:
 
 
 def check_terms(params: Params) -> None:
-    """Raise UserError where one of algorithm.terms cannot work with the other parameters."""
+    """Raise UserError if one of algorithm.terms does not fit the other parameters."""
     for name, config in computed(params.algorithm.terms).items():
         term = TERMS.get(name)
         if term.needs_teacher and params.training.staleness:
             raise UserError(
-                f"training.staleness is {params.training.staleness}, but no correction weighs algorithm.terms.{name}, whose divergence is "
-                "that of tokens which the policy itself has sampled: take algorithm.loss: {name: on_policy_distillation}, set "
+                f"training.staleness is {params.training.staleness}, but no correction weighs algorithm.terms.{name}, which "
+                "assumes that the current policy sampled the tokens: take algorithm.loss: {name: on_policy_distillation}, set "
                 f"algorithm.terms.{name}.coefficient to 0, or training.staleness to 0"
             )
         term.check(config, params)

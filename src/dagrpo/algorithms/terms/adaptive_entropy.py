@@ -11,19 +11,19 @@ from dagrpo.core.errors import UserError
 
 
 class Config(Weighed):
-    """The entropy of each token's distribution, by as much as keeps it at a target. Skywork-OR1: target 0.2, delta 0.005."""
+    """The entropy of each token's distribution, with a coefficient that keeps it at a target. Skywork-OR1: target 0.2, delta 0.005."""
 
     coefficient: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0,
-        description="Factor of the entropy in the first step; at 0 the term is not computed in any. 0.005 is one delta.",
+        description="Factor of the entropy in the first step; at 0 the term is never computed. 0.005 is one delta.",
     )
     target: Annotated[float, Field(gt=0, le=100)] = Field(
         0.2, description="Entropy in nats per token below which the bonus is given."
     )
     delta: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="By how much the factor rises after a step below the target, and falls after one above it."
+        0.005, description="Increase of the factor after a step below the target, and decrease after a step above it."
     )
-    maximum: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="The factor never is larger than this.")
+    maximum: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Largest factor.")
 
     @model_validator(mode="after")
     def _begins_within_its_bounds(self) -> Self:
@@ -35,16 +35,16 @@ class Config(Weighed):
         return self
 
 
-def adapted(kept: float, measured: float, config: Config) -> Coefficient:
-    """c' = c + delta where the entropy is at most the target, else c - delta; applied is c' in the first case, else 0.
+def adapted(basis: float, measured: float, config: Config) -> Coefficient:
+    """Return c' = c + delta where the entropy is at most the target, else c - delta; applied is c' in the first case, else 0.
 
     The entropy is the mean over the step that has been taken, so that the bonus follows it by one step; the paper begins with
     c = 0 and compares the entropy of the step that is about to be taken, for which the policy would be run once more.
     """
     is_below = measured <= config.target
-    changed = kept + config.delta if is_below else kept - config.delta
+    changed = basis + config.delta if is_below else basis - config.delta
     bounded = min(max(changed, 0.0), config.maximum)
-    return Coefficient(applied=bounded if is_below else 0.0, kept=bounded)
+    return Coefficient(applied=bounded if is_below else 0.0, basis=bounded)
 
 
 TERM = Term(config=Config, function=entropy.entropy, needs_entropy=True, adapted=adapted)

@@ -11,19 +11,19 @@ from dagrpo.algorithms.tokens import TokenBatch, TokenLoss, teacher_advantages
 
 
 class Config(Weighed):
-    """The divergence of the policy to algorithm.teacher, on the tokens that it samples. slime: 1.0."""
+    """The divergence of the policy from algorithm.teacher, on sampled tokens. slime: 1.0."""
 
     coefficient: Annotated[float, Field(ge=0, le=100)] = Field(
         0.0, description="Factor of the divergence; at 0 it is not computed, and needs no teacher."
     )
     largest: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None,
-        description="A token is worth no more than this, in nats, and no less than minus this (verl: 10); null: any value.",
+        description="Clamp the advantage to [-largest, largest], in nats (verl: 10); null: no clamp.",
     )
 
 
 def distillation(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A rho, A = sg(teacher logprob - old logprob), rho = exp(logprob - old logprob). [tokens]
+    """Return -A rho, A = sg(teacher logprob - old logprob), rho = exp(logprob - old logprob). [tokens]
 
     As in the loss on_policy_distillation, without its trust region. With the policy gradient -A' rho as the loss, the sum
     is that of the advantage A' + coefficient A.

@@ -14,12 +14,12 @@ class Config(Weighed):
     """The entropy of each token's distribution, with a fixed coefficient. Mnih et al. 2016: 0.01; DAPO and most since: none."""
 
     coefficient: Annotated[float, Field(ge=-1, le=1)] = Field(
-        0.0, description="Factor of the entropy; below 0 it is made smaller, and at 0 it is not computed."
+        0.0, description="Factor of the entropy; a negative one lowers the entropy, and at 0 it is not computed."
     )
 
 
 def entropy(batch: TokenBatch, config: Weighed) -> TokenLoss:
-    """-H, the entropy of the distribution that the token is drawn from, in nats and over the whole vocabulary. [tokens]"""
+    """Return -H, the entropy of the distribution that the token is drawn from, in nats and over the whole vocabulary. [tokens]"""
     return TokenLoss(per_token=-batch.entropy)
 
 

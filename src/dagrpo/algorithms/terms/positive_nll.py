@@ -19,7 +19,7 @@ class Config(Weighed):
 
 
 def positive_nll(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-logprob on the tokens of sequences with a right answer, 0 on all others. [tokens]
+    """Return -logprob on the tokens of sequences with a right answer, 0 on all others. [tokens]
 
     The mean is over those tokens alone, whatever share of the mini-batch they are.
     """

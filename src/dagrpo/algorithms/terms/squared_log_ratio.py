@@ -19,7 +19,7 @@ class Config(Weighed):
 
 
 def squared_log_ratio(batch: TokenBatch, config: Config) -> TokenLoss:
-    """(logprob - rollout logprob)^2, in nats squared. [tokens]
+    """Return (logprob - rollout logprob)^2, in nats squared. [tokens]
 
     Its gradient is twice the log-ratio: it draws each token back to the probability with which the engine sampled it.
     """

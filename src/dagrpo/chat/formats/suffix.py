@@ -99,8 +99,8 @@ class Suffixes:
         head, _, rest = text.partition(sentinel)
         if dummy.thinking and THOUGHT not in head:
             return None
-        _, found, tail = rest.partition(self._template.end_of_turn)
-        return tail if found else None
+        _, end, tail = rest.partition(self._template.end_of_turn)
+        return tail if end else None
 
     def _answer(
         self, sentinel: str, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]

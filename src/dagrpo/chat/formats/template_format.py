@@ -103,12 +103,12 @@ class TemplateFormat:
         if not attempts and not start:
             return ParsedAnswer(content=completion_text(self._tokenizer, completion))
         answer = text[start:]
-        said = "".join(_outside(answer, attempts))
+        words = "".join(_outside(answer, attempts))
         return ParsedAnswer(
-            content=self._plain(said),
+            content=self._plain(words),
             thinking=self._plain(thought),
             calls=self._parsed(answer, start, attempts, written),
-            dropped_calls=sum(said.count(opening) for opening in self._calls.openings),
+            dropped_calls=sum(words.count(opening) for opening in self._calls.openings),
         )
 
     def text(self, completion: Sequence[int]) -> str:
@@ -134,9 +134,9 @@ class TemplateFormat:
     def spelled(self, message: Message) -> str:
         """Write thinking, content and calls, each on separate lines."""
         calls = self._calls.spell([_name_and_arguments(call) for call in message.get("tool_calls") or ()])
-        said = "\n".join(filter(None, [message.get("content"), calls]))
+        words = "\n".join(filter(None, [message.get("content"), calls]))
         thought = message.get("reasoning_content")
-        return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
+        return f"<think>\n{thought}\n</think>\n\n{words}" if thought else words
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
         """Raise UserError if the template does not show the result of a call."""

@@ -46,9 +46,9 @@ class Tokens:
             return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         token_ids: list[int] = []
         for position, piece in enumerate(_GUARDED.split(text)):
-            said = position % 2 == 1  # the numbers of stand-ins are every second piece
-            piece = self.special[int(piece)] if said else piece
-            token_ids += self._tokenizer(piece, add_special_tokens=False, split_special_tokens=said)["input_ids"]
+            is_special = position % 2 == 1  # the numbers of stand-ins are every second piece
+            piece = self.special[int(piece)] if is_special else piece
+            token_ids += self._tokenizer(piece, add_special_tokens=False, split_special_tokens=is_special)["input_ids"]
         return tuple(token_ids)
 
     def decoded(self, token_ids: Sequence[int]) -> str:

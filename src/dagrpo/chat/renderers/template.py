@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagrpo.chat.renderers import Chat, ChatFormat
 from dagrpo.chat.tool_calls.families import CALLS
-from dagrpo.core.plugged import Choice, NameOf
+from dagrpo.core.plugin_sections import Choice, NameOf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -100,7 +100,7 @@ def _parts(value: Any) -> int:
 
 
 def _spend(steps: int) -> None:
-    left = _steps_left.get() - steps
-    if left < 0:
+    remaining = _steps_left.get() - steps
+    if remaining < 0:
         raise TooMuchWork
-    _steps_left.set(left)
+    _steps_left.set(remaining)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dagrpo.checkpoints.planned import PlannedFile
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, shown
+from dagrpo.core.escape import brief, one_line
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def require_format_name(name: str, where: str = "`checkpoint.format`") -> str:
     """
     if name not in FORMATS.own_names() and name not in FORMATS.names():
         raise UserError(
-            f"{where} is {shown(name)}, a checkpoint format that is not installed (there are {', '.join(FORMATS.names())}): "
+            f"{where} is {brief(name)}, a checkpoint format that is not installed (there are {', '.join(FORMATS.names())}): "
             f"correct the name, or install the package of the format (pip install ./packages/dagrpo_{one_line(name, 40)})."
         )
     return name

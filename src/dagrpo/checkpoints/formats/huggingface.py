@@ -45,11 +45,11 @@ def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         return [planned_safetensors(WEIGHTS, tensors, {"format": "pt"})]
-    named = {f"model-{n:05d}-of-{len(shards):05d}.safetensors": shard for n, shard in enumerate(shards, start=1)}
-    weight_map = {name: file for file, shard in named.items() for name in shard.specs}
+    files = {f"model-{n:05d}-of-{len(shards):05d}.safetensors": shard for n, shard in enumerate(shards, start=1)}
+    weight_map = {name: file for file, shard in files.items() for name in shard.specs}
     index = json_text({"metadata": {"total_size": total_bytes(tensors)}, "weight_map": weight_map})
     return [
-        *(planned_safetensors(file, shard, {"format": "pt"}) for file, shard in named.items()),
+        *(planned_safetensors(file, shard, {"format": "pt"}) for file, shard in files.items()),
         planned_content(INDEX, index.encode()),
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagrpo.config.overlay import flat
-from dagrpo.pipeline.changes.made import Made, all_made
+from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
 from dagrpo.pipeline.record import in_any_experiment
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import canonical_json
@@ -31,7 +31,7 @@ class Difference:
 
 def differences(names: Sequence[str]) -> list[Difference]:
     """Return every recorded value that differs between the experiments, by group. Raises UserError for a damaged record."""
-    records = [all_made(name) for name in names]
+    records = [all_records(name) for name in names]
     facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in records]
     facts = _with_files(facts, records)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
@@ -42,12 +42,12 @@ def differences(names: Sequence[str]) -> list[Difference]:
     return [each for each in rows if len(set(each.values)) > 1]
 
 
-def _parameters(records: Sequence[Made]) -> Facts:
+def _parameters(records: Sequence[ExecutionRecord]) -> Facts:
     """Return each key that a stage has read. Several values: the experiment's stages ran with different ones."""
     return {("parameters", key): text for key, text in _texts(each.params for each in records).items()}
 
 
-def _runtime(records: Sequence[Made]) -> Facts:
+def _runtime(records: Sequence[ExecutionRecord]) -> Facts:
     """Return each key of runtime at the time when stages ran. Several values: it was changed between them."""
     return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in records).items()}
 
@@ -61,7 +61,7 @@ def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {key: ", ".join(sorted(texts)) for key, texts in values.items()}
 
 
-def _data(records: Sequence[Made]) -> Facts:
+def _data(records: Sequence[ExecutionRecord]) -> Facts:
     """Return the digest of each prepared file, by its task and name."""
     return {
         ("data", in_any_experiment(path, each.experiment).removeprefix("data/*/")): digest[:DIGITS]
@@ -71,7 +71,7 @@ def _data(records: Sequence[Made]) -> Facts:
     }
 
 
-def _environment(records: Sequence[Made]) -> Facts:
+def _environment(records: Sequence[ExecutionRecord]) -> Facts:
     values: dict[str, set[str]] = {}
     for each in records:
         for name, version in each.environment.items():
@@ -80,14 +80,14 @@ def _environment(records: Sequence[Made]) -> Facts:
     return {("environment", name): ", ".join(sorted(versions)) for name, versions in values.items()}
 
 
-def _code(records: Sequence[Made]) -> Facts:
+def _code(records: Sequence[ExecutionRecord]) -> Facts:
     values: dict[str, set[str]] = {}
     for each in records:
         values.setdefault(each.stage, set()).add(each.code[:DIGITS])
     return {("code", f"stage {stage}"): ", ".join(sorted(digests)) for stage, digests in values.items()}
 
 
-def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[Made]]) -> list[Facts]:
+def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[ExecutionRecord]]) -> list[Facts]:
     """Replace a stage whose code differs by the files that differ, if the digest of each is recorded."""
     result = [dict(each) for each in facts]
     stages = {name for each in facts for group, name in each if group == "code"}
@@ -102,6 +102,6 @@ def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[Made]]) -> li
     return result
 
 
-def _files_of(records: Sequence[Made], stage: str) -> Mapping[str, str] | None:
+def _files_of(records: Sequence[ExecutionRecord], stage: str) -> Mapping[str, str] | None:
     each = next((each for each in records if each.stage == stage), None)
     return None if each is None else code_recorded(each.provenance, each.code, each.inputs)

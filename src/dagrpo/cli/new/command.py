@@ -12,7 +12,7 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.utils.files import write_text
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _write_elsewhere(kind: Kind, name: str, package: Path) -> NewPlugin:
     top = package.name
     if not NAME.fullmatch(top) or keyword.iskeyword(top):
         raise UserError(
-            f"--package {package}: {shown(top)} is not a valid package name: use lower-case letters, digits and _."
+            f"--package {package}: {brief(top)} is not a valid package name: use lower-case letters, digits and _."
         )
     module, test = package / f"{name}.py", package.parent / "tests" / f"test_{name}.py"
     _write_both(kind, name, f"{top}.{name}", {module: f"{kind}.py.j2", test: f"test_{kind}.py.j2"}, inside=False)
@@ -166,7 +166,7 @@ def registry_of(kind: Kind) -> "Plugins[Any]":
 def _require_name(kind: Kind, name: str) -> None:
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UserError(
-            f"{shown(name)} is not a valid name of a {kind}: use lower-case letters, digits and _, a letter first."
+            f"{brief(name)} is not a valid name of a {kind}: use lower-case letters, digits and _, a letter first."
         )
     if name in registry_of(kind).names():
         raise UserError(f"A {kind} `{name}` already exists: choose another name.")

@@ -1,20 +1,20 @@
 """Attempts of a file, and the choice among them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
+from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempts_of
+from dagrpo.report.samples import best_and_worst
 from dagrpo.rollout.table import sighted, without_discarded
-from dagrpo.rollout.transcript import Segment, Transcript, best_and_worst, segments, transcript
 from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
@@ -26,47 +26,34 @@ IMAGES = "images"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
-    """One chosen attempt."""
-
-    title: str  # "best 1 of 3"
-    transcript: Transcript
-    samples: tuple[tuple[Segment, ...], ...]  # the sequences of tokens that the trainer sees
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """The chosen attempts of a file."""
 
     attempts: int  # in the file
     step: int | None  # of training
-    mean: float | None  # reward, or share of right answers; None: not graded
-    selected: tuple[Selected, ...]
+    mean: float | None  # reward, or share of correct answers; None: not graded
+    titled: tuple[tuple[str, Attempt], ...]  # "best 1 of 3" and the like
 
 
-def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Chosen:
-    """Choose the best and the worst attempts of a file.
+def choose(place: Place, best: int, worst: int, prompt: str | None = None, *, full: bool = False) -> Chosen:
+    """Choose the best and the worst attempts of a file, their texts whole with `full`.
 
-    prompt: only attempts at prompts that contain this text, ignoring case. Raises UserError if the file is not a rollout table, or no
-    prompt contains the text.
+    `prompt`: only of prompts that contain this text, ignoring case. Raises UserError if the file is not a rollout table, or
+    no prompt contains the text.
     """
     table = _read(place)
     if prompt is not None:
         table = _with_prompt(table, prompt, place)
-    names = [name for name in ("problem_index", "reward", "correct", "turns") if name in table.column_names]
-    rows = table.select(names).to_pylist()
-    highest, lowest = best_and_worst(rows, best, worst)
-    worth = [row.get("reward", row.get("correct")) for row in rows]
-    graded = [float(value) for value in worth if value is not None]
+    highest, lowest = best_and_worst(table, best, worst)
+    worth = next((name for name in ("reward", "correct") if name in table.column_names), None)
+    graded = [float(value) for value in table[worth].to_pylist() if value is not None] if worth else []
     titles = [*_titles("best", highest), *_titles("worst", lowest)] if graded else _titles("attempt", highest + lowest)
+    attempts = attempts_of(table, [*highest, *lowest], None if full else LONGEST_TEXT)
     return Chosen(
-        attempts=len(rows),
+        attempts=table.num_rows,
         step=table["step"][0].as_py() if "step" in table.column_names else None,
         mean=sum(graded) / len(graded) if graded else None,
-        selected=tuple(
-            _selected(title, table.slice(row, 1).to_pylist()[0])
-            for title, row in zip(titles, (*highest, *lowest), strict=True)
-        ),
+        titled=tuple(zip(titles, attempts, strict=True)),
     )
 
 
@@ -101,7 +88,7 @@ def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     ]
     if not matches:
         raise UserError(
-            f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
+            f"No prompt of {place.attempts} has the text {brief(text)}: take a shorter piece of it, or name another --step or --task."
         )
     return table.take(matches)
 
@@ -112,10 +99,6 @@ def _plain(text: str) -> str:
 
 def _titles(kind: str, rows: Sequence[int]) -> list[str]:
     return [f"{kind} {number} of {len(rows)}" for number in range(1, len(rows) + 1)]
-
-
-def _selected(title: str, row: Mapping[str, Any]) -> Selected:
-    return Selected(title=title, transcript=transcript(row), samples=segments(row))
 
 
 def pictures(place: Place, task: str, problem: int) -> str | None:

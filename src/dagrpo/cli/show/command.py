@@ -40,15 +40,15 @@ def show(
     from dagrpo.cli.show.terminal import decoder
 
     place = _place(run, step, seed, task, which)
-    chosen = attempts.choose(place, best, worst, prompt)
+    chosen = attempts.choose(place, best, worst, prompt, full=full)
     decode = decoder(place) if tokens else None
     console = terminal.console()
     console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
     if tokens and decode is None:
         console.print(NO_TOKENIZER)
-    for attempt in chosen.selected:
-        beside = pictures(place, attempt.transcript.task, attempt.transcript.problem_index)
-        console.print(terminal.attempt(attempt, full=full, decode=decode, pictures=beside))
+    for title, attempt in chosen.titled:
+        location = pictures(place, attempt.read.task, attempt.read.problem_index)
+        console.print(terminal.render(title, attempt, full=full, decode=decode, pictures=location))
 
 
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:

@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.checkpoints.token_text import Decode, decoder_of
-from dagrpo.cli.show.attempts import Chosen, Selected
+from dagrpo.cli.show.attempts import Chosen
 from dagrpo.cli.show.place import Place, tokenizer_file
 from dagrpo.core.escape import one_line, visible
-from dagrpo.rollout.transcript import Call, Segment, Transcript, Utterance
+from dagrpo.report.attempt import Attempt
+from dagrpo.rollout.transcript import Call, Segment, Transcript, Utterance, segments
 from dagrpo.utils.console import VisibleConsole
 
 WRITTEN, CONTEXT, LABEL = "green", "dim", "bold"
@@ -23,9 +24,9 @@ STYLES = {
     "wrong": "bold red",
     "missing": "bold red",
     "unverifiable": "bold yellow",
+    "excluded": "bold yellow",
     "ok": "green",
 }
-FOLDED_TEXT = 1500  # characters of a turn
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
 REMEDY = "restore it, or leave out --tokens"
 
@@ -39,18 +40,20 @@ def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     """Return the heading: the source of the attempts, and the meaning of the colours."""
     facts = [_counted(chosen.attempts, "attempt")]
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
-    label = "mean reward" if chosen.step is not None else "right"
+    label = "mean reward" if chosen.step is not None else "correct"
     facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
     legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", CONTEXT))] if coloured else []
     return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)
 
 
-def attempt(selected: Selected, *, full: bool, decode: Decode | None, pictures: str | None = None) -> RenderableType:
+def render(
+    title: str, attempt: Attempt, *, full: bool, decode: Decode | None, pictures: str | None = None
+) -> RenderableType:
     """Render one attempt: its facts, then its messages turn by turn, or with `decode` the tokens themselves.
 
     `pictures`: number and location of the problem's pictures.
     """
-    body = _tokens(selected.samples, decode) if decode else _conversation(selected.transcript, full=full)
+    body = _tokens(segments(attempt.row), decode) if decode else _conversation(attempt.read, full=full)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
@@ -58,59 +61,47 @@ def attempt(selected: Selected, *, full: bool, decode: Decode | None, pictures: 
         grid.add_row(Text("pictures", style=LABEL), Text(pictures, style=CONTEXT))
     for label, text in body:
         grid.add_row(Text(label, style=LABEL), text)
-    return Group(Rule(style=CONTEXT), _title(selected), *_outcome(selected.transcript), grid)
+    sample = "greedy" if attempt.read.is_greedy else f"sample {attempt.read.sample_index}"
+    heading = f"{title}: {one_line(attempt.read.task, 40)}, problem {attempt.read.problem_index}, {sample}"
+    return Group(Rule(style=CONTEXT), Text(heading, style=LABEL), *_outcome(attempt), grid)
 
 
-def _title(selected: Selected) -> Text:
-    read = selected.transcript
-    sample = "greedy" if read.is_greedy else f"sample {read.sample_index}"
-    return Text(f"{selected.title}: {one_line(read.task, 40)}, problem {read.problem_index}, {sample}", style=LABEL)
-
-
-def _outcome(read: Transcript) -> Iterator[Text]:
-    """Yield the outcome in one line; a second one if there was an error."""
+def _outcome(attempt: Attempt) -> Iterator[Text]:
+    """Yield the outcome in one line; further lines for the reward's components and for an error."""
     line = Text()
-    if read.reward is not None:
-        line.append(f"reward {read.reward:.3f}  ", style=LABEL)
-    if read.advantage is not None:
-        line.append(f"advantage {read.advantage:+.3f}  ")
-    if read.verdict is not None:
-        line.append(f"{one_line(read.verdict, 20)}  ", style=STYLES.get(read.verdict, LABEL))
-    line.append(f"{one_line(read.stop_reason, 20)}{', cut' if read.cut else ''}  ")
-    line.append(
-        f"{_counted(read.turns, 'turn')}, {_counted(len(read.calls), 'call')}, {_counted(read.tokens, 'token')}"
-    )
+    if attempt.worth:
+        line.append(f"{attempt.worth}  ", style=LABEL)
+    if attempt.verdict:
+        line.append(f"{one_line(attempt.verdict, 20)}  ", style=STYLES.get(attempt.verdict, LABEL))
+    line.append(f"ended: {one_line(attempt.end, 60)}  {attempt.size}")
     yield line
-    if read.components:
-        parts = (f"{one_line(name, 30)} {value:.3g}" for name, value in read.components.items())
+    if attempt.read.components:
+        parts = (f"{one_line(name, 30)} {value:.3g}" for name, value in attempt.read.components.items())
         yield Text(f"components: {', '.join(parts)}", style=CONTEXT)
-    if read.fault:
-        yield Text(f"fault: {one_line(read.fault, 400)}", style="red")
+    if attempt.read.fault:
+        yield Text(f"fault: {one_line(attempt.read.fault, 400)}", style="red")
 
 
 def _conversation(read: Transcript, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
-    if full:
-        yield "prompt", Text(visible(read.prompt), style=CONTEXT)
-    else:
-        yield "problem", Text(visible(read.question, FOLDED_TEXT), style=CONTEXT)
+    yield ("prompt", Text(read.prompt, style=CONTEXT)) if full else ("problem", Text(read.question, style=CONTEXT))
     turn = 0
     for utterance in read.utterances:
         turn += utterance.speaker == "policy"
         label = f"turn {turn}" if utterance.speaker == "policy" else utterance.speaker
         yield from _utterance(label, utterance, full=full)
     if read.verdict is not None:
-        extracted = "no answer" if read.extracted is None else one_line(read.extracted, FOLDED_LINE)
-        yield "read as", Text(f"{extracted} (truth {one_line(read.ground_truth, FOLDED_LINE)})")
+        answer = "none found" if read.extracted is None else one_line(read.extracted, FOLDED_LINE)
+        yield "answer", Text(f"{answer} (truth {one_line(read.ground_truth, FOLDED_LINE)})")
 
 
 def _utterance(label: str, utterance: Utterance, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
     style = WRITTEN if utterance.speaker == "policy" else CONTEXT
     if utterance.thinking:
-        thinking = visible(utterance.thinking) if full else one_line(utterance.thinking, FOLDED_LINE)
+        thinking = utterance.thinking if full else one_line(utterance.thinking, FOLDED_LINE)
         yield label, Text(f"(thinking) {thinking}", style=f"italic {WRITTEN}")
         label = ""
     if utterance.text or not (utterance.thinking or utterance.calls):
-        yield label, Text(visible(utterance.text.strip(), None if full else FOLDED_TEXT), style=style)
+        yield label, Text(utterance.text.strip(), style=style)
         label = ""
     for call in utterance.calls:
         yield label, _call(call, full=full)
@@ -120,22 +111,22 @@ def _utterance(label: str, utterance: Utterance, *, full: bool) -> Iterator[tupl
 def _call(call: Call, *, full: bool) -> Text:
     """Render a call, folded: one line for the call, and one for its outcome."""
     name = one_line(call.name, 60) or "?"
-    arguments = visible(call.arguments) if full else one_line(call.arguments, FOLDED_LINE)
+    arguments = call.arguments if full else one_line(call.arguments, FOLDED_LINE)
     line = Text.assemble(("\N{RIGHTWARDS ARROW} ", LABEL), (f"{name} {arguments}", WRITTEN))
     if call.status:
         line.append(f"\n  {one_line(call.status, 20)}", style=STYLES.get(call.status, "red"))
-        result = visible(call.result) if full else one_line(call.result, FOLDED_LINE)
+        result = call.result if full else one_line(call.result, FOLDED_LINE)
         line.append(f": {result}" if result else "", style=CONTEXT)
     return line
 
 
 def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tuple[str, RenderableType]]:
     """Yield each sequence that the trainer sees, special tokens included."""
-    for number, segments in enumerate(samples, start=1):
-        tokens = sum(len(segment.token_ids) for segment in segments)
-        trained = sum(len(segment.token_ids) for segment in segments if segment.written)
+    for number, sample in enumerate(samples, start=1):
+        tokens = sum(len(segment.token_ids) for segment in sample)
+        trained = sum(len(segment.token_ids) for segment in sample if segment.written)
         yield f"tokens {number}", Text(f"{tokens:,} tokens, {trained:,} of them trained on", style=LABEL)
-        for segment in segments:
+        for segment in sample:
             label, style = ("wrote", WRITTEN) if segment.written else ("given", CONTEXT)
             yield label, Text(visible(decode(segment.token_ids)), style=style)
 

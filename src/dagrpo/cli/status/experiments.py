@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.made import Made, experiments, named, read_made, stage_and_seed
+from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.failure_report import FOLDER as FAILURES
@@ -20,7 +20,7 @@ from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.snakemake.private import unfinished_outputs
-from dagrpo.utils.checksummed_json import Damaged, read_sealed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS, provenances_of
@@ -82,7 +82,7 @@ def _training(state: Path) -> Progress | None:
 
 def _figures(path: Path) -> dict[str, Any] | None:
     try:
-        return read_sealed(path)
+        return read_checksummed(path)
     except Damaged:  # it is being replaced, or the run will find it and make it again
         return None
 
@@ -138,7 +138,7 @@ def statuses(only: Sequence[str] = ()) -> list[Status]:
     """
     today = Today.read()
     changes = Changes(today)
-    selected = today.held.experiment.name if today.held is not None else None
+    selected = today.selected.experiment.name if today.selected is not None else None
     failures = all_failures()
     names = dict.fromkeys([*([selected] if selected else []), *experiments(), *sorted(failures)])
     for name in only:
@@ -163,9 +163,9 @@ def all_failures() -> dict[str, list[Failure]]:
 
 def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
     records, damaged = _records(name)
-    is_selected = today.held is not None and today.held.experiment.name == name
+    is_selected = today.selected is not None and today.selected.experiment.name == name
     runner = runner_of(name) or (driver() if is_selected else None)
-    params = today.held if is_selected else next(filter(None, map(today.params_of, records)), None)
+    params = today.selected if is_selected else next(filter(None, map(today.params_of, records)), None)
     jobs = expected(params, name) if params is not None else None
     current = [each for each in records if jobs is None or each.provenance in jobs]
     stale = (
@@ -187,7 +187,7 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
     )
 
 
-def _removed(records: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
+def _removed(records: Sequence[ExecutionRecord], jobs: Sequence[Path]) -> Iterator[Stale]:
     """Yield stages whose outputs other stages have read, and whose outputs and records are all removed."""
     read = {Path(path).parent for each in records for path in each.inputs}
     recorded = {each.provenance for each in records}
@@ -198,11 +198,11 @@ def _removed(records: Sequence[Made], jobs: Sequence[Path]) -> Iterator[Stale]:
             yield Stale(what=named(*job, str(provenance)), changes=(gone,))
 
 
-def _records(name: str) -> tuple[list[Made], list[str]]:
-    records, damaged = list[Made](), list[str]()
+def _records(name: str) -> tuple[list[ExecutionRecord], list[str]]:
+    records, damaged = list[ExecutionRecord](), list[str]()
     for path in provenances_of(name):
         try:
-            records.append(read_made(path))
+            records.append(read_record(path))
         except UserError as error:
             damaged.append(str(error))
     return records, damaged

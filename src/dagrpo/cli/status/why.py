@@ -1,6 +1,5 @@
 """`dagrpo status --why`: why a stage would run again."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,19 @@ from dagrpo.core.escape import one_line
 from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.code import changed_lines
-from dagrpo.pipeline.changes.made import Made, all_made, experiments, maker_of, named, stage_and_seed
+from dagrpo.pipeline.changes.executions import (
+    ExecutionRecord,
+    all_records,
+    experiments,
+    maker_of,
+    named,
+    stage_and_seed,
+)
 from dagrpo.pipeline.changes.today import Today
-from dagrpo.pipeline.damage import is_noted
+from dagrpo.pipeline.damage import is_marked_damaged
+from dagrpo.pipeline.snakemake.private import is_unfinished
 from dagrpo.utils.provenance import TOPS
 
-UNFINISHED = Path(".snakemake/incomplete")
 MOST_LINES_OF_A_FILE = 12  # of code, shown
 LONGEST = 200  # characters
 
@@ -59,7 +65,7 @@ def explain(file: Path) -> Explanation:
 
 
 def _no_maker(file: Path, today: Today) -> str:
-    selected = [] if today.held is None else [today.held.experiment.name]
+    selected = [] if today.selected is None else [today.selected.experiment.name]
     names = {*experiments(), *selected}
     name = _experiment(file)
     if name in names and len(file.parts) == 1:
@@ -83,12 +89,12 @@ def _experiment(file: Path) -> str | None:
     return str(file) if len(parts) == 1 and not file.suffix and not file.exists() else None
 
 
-def _ancestors(record: Made) -> list[Made]:
+def _ancestors(record: ExecutionRecord) -> list[ExecutionRecord]:
     """Return every job whose outputs lead to this one, the first of the pipeline first."""
-    makers = {path: each for each in all_made(record.experiment) for path in each.outputs}
-    ordered: dict[Path, Made] = {}
+    makers = {path: each for each in all_records(record.experiment) for path in each.outputs}
+    ordered: dict[Path, ExecutionRecord] = {}
 
-    def visit(each: Made) -> None:
+    def visit(each: ExecutionRecord) -> None:
         for path in each.inputs:
             maker = makers.get(path)
             if maker is not None and maker.provenance not in ordered and maker is not each:
@@ -100,7 +106,7 @@ def _ancestors(record: Made) -> list[Made]:
     return list(ordered.values())
 
 
-def _reason(record: Made, changes: Changes) -> Reason | None:
+def _reason(record: ExecutionRecord, changes: Changes) -> Reason | None:
     own_changes = changes.of(record)
     notes = _notes(record)
     if not own_changes and not notes:
@@ -110,11 +116,11 @@ def _reason(record: Made, changes: Changes) -> Reason | None:
     return Reason(what=record.what, changes=tuple(own_changes), lines=lines, notes=tuple(notes))
 
 
-def _notes(record: Made) -> list[str]:
+def _notes(record: ExecutionRecord) -> list[str]:
     notes = []
-    if (UNFINISHED / urlsafe_b64encode(str(record.provenance).encode()).decode()).exists():
+    if is_unfinished(record.provenance):
         notes.append("a run has begun it and has not ended it")
-    if is_noted(record.experiment, record.provenance):
+    if is_marked_damaged(record.experiment, record.provenance):
         notes.append("a later stage has found one of its outputs damaged")
     return notes
 

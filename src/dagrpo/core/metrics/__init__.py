@@ -1,14 +1,16 @@
-"""Definitions of every recorded metric: name, unit and meaning, by group.
+"""Definitions of all recorded metrics, one module per group.
 
-A metric is named `<group>/<figure>` where it is computed, and a test compares those names with the ones here. Shares end in
-`_fraction` and times in `_seconds`, unless the field has its own word. The report's words and docs/metrics.md, which
-says how to read each and what to do about it, take their definitions from here.
+The code that computes a metric names it `<group>/<figure>`; its definition here is the only other place to edit. The report's
+figures and glossary, the plots in dvc.yaml, the table of metrics in MLflow and docs/metrics.md derive from the definitions. A
+test compares them with the names that runs record. Names of shares end in `_fraction` and names of times in `_seconds`, unless
+the field has an established word.
 """
 
-from dagrpo.core.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Figure, Metric
 from dagrpo.core.metrics.evaluation import EVALUATION
 from dagrpo.core.metrics.gate import GATE
 from dagrpo.core.metrics.held_out import HELD_OUT
+from dagrpo.core.metrics.off_policy import OFF_POLICY
 from dagrpo.core.metrics.policy import POLICY
 from dagrpo.core.metrics.reward import REWARD
 from dagrpo.core.metrics.rollout import ROLLOUT
@@ -16,18 +18,22 @@ from dagrpo.core.metrics.sft import SFT
 from dagrpo.core.metrics.timing import TIMING
 from dagrpo.core.metrics.tool import TOOL
 
-__all__ = ["METRICS", "Metric", "definition_of", "meaning_of"]
+__all__ = ["METRICS", "Figure", "Metric", "all_metrics", "definition_of", "plotted"]
 
-METRICS = (*REWARD, *POLICY, *ROLLOUT, *TOOL, *GATE, *TIMING, *SFT, *HELD_OUT, *EVALUATION)
+METRICS = (*REWARD, *POLICY, *OFF_POLICY, *ROLLOUT, *TOOL, *GATE, *TIMING, *SFT, *HELD_OUT, *EVALUATION)
+
+
+def all_metrics() -> tuple[Metric, ...]:
+    """Return every definition, by group, in the order of docs/metrics.md."""
+    return METRICS
 
 
 def definition_of(name: str) -> Metric | None:
-    """Return the definition of a recorded metric: its own before that of a family. None for a plug-in's metric."""
-    found = [metric for metric in METRICS if metric.covers(name)]
-    return min(found, key=lambda metric: "<" in metric.name, default=None)
+    """Return the definition of a recorded metric, an exact name before a family; None for a metric of a user's plug-in."""
+    matches = [metric for metric in all_metrics() if metric.covers(name)]
+    return min(matches, key=lambda metric: "<" in metric.name, default=None)
 
 
-def meaning_of(name: str) -> str:
-    """Return the meaning of a metric that is defined here."""
-    (metric,) = (metric for metric in METRICS if metric.name == name)
-    return metric.meaning
+def plotted(figure: Figure | None = None) -> list[Metric]:
+    """Return the metrics with a curve in one figure of the report, or in any (None), in the order of their definitions."""
+    return [each for each in all_metrics() if each.plot is not None and figure in (None, each.plot.figure)]

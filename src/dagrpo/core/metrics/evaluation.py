@@ -1,7 +1,7 @@
 """The group `eval/<task>/`: scores of a policy on a task.
 
 A score comes with its interval, `<score>_low` and `<score>_high`. <kind> is greedy or sampled. A task with an oracle is
-called <task>_oracle.
+named <task>_oracle.
 """
 
 from dagrpo.core.metrics.definition import Metric
@@ -10,87 +10,153 @@ _SCORES = (
     Metric(
         name="eval/<task>/greedy",
         unit="share of problems",
-        meaning="Share of problems whose one completion at temperature 0 is right.",
+        better="higher",
+        label="Greedy accuracy",
+        meaning="Share of problems that the policy solves with one completion at temperature 0. Interval: Wilson's score "
+        "interval.",
+        reading="its interval covers the choice of problems",
+        remedy="compare policies by the paired difference, not by two intervals",
     ),
     Metric(
         name="eval/<task>/greedy_without_pictures",
         unit="share of problems",
-        meaning="The same when each problem's pictures are left out, of a task that has some: what the text alone gives. A policy "
-        "that looks is well above it.",
+        label="Greedy accuracy without pictures",
+        meaning="Greedy accuracy if each problem's pictures are left out, for a task that has pictures: the score that the text "
+        "alone allows. A policy that uses the pictures scores well above it.",
+        reading="greedy accuracy minus this is the value of the pictures to the policy",
+        remedy="as high as greedy accuracy: the policy ignores the pictures, or the text reveals the answer",
     ),
     Metric(
         name="eval/<task>/mean_at_<k>",
         unit="share of completions",
-        meaning="Share of right answers among k completions sampled per problem, averaged over problems: what to expect of a "
-        "single sample.",
+        better="higher",
+        label="mean@k",
+        meaning="Share of correct answers among k completions sampled per problem, averaged over problems: the expected score of "
+        "a single sample.",
+        reading="less noisy than greedy accuracy",
+        remedy="more `evaluation.sampling` samples narrow its interval",
     ),
     Metric(
         name="eval/<task>/pass_at_<k>",
         unit="chance",
-        meaning="Chance that at least one of k samples is right, by the unbiased estimator of Chen et al. (2021). It rewards "
+        better="higher",
+        label="pass@k",
+        meaning="Chance that at least one of k samples is correct, by the unbiased estimator of Chen et al. (2021). It rewards "
         "variety: training can raise mean@k and lower pass@k.",
+        reading="what a search over samples could reach",
+        remedy="falls while mean@k rises: variety is lost, see `policy/entropy`",
     ),
     Metric(
         name="eval/<task>/maj_at_<k>",
         unit="share of problems",
-        meaning="Whether the most frequent answer of k samples is right. Completions without an answer do not vote; among "
-        "tied answers the expected value of picking one at random is taken.",
+        better="higher",
+        label="maj@k",
+        meaning="Share of problems for which the most frequent answer of k samples is correct. Completions without an answer do "
+        "not vote; a tie counts as the expected value of a random pick.",
+        reading="what voting reaches",
+        remedy="below mean@k: the policy repeats the same mistakes",
     ),
     Metric(
         name="eval/<task>/<score>_difference",
         unit="share",
-        meaning="What the trained policy scores above the base policy. Both answered the same problems with the same sampling "
-        "seeds; the difference is taken problem by problem, so it is known better than either score.",
+        better="higher",
+        label="Trained minus base",
+        meaning="Trained policy's score minus the base policy's. Both answer the same problems with the same sampling seeds; "
+        "pairing the problems makes the difference more precise than either score.",
+        reading="bold in the report if its interval excludes 0",
+        remedy="its interval includes 0: evaluate more problems or train more seeds",
     ),
 )
 _COMPLETIONS = (
     Metric(
         name="eval/<task>/truncation_rate_<kind>",
         unit="share of completions",
-        meaning="Share of completions that reached the token limit before they ended. A cut completion rarely has an answer, "
-        "so a high share measures the limit rather than the policy.",
+        better="lower",
+        label="Truncated",
+        meaning="Completions that reached the token limit before they ended. A truncated completion rarely has an answer, so a "
+        "high share measures the limit rather than the policy.",
+        reading="compare base and trained",
+        remedy="high: raise `evaluation.sampling.max_new_tokens`",
     ),
     Metric(
         name="eval/<task>/missing_answer_rate_<kind>",
         unit="share of completions",
-        meaning="Share of completions in which the extractor found no answer. They count as wrong.",
+        better="lower",
+        label="No answer found",
+        meaning="Completions in which the extractor found no answer. They count as wrong.",
+        reading="its fall shows how much format alone has gained",
+        remedy="compare the three extractors in the report",
     ),
     Metric(
         name="eval/<task>/unverifiable_rate_<kind>",
         unit="share of completions",
-        meaning="Share of completions whose answer could not be compared with the ground truth within the time allowed. They do "
-        "not count as right; the true score lies between the one shown and that plus this share.",
+        better="lower",
+        label="Unverifiable",
+        meaning="Completions whose answer the verifier could not compare with the ground truth within the time limit. They do "
+        "not count as correct; the true score lies between the reported one and that plus this share.",
+        reading="0",
+        remedy="raise `evaluation.scoring.verify_seconds` and score again",
     ),
     Metric(
         name="eval/<task>/mean_completion_tokens_<kind>",
         unit="tokens",
-        meaning="Average number of tokens that the policy wrote.",
+        meaning="Average number of tokens in a completion.",
+        reading="compare base and trained",
+        remedy="as for `rollout/length_mean`",
     ),
 )
 _TURNS = (
-    Metric(name="eval/<task>/turns_<kind>", unit="turns", meaning="Average number of turns in an attempt."),
-    Metric(name="eval/<task>/calls_<kind>", unit="calls", meaning="Average number of calls in an attempt."),
-    Metric(name="eval/<task>/called_<kind>", unit="share of attempts", meaning="Attempts with at least one call."),
+    Metric(
+        name="eval/<task>/turns_<kind>",
+        unit="turns",
+        meaning="Average number of turns in a trajectory.",
+        reading="as many as the task needs",
+        remedy="at the limit: raise `rollout.agent.max_turns`",
+    ),
+    Metric(
+        name="eval/<task>/calls_<kind>",
+        unit="calls",
+        meaning="Average number of calls in a trajectory.",
+        reading="as many as the task needs",
+        remedy="see `tool/calls_mean`",
+    ),
+    Metric(
+        name="eval/<task>/called_<kind>",
+        unit="share of trajectories",
+        meaning="Trajectories with at least one call.",
+        reading="compare base and trained",
+        remedy="see `tool/called_fraction`",
+    ),
     Metric(
         name="eval/<task>/excluded_<kind>",
-        unit="share of attempts",
-        meaning="Share of attempts that something broke which the policy has no part in, such as a search server. Nothing is learned "
-        "from them; in an evaluation they do not count as right and are part of the answers that could not be verified, so "
-        "the true score lies between the one shown and that plus this share.",
+        unit="share of trajectories",
+        better="lower",
+        label="Excluded",
+        meaning="Trajectories that failed through no fault of the policy, for example because a search server broke. Training "
+        "does not use them; an evaluation counts them as unverifiable, so the true score lies between the reported one and that "
+        "plus this share.",
+        reading="0",
+        remedy="repair what broke and sample again",
     ),
     Metric(
         name="eval/<task>/call_<status>_<kind>",
         unit="share of calls",
-        meaning="How a call went: ok; failed or timed_out (the tool said so); unknown_tool, wrong_arguments, missing_name, unclosed "
-        "or undecodable (as the policy wrote it, it could not be carried out); not_run (the attempt was over). Every call "
-        "is counted, and the policy is told what was wrong.",
+        label="Call status",
+        meaning="ok; failed or timed_out (reported by the tool); unknown_tool, wrong_arguments, missing_name, unclosed or "
+        "undecodable (malformed, not carried out); not_run (the trajectory had ended). Every call counts, and the policy reads "
+        "what was wrong.",
+        reading="ok rises with training",
+        remedy="as for `tool/<status>_fraction`",
     ),
     Metric(
         name="eval/<task>/stop_<reason>_<kind>",
-        unit="share of attempts",
-        meaning="answered: the policy called nothing more. user_done: the user had nothing more to say. turn_length: a turn was cut at "
-        "its token limit. max_turns, max_tokens, seconds: a limit of rollout.agent was reached. program_failed: the agent's "
-        "program died.",
+        unit="share of trajectories",
+        label="End of a trajectory",
+        meaning="answered: the policy made no further call. user_done: the user had nothing more to say. turn_length: a turn was "
+        "cut at its token limit. max_turns, max_tokens, seconds: a limit of rollout.agent was reached. program_failed: the "
+        "agent's program crashed.",
+        reading="answered for most",
+        remedy="as for `rollout/stop_<reason>_fraction`",
     ),
 )
 EVALUATION = (*_SCORES, *_COMPLETIONS, *_TURNS)

@@ -1,6 +1,6 @@
 """The group `held_out/<task>/`: scores on held-out problems during training.
 
-A task with an oracle is called <task>_oracle.
+A task with an oracle is named <task>_oracle.
 """
 
 from dagrpo.core.metrics.definition import Metric
@@ -9,6 +9,12 @@ HELD_OUT = (
     Metric(
         name="held_out/<task>/greedy",
         unit="share of problems",
-        meaning="Share of some held-out problems whose one completion at temperature 0 is right; the same problems at each step.",
+        better="higher",
+        label="Held-out problems",
+        meaning="Share of some held-out problems that the policy solves with one completion at temperature 0; the same problems "
+        "at every step.",
+        reading="the report shows its interval; with 64 problems it cannot resolve less than about 12 points",
+        remedy="flat while `reward/mean` rises: the policy exploits the reward or memorises the prompts. Falls at the end: too "
+        "many steps, to be judged on a validation split",
     ),
 )

@@ -1,37 +1,73 @@
 """The group `reward/`: rewards of a step's trajectories.
 
-Means are over trajectories that are learned from, unless the definition says otherwise.
+Means are over the trajectories of the update, unless a definition says otherwise.
 """
 
-from dagrpo.core.metrics.definition import Metric
+from dagrpo.core.metrics.definition import Metric, Plot
 
 REWARD = (
     Metric(
         name="reward/mean",
         unit="reward",
+        better="higher",
+        label="Mean reward",
+        plot=Plot(figure="learning_curve"),
         meaning="Average reward of the completions sampled in a training step, on training problems: evidence of learning, "
         "not of generalisation.",
+        reading="rises, then flattens once the policy has learned what it can; single steps vary with the sampled prompts, so "
+        "look at a moving average",
+        remedy="flat from the start: see `rollout/groups_without_spread` and `reward/missing_answer_fraction`. Rises without the "
+        "evaluation: the policy exploits the reward or memorises the prompts, so read completions",
     ),
-    Metric(name="reward/std", unit="reward", meaning="Standard deviation of these rewards over the whole step."),
+    Metric(
+        name="reward/std",
+        unit="reward",
+        meaning="Standard deviation of the rewards over the whole step.",
+        reading="falls to 0 as all trajectories earn the same",
+        remedy="near 0 from the start: choose problems that the policy solves sometimes (`training.min_pass_rate`, "
+        "`max_pass_rate`)",
+    ),
     Metric(
         name="reward/greedy_mean",
         unit="reward",
-        meaning="Average reward of each prompt's completion at temperature 0, where the advantage asks for one (remax).",
+        better="higher",
+        meaning="Average reward of each prompt's completion at temperature 0; recorded if the advantage needs one (remax).",
+        reading="above `reward/mean`, the policy knows more than its samples show; the two meet as entropy falls",
+        remedy="far above for many steps: lower `rollout.temperature`",
     ),
     Metric(
         name="reward/component/<label>",
         unit="points of the component",
-        meaning="Average of one component of the reward by itself, before its weight.",
+        better="higher",
+        meaning="Average of one component of the reward, before its weight.",
+        reading="shows which component moves `reward/mean`",
+        remedy="a component rises while `reward/accuracy` falls: lower its weight",
     ),
-    Metric(name="reward/accuracy", unit="share of attempts", meaning="Right answers."),
+    Metric(
+        name="reward/accuracy",
+        unit="share of trajectories",
+        better="higher",
+        meaning="Trajectories with a correct answer.",
+        reading="`reward/mean` without shaping and penalties; if prompts are sampled without a filter, step 1 shows the base "
+        "policy's score",
+        remedy="above 0.9: use harder problems; near 0: use easier ones, more `sft.steps` or a larger model",
+    ),
     Metric(
         name="reward/missing_answer_fraction",
-        unit="share of attempts",
-        meaning="Attempts in which the extractor found no answer.",
+        unit="share of trajectories",
+        better="lower",
+        meaning="Trajectories in which the extractor found no answer.",
+        reading="falls within the first steps, since the answer format is the easiest thing to learn",
+        remedy="high from the start: read completions (`dagrpo grade` shows how each is parsed), choose another "
+        "`reward.extractor`, or raise `sft.steps`",
     ),
     Metric(
         name="reward/unverifiable_fraction",
-        unit="share of attempts",
-        meaning="Attempts whose answer could not be compared with the ground truth within the time allowed.",
+        unit="share of trajectories",
+        better="lower",
+        meaning="Trajectories whose answer the verifier could not compare with the ground truth within the time limit.",
+        reading="0, or a few in a thousand",
+        remedy="rises: the policy writes answers that are slow to compare; read some, raise `reward.verify_seconds` or penalise "
+        "them (`unverifiable` of the component accuracy)",
     ),
 )

@@ -1,6 +1,6 @@
 """The group `timing/`: seconds of each part of a step.
 
-No part of any result: metrics.parquet does not have it.
+Not part of any result: metrics.parquet does not have it.
 """
 
 from dagrpo.core.metrics.definition import Metric
@@ -9,61 +9,96 @@ _PARTS = (
     Metric(
         name="timing/gates_seconds",
         unit="seconds",
-        meaning="Checks before the step is sampled: the probe that engine and trainer score.",
+        better="lower",
+        meaning="Checks before sampling: engine and trainer score the probe.",
+        reading="under 1% of a step",
+        remedy="more: lower `probe_prompts`, or raise `every` (`training.gates`)",
     ),
     Metric(
         name="timing/held_out_seconds",
         unit="seconds",
-        meaning="Held-out problems, answered and graded: before the step is sampled, and in the last step after it as well.",
+        better="lower",
+        meaning="Sampling and grading of held-out problems: before the step is sampled, and in the last step after it as well.",
+        reading="0 except in steps that evaluate; missing if `training.evaluate_every` is 0",
+        remedy="a large part of all steps: raise `training.evaluate_every`, or lower `evaluation_problems`",
     ),
     Metric(
         name="timing/rollout_seconds",
         unit="seconds",
-        meaning="Sampling by the engine, with the calls of tools in it; with training.staleness, waiting for what it samples ahead.",
+        better="lower",
+        meaning="Sampling by the engine, including tool calls; with training.staleness, the wait for batches sampled ahead.",
+        reading="most of a step",
+        remedy="use more servers (`runtime.engine.servers`), more `max_running_requests`, or shorter completions",
     ),
     Metric(
         name="timing/rewards_seconds",
         unit="seconds",
-        meaning="Grading: answers read and compared, components summed; 0 where that is done ahead, or while others are sampled.",
+        better="lower",
+        meaning="Grading: parse and compare answers, sum components; 0 if it happens ahead or during sampling.",
+        reading="small",
+        remedy="large: the verifier is slow, see `reward.verify_seconds`",
     ),
-    Metric(name="timing/teacher_seconds", unit="seconds", meaning="The teacher's logprobs of what was sampled."),
+    Metric(
+        name="timing/teacher_seconds",
+        unit="seconds",
+        better="lower",
+        meaning="Teacher's logprobs of the sampled tokens.",
+        reading="a forward pass of the teacher",
+        remedy="use more servers (`runtime.teacher.servers`)",
+    ),
     Metric(
         name="timing/update_seconds",
         unit="seconds",
-        meaning="Advantages, forward and backward passes, the optimizer, digests of gradients and weights.",
+        better="lower",
+        meaning="Advantages, forward and backward passes, optimizer, digests of gradients and weights.",
+        reading="grows with tokens, not with trajectories",
+        remedy="raise `runtime.training.micro_batch_size`, or use more `processes`",
     ),
     Metric(
         name="timing/hand_over_seconds",
         unit="seconds",
-        meaning="The new weights on their way into the engine, and the comparison of what arrived.",
+        better="lower",
+        meaning="Weight sync: transfer of the new weights to the engine, and the comparison of their digests.",
+        reading="grows with the model",
+        remedy="keep `runtime.engine.weights_folder` in memory; lower `digest_mebibytes`",
     ),
     Metric(
         name="timing/record_seconds",
         unit="seconds",
-        meaning="The step's rollouts, metrics and digests on their way to the disk; missing of steps before an interruption.",
+        better="lower",
+        meaning="Writing of the step's rollouts, metrics and digests to disk; missing for steps before an interruption.",
+        reading="small",
+        remedy="large: the disk below `.state/` is slow",
     ),
 )
-# In the order in which a step does them. Whatever else of the group ends in _seconds comes after them.
+# In the order of a step. Other metrics of the group that end in _seconds follow them.
 PARTS = tuple(metric.name for metric in _PARTS)
 TIMING = (
     *_PARTS,
     Metric(
         name="timing/tokens_per_second",
         unit="tokens per second",
-        meaning="Tokens that the policy wrote in the step, with those of discarded groups and rollout/cut_off_tokens, over the time of the "
-        "step until it is recorded, without that of held-out problems.",
+        better="higher",
+        meaning="Tokens written in the step, including those of discarded groups and rollout/cut_off_tokens, divided by the "
+        "time until the step is recorded, without that of held-out problems.",
+        reading="falls as the completions of a step differ more in length",
+        remedy="compare runs by it only on one machine",
     ),
     Metric(
         name="timing/rollout_mfu",
         unit="share of the peak",
-        meaning="Model FLOPs of sampling, 2 N per token that was written, by what the device could do in bfloat16 in that time.",
+        better="higher",
+        meaning="Model FLOPs of sampling, 2 N per written token, divided by the device's peak in bfloat16 over that time.",
+        reading="a few percent: memory bandwidth limits decoding, not arithmetic",
+        remedy="sample more trajectories at a time",
     ),
     Metric(
         name="timing/update_mfu",
         unit="share of the peak",
-        meaning=(
-            "Model FLOPs of the update, 6 N + 6 L d s per token (4 N for frozen weights), by what its devices could do in "
-            "bfloat16 in that time."
-        ),
+        better="higher",
+        meaning="Model FLOPs of the update, 6 N + 6 L d s per token (4 N for frozen weights), divided by the devices' peak in "
+        "bfloat16 over that time.",
+        reading="0.3 to 0.5 is good for large models; padding and the forward pass before the update lower it",
+        remedy="use larger micro-batches, or samples of similar length",
     ),
 )

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import Seed
+from dagrpo.core.section import Count, Section, Seed
 from dagrpo.core.types import Example
-from dagrpo.data.section import Count, GeneratedTask
 from dagrpo.data.source import SPLITS
 from dagrpo.data.task import Problems, Task
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
 
 
-class Config(GeneratedTask):
+class Config(Section):
     """The generated arithmetic problems."""
 
     seed: Seed = Field(0, description="Seed of the problem generator.")

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from dagrpo.core.section import Seed, Share
+from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Example
 from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, distinct, generated
-from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
 
 
-class Config(GeneratedTask):
+class Config(Section):
     """Generated products and sums, with a calculator or without."""
 
     seed: Seed = Field(0, description="Seed of the problem generator.")

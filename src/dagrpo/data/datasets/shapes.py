@@ -16,10 +16,9 @@ from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
-from dagrpo.core.section import Seed
+from dagrpo.core.section import Section, Seed
 from dagrpo.core.types import Example
 from dagrpo.data.generated import distinct, generated
-from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 ShapesLevel = Literal["count", "colour", "length"]
 
 
-class Config(GeneratedTask):
+class Config(Section):
     """Questions about small pictures that are drawn."""
 
     seed: Seed = Field(0, description="Seed of the generator that draws the pictures.")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import Unchecked
+from dagrpo.core.section import Count, Section, Unchecked
 from dagrpo.core.types import Example
-from dagrpo.data.section import Count, GeneratedTask
 from dagrpo.data.task import Problems, Task
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from dagrpo.data.config import Data
 
 
-class Config(GeneratedTask):
+class Config(Section):
     """The tasks of a taskset of `verifiers`."""
 
     taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dagrpo.core.section import Seed, Share
+from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Example
 from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.generated import demonstrating, generated
-from dagrpo.data.section import GeneratedTask
 from dagrpo.data.task import Problems, Task, chat
 from dagrpo.tools.retrieval import Passage
 
@@ -113,7 +112,7 @@ def world(named: Iterator[str], size: int, seed: str) -> World:
     )
 
 
-class Config(GeneratedTask):
+class Config(Section):
     """Questions about made-up people, firms and places, with a search."""
 
     seed: Seed = Field(0, description="Seed of both worlds.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import PluginName
+from dagrpo.core.plugin_sections import PluginName
 from dagrpo.core.section import Texts
 from dagrpo.engine import AdapterLayers, Capabilities, Engine, Footprint
 from dagrpo.engine.config import EngineConfig

@@ -46,7 +46,7 @@ from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY
-from dagrpo.utils.tempdirs import held_folder
+from dagrpo.utils.tempdirs import temporary_folder
 
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
 
@@ -178,7 +178,7 @@ class SGLangServer:
         gpu = torch.cuda.is_available()
         if self._config.release_memory and not gpu:
             raise UserError(NO_GPU_TO_LEAVE)
-        scratch = self._resources.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
+        scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)
         command = server_command(

@@ -8,9 +8,9 @@ from typing import Any
 
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import one_line, shown
+from dagrpo.core.escape import brief, one_line
 from dagrpo.pipeline.changes.code import digests_now
-from dagrpo.pipeline.changes.made import Made
+from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import digest_of, sha256_of
@@ -59,9 +59,14 @@ class Changes:
         self._digests: dict[str, str | None] = {}
         self._code: dict[str, str] = {}
 
-    def of(self, made: Made) -> list[Change]:
+    def of(self, execution: ExecutionRecord) -> list[Change]:
         """Return every change since then, the outputs' first. Of the files in a checkpoint's folder the sizes alone are looked at."""
-        return [*self._outputs(made), *self._parameters(made), *self._inputs(made), *self._code_files(made)]
+        return [
+            *self._outputs(execution),
+            *self._parameters(execution),
+            *self._inputs(execution),
+            *self._code_files(execution),
+        ]
 
     def digest_now(self, path: str) -> str | None:
         """Return the sha256 of a file; None if it does not exist."""
@@ -70,14 +75,14 @@ class Changes:
             self._digests[path] = sha256_of(file) if file.is_file() else None
         return self._digests[path]
 
-    def _outputs(self, made: Made) -> Iterator[Change]:
-        yield from self._files(Kind.OUTPUT, made.outputs)
-        for path in made.outputs:
-            if Path(path).name == MANIFEST and self.digest_now(path) == made.outputs[path]:
+    def _outputs(self, execution: ExecutionRecord) -> Iterator[Change]:
+        yield from self._files(Kind.OUTPUT, execution.outputs)
+        for path in execution.outputs:
+            if Path(path).name == MANIFEST and self.digest_now(path) == execution.outputs[path]:
                 yield from _folder(Path(path))
 
-    def _inputs(self, made: Made) -> Iterator[Change]:
-        yield from self._files(Kind.INPUT, made.inputs)
+    def _inputs(self, execution: ExecutionRecord) -> Iterator[Change]:
+        yield from self._files(Kind.INPUT, execution.inputs)
 
     def _files(self, kind: Kind, digests: Mapping[str, str]) -> Iterator[Change]:
         for path, before in digests.items():
@@ -85,26 +90,29 @@ class Changes:
             if now != before:
                 yield Change(kind=kind, name=path, before=before[:DIGITS], now=now and now[:DIGITS])
 
-    def _parameters(self, made: Made) -> Iterator[Change]:
-        own = self._today.own_params(made)
+    def _parameters(self, execution: ExecutionRecord) -> Iterator[Change]:
+        own = self._today.own_params(execution)
         if own is None:
             return
-        before, now = flat(made.params), flat(own)
+        before, now = flat(execution.params), flat(own)
         for key in [*now, *(key for key in before if key not in now)]:
             if key not in before or key not in now or before[key] != now[key]:
                 yield Change(kind=Kind.PARAMETER, name=key, before=_value(before, key), now=_value(now, key))
 
-    def _code_files(self, made: Made) -> Iterator[Change]:
-        files = self._today.code_of(made)
+    def _code_files(self, execution: ExecutionRecord) -> Iterator[Change]:
+        files = self._today.code_of(execution)
         if files is None:
             return
         now = self._code_now(files)
-        if digest_of(now) == made.code:
+        if digest_of(now) == execution.code:
             return
-        before = code_recorded(made.provenance, made.code, made.inputs)
+        before = code_recorded(execution.provenance, execution.code, execution.inputs)
         if before is None:
             yield Change(
-                kind=Kind.CODE, name="the code of the stage", before=made.code[:DIGITS], now=digest_of(now)[:DIGITS]
+                kind=Kind.CODE,
+                name="the code of the stage",
+                before=execution.code[:DIGITS],
+                now=digest_of(now)[:DIGITS],
             )
             return
         for file in sorted({*before, *now}):
@@ -131,4 +139,4 @@ def _folder(manifest: Path) -> Iterator[Change]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> str | None:
-    return shown(values[key]) if key in values else None
+    return brief(values[key]) if key in values else None

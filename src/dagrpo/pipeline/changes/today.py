@@ -12,7 +12,7 @@ from typing import Any
 from dagrpo.config.overlay import OVERRIDE, with_overrides
 from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.made import Made
+from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.jobs import JOBS, code_files, own_params
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.record import declared
@@ -24,47 +24,50 @@ from dagrpo.utils.yaml_text import read_yaml
 class Today:
     """Reads params.yaml once, and a stage's code once for each experiment."""
 
-    held: Params | None = None  # the experiment of params.yaml; None: there is no such file
+    selected: Params | None = None  # the experiment of params.yaml; None: there is no such file
     _params: dict[str, Params | None] = field(default_factory=dict)
     _code: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> "Today":
         """UserError: params.yaml has a mistake."""
-        return cls(held=read_params(PARAMS) if PARAMS.is_file() else None)
+        return cls(selected=read_params(PARAMS) if PARAMS.is_file() else None)
 
-    def params_of(self, made: Made) -> Params | None:
+    def params_of(self, execution: ExecutionRecord) -> Params | None:
         """Return the parameters of the experiment that has made it; None where params.yaml says nothing of it."""
-        if made.experiment not in self._params:
-            self._params[made.experiment] = self._found(made)
-        return self._params[made.experiment]
+        if execution.experiment not in self._params:
+            self._params[execution.experiment] = self._found(execution)
+        return self._params[execution.experiment]
 
-    def own_params(self, made: Made) -> dict[str, Any] | None:
+    def own_params(self, execution: ExecutionRecord) -> dict[str, Any] | None:
         """Return the parameters that the stage would read today; None if unknown."""
-        params, stage = self.params_of(made), all_stages().get(made.stage)
+        params, stage = self.params_of(execution), all_stages().get(execution.stage)
         return None if params is None or stage is None else own_params(params, stage)
 
-    def code_of(self, made: Made) -> list[str] | None:
+    def code_of(self, execution: ExecutionRecord) -> list[str] | None:
         """Return the files of the stage's code, as today's parameters select it, or the list of then; None: neither is known."""
-        params, stage = self.params_of(made), all_stages().get(made.stage)
+        params, stage = self.params_of(execution), all_stages().get(execution.stage)
         if params is None or stage is None:
-            return _code_of_job(made)
-        key = (made.experiment, made.stage)
+            return _code_of_job(execution)
+        key = (execution.experiment, execution.stage)
         if key not in self._code:
             self._code[key] = code_files(params, stage)
         return self._code[key]
 
-    def _found(self, made: Made) -> Params | None:
-        if self.held is None:
+    def _found(self, execution: ExecutionRecord) -> Params | None:
+        if self.selected is None:
             return None
-        if made.experiment == self.held.experiment.name:
-            return self.held
-        if made.experiment.partition("~")[0] != self.held.experiment.name:
+        if execution.experiment == self.selected.experiment.name:
+            return self.selected
+        if execution.experiment.partition("~")[0] != self.selected.experiment.name:
             return None
-        without_removed = {key: value for key, value in made.overrides.items() if value is not None}
-        for overrides in (made.overrides, without_removed):  # null also stands for a key that the try does not have
+        without_removed = {key: value for key, value in execution.overrides.items() if value is not None}
+        for overrides in (
+            execution.overrides,
+            without_removed,
+        ):  # null also stands for a key that the try does not have
             params = _overlaid(overrides)
-            if params is not None and override_run(params, self.held).folder == made.experiment:
+            if params is not None and override_run(params, self.selected).folder == execution.experiment:
                 return params
         return None
 
@@ -78,9 +81,9 @@ def _overlaid(overrides: Mapping[str, Any]) -> Params | None:
         return None
 
 
-def _code_of_job(made: Made) -> list[str] | None:
+def _code_of_job(execution: ExecutionRecord) -> list[str] | None:
     try:
-        code = declared(JOBS / f"{made.job}.json")["code"]
+        code = declared(JOBS / f"{execution.job}.json")["code"]
     except UserError:
         return None
     return [str(file) for file in code] if isinstance(code, list) else None

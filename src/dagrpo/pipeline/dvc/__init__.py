@@ -1,1 +1,1 @@
-"""The files dvc.yaml and dvc.lock, and the cache of DVC."""
+"""DVC's side of the pipeline: dvc.yaml, dvc.lock and the cache."""

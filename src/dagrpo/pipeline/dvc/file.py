@@ -14,6 +14,7 @@ import yaml
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import plotted
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.declaration import POLICIES, Stage
 from dagrpo.pipeline.jobs import SCRIPT, code_files
@@ -52,12 +53,6 @@ CHECK = {
 SCORES = f"results/{NAME}/report/scores.csv"
 CURVES = f"results/{NAME}/report/curves.csv"
 TEMPLATE = "by_seed"  # .dvc/plots/by_seed.json: a line for each seed, and of a comparison a colour for each side
-PLOTTED = {
-    "Mean reward": "reward/mean",
-    "Completion length, tokens": "rollout/length_mean",
-    "Entropy of the policy": "policy/entropy",
-    "Largest logprob difference, engine against trainer": "policy/logprob_difference_max",
-}
 BAR_TEMPLATE = (
     "base_and_trained"  # its json: a bar for each policy, a panel for each task and each side of a comparison
 )
@@ -68,10 +63,15 @@ def _plot(title: str, x: str, file: str, column: str, label: str, template: str)
     return {title: {"title": title, **axes, "template": template}}
 
 
-PLOTS = [
-    _plot("Base against trained", "metric", SCORES, "score", "score, with its interval", BAR_TEMPLATE),
-    *(_plot(title, "step", CURVES, column, column, TEMPLATE) for title, column in PLOTTED.items()),
-]
+def plots() -> list[dict[str, Any]]:
+    """Return DVC's plots: the scores, and the curve of every metric whose definition has one."""
+    curves = [metric for metric in plotted() if metric.plot is not None and metric.plot.in_dvc]
+    return [
+        _plot("Base against trained", "metric", SCORES, "score", "score, with its interval", BAR_TEMPLATE),
+        *(_plot(metric.title, "step", CURVES, metric.name, metric.name, TEMPLATE) for metric in curves),
+    ]
+
+
 # What `dvc artifacts get` and a model registry find: the policy of the first seed.
 ARTIFACTS = {
     "policy": {
@@ -84,7 +84,7 @@ ARTIFACTS = {
 
 def dvc_yaml(params: Params) -> str:
     """Return the whole text of dvc.yaml."""
-    return _text(_with_stages({"stages": {CHECK_STAGE: CHECK}, "plots": PLOTS, "artifacts": ARTIFACTS}, params))
+    return _text(_with_stages({"stages": {CHECK_STAGE: CHECK}, "plots": plots(), "artifacts": ARTIFACTS}, params))
 
 
 def require_current(params: Params) -> None:

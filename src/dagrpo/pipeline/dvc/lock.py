@@ -1,58 +1,47 @@
-"""Safe writing and repair of dvc.lock, without loss of records.
+"""Check and repair of dvc.lock, without loss of records.
 
-A merge, a full disk or a kill may damage it. DVC writes it in place and checks the whole of it. This writes it under another name
-first, and looks at its form alone, in milliseconds. A `dvc repro` that is killed while it writes leaves a part of it: the copy
-that its stages keep takes its place.
+A merge, a full disk or a kill may damage it. DVC checks the whole of it, in seconds; this its form alone. A `dvc repro` that is killed
+while it writes leaves a part of it: the copy that its stages keep takes its place.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.private import LOCK
 from dagrpo.pipeline.record import STATES
-from dagrpo.pipeline.runner import dvc_drives, note_what_ran
+from dagrpo.pipeline.runner import dvc_drives, note_outputs
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, read_json
 from dagrpo.utils.provenance import TOPS, provenances_of
 
-PATH = Path("dvc.lock")
-KEPT = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`
+COPY = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`
 CUT_SHORT = "it is cut short"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def write_lock(repo: Any, stages: Sequence[Any]) -> None:
-    """Write the state of DVC's stages into dvc.lock atomically: a kill leaves the old or the new file."""
-    from dvc.dvcfile import Lockfile
-
-    with atomic_file(PATH) as writing:
-        if PATH.exists():
-            shutil.copyfile(PATH, writing)
-        Lockfile(repo, str(writing)).dump_stages(stages)
 
 
 def require_readable_lock() -> None:
     """Raise UserError for a damaged dvc.lock, after noting what it recorded, so that a later run records it again.
 
-    One that is cut short is replaced by the copy that a stage of a `dvc repro` kept, if that copy is intact.
+    One that is cut short is replaced by the copy that a stage of a `dvc repro` backups, if that copy is intact.
     """
-    trouble = _trouble(PATH)
+    trouble = _trouble(LOCK)
     if trouble is None:
-        if dvc_drives() and PATH.is_file():
-            _copy(PATH, KEPT)
+        if dvc_drives() and LOCK.is_file():
+            _copy(LOCK, COPY)
         return
     _note_all_that_was_made()
-    if trouble == CUT_SHORT and KEPT.is_file() and _trouble(KEPT) is None:
-        _copy(KEPT, PATH)
-        say(f"{PATH} was cut short, as a DVC that is killed leaves it: it is again as it was before that was written.")
+    if trouble == CUT_SHORT and COPY.is_file() and _trouble(COPY) is None:
+        _copy(COPY, LOCK)
+        say(f"{LOCK} was cut short, as a DVC that is killed leaves it: it is again as it was before that was written.")
         return
     raise UserError(
-        f"{PATH} is damaged ({trouble}): restore it with `git checkout HEAD -- {PATH}`, or delete it; the same command then "
+        f"{LOCK} is damaged ({trouble}): restore it with `git checkout HEAD -- {LOCK}`, or delete it; the same command then "
         "records in it what has been made here."
     )
 
@@ -91,7 +80,7 @@ def _in_short(error: Exception) -> str:
 
 def _note_all_that_was_made() -> None:
     for provenance, record in _all_records():
-        note_what_ran([*record["outputs"], str(provenance)], provenance, record)
+        note_outputs([*record["outputs"], str(provenance)], provenance, record)
 
 
 def _all_records() -> Iterator[tuple[Path, dict[str, Any]]]:

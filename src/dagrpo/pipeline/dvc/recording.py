@@ -4,23 +4,19 @@ A stage leaves an entry in `.state/ran/<experiment>/` when it ends well; it is r
 that cannot be recorded now, because params.yaml has been edited meanwhile, are recorded by a later run of the same experiment.
 """
 
-import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
-from dagrpo.pipeline.dvc.cache import store
 from dagrpo.pipeline.dvc.file import CHECK_STAGE
-from dagrpo.pipeline.dvc.lock import write_lock
+from dagrpo.pipeline.dvc.private import record_outputs
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import RAN, dvc_drives
 from dagrpo.pipeline.snakemake.reconcile import is_made_by
 from dagrpo.utils.console import say
-from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import read_json, sha256_of
 
 
@@ -31,7 +27,7 @@ def record_left_over(folder: str) -> None:
 
 
 def commit(folder: str) -> bool:
-    """Record finished outputs that are still current. Returns True if there was such an output and DVC took all of them.
+    """Record finished outputs that are still current. Returns True if there was such an output and DVC recorded all of them.
 
     Does nothing while DVC drives, which records by itself; an override run has nothing to record.
     """
@@ -41,11 +37,11 @@ def commit(folder: str) -> bool:
     if params.experiment.name != folder:  # edited meanwhile: dvc.yaml has no stages for the finished jobs
         return False
     recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
-    outputs = [Path(output) for made in recordable.values() for output in made]
-    if not outputs or not _commit_to_dvc(outputs):
+    outputs = [Path(output) for paths in recordable.values() for output in paths]
+    if not outputs or not _record(outputs):
         return False
-    for entry, made in recordable.items():
-        if made:
+    for entry, paths in recordable.items():
+        if paths:
             entry.unlink()
     return True
 
@@ -83,53 +79,19 @@ def _are_as_recorded(digests: Mapping[str, str]) -> bool:
     return all(Path(path).is_file() and sha256_of(Path(path)) == digest for path, digest in digests.items())
 
 
-def _commit_to_dvc(outputs: list[Path]) -> bool:
-    """Do as `dvc commit` for the stages that own these outputs; return False, with a message, if one was not recorded.
+def _record(outputs: list[Path]) -> bool:
+    """Record the outputs of DVC's stages that own these; return False, with a message, if one was not recorded.
 
-    dvc.lock is written once: with several experiments in it, that takes seconds. A re-link would rewrite files and make
-    Snakemake rerun.
+    dvc.lock is written once: with several experiments in it, that takes seconds.
     """
-    from dvc.exceptions import DvcException
-    from dvc.lock import LockNoop
-    from dvc.repo import Repo, lock_repo
 
-    logging.getLogger("dvc").setLevel(logging.WARNING)  # it logs that it writes dvc.lock
-    try:
-        with Repo(".") as repo:
-            repo.lock = LockNoop()  # this process holds it: see locks.hold
-            with lock_repo(repo):
-                return _record(repo, outputs)
-    except DvcException as error:  # dvc.lock or a file in .dvc is damaged
-        told: str | None = str(error)
-    except OSError as error:  # dvc.lock cannot be written
-        told = sentence_of(error)
-        if told is None:
-            raise
-    print(f"Not recorded in DVC, the next run tries again: {told}", file=sys.stderr)
-    return False
+    def is_wanted(address: str, outs: set[Path]) -> bool:
+        owns = any(not outs.isdisjoint((output, *output.parents)) for output in outputs)
+        return owns or address.startswith(f"{CHECK_STAGE}@")
 
-
-def _record(repo: Any, outputs: list[Path]) -> bool:
-    from dvc.exceptions import DvcException
-
-    stages, recorded = [stage for stage in repo.index.stages if _is_to_record(stage, outputs)], []
-    troubles: dict[str, list[str]] = {}
-    for stage in stages:
-        try:
-            store(stage)
-            recorded.append(stage)
-        except (DvcException, UserError) as error:  # a failure of one stage must not stop the others
-            troubles.setdefault(str(error), []).append(stage.addressing)
-    for trouble, (first, *others) in troubles.items():
-        told = f"{first} and {len(others)} more" if others else first
-        print(f"Not recorded in DVC, the next run tries again: {told}: {trouble}", file=sys.stderr)
-    if recorded:
-        write_lock(repo, recorded)
-    return len(recorded) == len(stages)
-
-
-def _is_to_record(stage: Any, outputs: list[Path]) -> bool:
-    """Return True if a stage of DVC's owns an output, or is the check of params.yaml."""
-    outs = {Path(str(out.def_path)) for out in stage.outs}
-    owns = any(not outs.isdisjoint((output, *output.parents)) for output in outputs)
-    return owns or stage.addressing.startswith(f"{CHECK_STAGE}@")
+    failures = record_outputs(is_wanted)
+    for reason, stages in failures.items():
+        first, *others = stages or [""]
+        named = f"{first} and {len(others)} more: " if others else f"{first}: " if first else ""
+        print(f"Not recorded in DVC, the next run tries again: {named}{reason}", file=sys.stderr)
+    return not failures

@@ -13,7 +13,7 @@ from statistics import mean
 from dagrpo.config.overlay import flat
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.made import Made, read_made
+from dagrpo.pipeline.changes.executions import ExecutionRecord, read_record
 from dagrpo.pipeline.jobs import own_params
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
@@ -70,14 +70,14 @@ def measured(params: Params) -> Measured:
     )
 
 
-def _record(provenance: Path) -> Made | None:
+def _record(provenance: Path) -> ExecutionRecord | None:
     try:
-        return read_made(provenance)
+        return read_record(provenance)
     except UserError:  # damaged: `dagrpo status` says so
         return None
 
 
-def _is_the_same(params: Params, record: Made) -> bool:
+def _is_the_same(params: Params, record: ExecutionRecord) -> bool:
     stage = all_stages().get(record.stage)
     if stage is None:
         return False

@@ -14,7 +14,7 @@ from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
 from dagrpo.rollout.config import Dtype
 
-LEFT_BEHIND = ("the processes themselves",)  # of a server that has released its GPU
+LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
 TRAINING, SERVER, TEACHER_SERVER = "training process", "rollout server", "server of the teacher"
 
 

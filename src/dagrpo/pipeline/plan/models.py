@@ -136,7 +136,7 @@ def _shape_of_published(config: Mapping[str, Any]) -> Shape:
 def _fetched(repository: str, revision: str) -> Shape:
     from huggingface_hub import hf_hub_download
 
-    from dagrpo.utils.hub import Wanted, require_answer, told_in_a_sentence
+    from dagrpo.utils.hub import Wanted, readable_hub_errors, require_answer
 
     request = Wanted(
         repository=repository,
@@ -147,6 +147,6 @@ def _fetched(repository: str, revision: str) -> Shape:
     )
     require_answer(request)
     with TemporaryDirectory() as folder:
-        with told_in_a_sentence(request):
+        with readable_hub_errors(request):
             hf_hub_download(repository, CONFIG, revision=revision, local_dir=folder)
         return _shape_in(Path(folder))

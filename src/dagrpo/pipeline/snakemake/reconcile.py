@@ -12,7 +12,7 @@ from typing import Any
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
-from dagrpo.pipeline.damage import forget_damage, is_noted
+from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.identity import ROOT, code_digest
 from dagrpo.pipeline.jobs import SCRIPT, code_files, job_file, own_params
 from dagrpo.pipeline.record import is_whole
@@ -31,14 +31,14 @@ def reconcile(params: Params, experiment: str) -> None:
     """Update Snakemake's records of an experiment that do not match provenance; takes milliseconds if all do."""
     for job in planned_jobs(params, experiment):
         provenance = Path(job.provenance)
-        if not provenance.is_file() or (_is_known(provenance) and not is_noted(experiment, provenance)):
+        if not provenance.is_file() or (_is_known(provenance) and not is_marked_damaged(experiment, provenance)):
             continue
         if _is_current(job, params):
             _record(job, params)
         else:
             for path in job.files:
                 record_unfinished(Path(path))
-    forget_damage(experiment)
+    unmark_damaged(experiment)
 
 
 def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:

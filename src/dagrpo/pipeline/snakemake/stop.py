@@ -14,7 +14,7 @@ from types import FrameType
 
 import psutil
 
-SECONDS_TO_HEAR_OF_IT = 5.0  # for stages to receive the terminal's signal
+SECONDS_TO_RECEIVE_IT = 5.0  # for stages to receive the terminal's signal
 
 
 def stop_with_stages() -> None:
@@ -29,13 +29,13 @@ def stop_with_stages() -> None:
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_stop_who_have_not_heard, args=(running_stages(),), daemon=True).start()
+    threading.Thread(target=_terminate_late, args=(running_stages(),), daemon=True).start()
     raise KeyboardInterrupt
 
 
-def _stop_who_have_not_heard(stages: list[psutil.Process]) -> None:
-    _, left = psutil.wait_procs(stages, timeout=SECONDS_TO_HEAR_OF_IT)
-    _terminate(left)
+def _terminate_late(stages: list[psutil.Process]) -> None:
+    _, running = psutil.wait_procs(stages, timeout=SECONDS_TO_RECEIVE_IT)
+    _terminate(running)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

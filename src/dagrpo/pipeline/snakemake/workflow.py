@@ -15,8 +15,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, jobs
 from dagrpo.pipeline.declaration import Needs, Stage
 from dagrpo.pipeline.dvc.file import keep_current, require_current
-from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
+from dagrpo.pipeline.dvc.private import keep_other_experiments
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another
 from dagrpo.pipeline.override_runs import PARAMS, override_run
@@ -50,6 +50,7 @@ class Experiment:
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
         """Check everything that a command needs before its jobs are planned. Raises Refusal with what to change."""
         self._workflow = workflow
+        self.root = Path(workflow.basedir)
         self.params = checked(config)
         self._run = refused(lambda: override_run(self.params, read_params(PARAMS)))
         self.folder = self._run.folder
@@ -148,13 +149,13 @@ class Rule:
 
     def _output(self, name: str) -> Any:
         """Return an output that stays where it is until the stage replaces it; one of Snakemake's report has its caption."""
-        paths, shown = self._stage.outputs[name], self._stage.pages.get(name)
+        paths, content = self._stage.outputs[name], self._stage.pages.get(name)
         if not isinstance(paths, str):
             return [update(path) for path in paths]
-        if shown is None:
+        if content is None:
             return update(paths)
-        caption = Path.cwd() / CAPTIONS / f"{Path(paths).stem}.rst"
-        labels = {"experiment": "{experiment}", "shows": shown}
+        caption = self._experiment.root / CAPTIONS / f"{Path(paths).stem}.rst"
+        labels = {"experiment": "{experiment}", "shows": content}
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
     def _label(self) -> str:

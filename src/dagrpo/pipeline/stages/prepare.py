@@ -11,7 +11,7 @@ from dagrpo.pipeline.declaration import DATA, MODEL, Job, Stage
 
 def work(job: Job) -> None:
     """Write the task's folder."""
-    from dagrpo.core.plugged import Several
+    from dagrpo.core.plugin_sections import Several
     from dagrpo.data.config import Data
     from dagrpo.data.prepare import prepare
     from dagrpo.tools import TOOLS

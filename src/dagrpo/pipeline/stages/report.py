@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TOKENIZER = "tokenizer.json"
 PAGE = "results/{experiment}/report"
 FIGURES = f"{PAGE}/figures"
-BOTH_KINDS = ("reward_distribution", "completion_length", "logprob_difference")
+OTHER_FIGURES = ("reward_distribution", "completion_length", "logprob_difference")
 
 
 def work(job: Job) -> None:
@@ -57,7 +57,7 @@ def work(job: Job) -> None:
     accounts = read_accounts(job.log.parent, job.inputs["lineage"])
     times = write_times_page(job.experiment, seconds, job.log.parent, accounts)
     rows = [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))]
-    summary(f"report of {job.experiment}", [*rows, *([("how it was made", str(times))] if times else [])])
+    summary(f"report of {job.experiment}", [*rows, *([("executions", str(times))] if times else [])])
 
 
 def _tokenizer(models: Sequence[Path]) -> Path | None:
@@ -104,13 +104,9 @@ STAGE = Stage(
         "metrics": f"{PAGE}/metrics.json",
         "scores": f"{PAGE}/scores.csv",
         "curves": f"{PAGE}/curves.csv",
-        "learning_curve": f"{FIGURES}/learning_curve.png",
-        "base_vs_trained": f"{FIGURES}/base_vs_trained.png",
-        "figures": (
-            f"{FIGURES}/learning_curve.svg",
-            f"{FIGURES}/base_vs_trained.svg",
-            *(f"{FIGURES}/{name}.{kind}" for name in BOTH_KINDS for kind in ("png", "svg")),
-        ),
+        "learning_curve": f"{FIGURES}/learning_curve.svg",
+        "base_vs_trained": f"{FIGURES}/base_vs_trained.svg",
+        "figures": tuple(f"{FIGURES}/{name}.svg" for name in OTHER_FIGURES),
         "provenance": f"{PAGE}/provenance.json",
     },
     pages={

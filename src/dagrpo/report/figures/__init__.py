@@ -8,21 +8,19 @@ from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.figures.comparison import base_vs_trained
 from dagrpo.report.figures.conversations import call_shares, turns_and_calls
-from dagrpo.report.figures.distributions import reward_distribution
-from dagrpo.report.figures.held_out import held_out_accuracy
-from dagrpo.report.figures.parts import Drawn
-from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
-from dagrpo.report.held_out import HeldOutCurve
+from dagrpo.report.figures.held_out import HeldOutCurve, held_out_accuracy
+from dagrpo.report.figures.parts import ReportFigure
+from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference, reward_distribution
 from dagrpo.report.rollouts import Phase
 
-__all__ = ["NAMES", "Drawn", "draw_all", "draw_conversations", "draw_held_out"]
+__all__ = ["NAMES", "ReportFigure", "draw_all", "draw_conversations", "draw_held_out"]
 
 NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion_length", "logprob_difference")
 
 
 def draw_all(
     curves: Curves, phases: tuple[Phase, Phase], comparisons: Sequence[TaskComparison], window: int
-) -> list[Drawn]:
+) -> list[ReportFigure]:
     """Draw every figure of NAMES, in the report's order. `window`: steps of the moving average."""
     with style.house_style():
         return [
@@ -34,14 +32,14 @@ def draw_all(
         ]
 
 
-def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list[Drawn]:
+def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list[ReportFigure]:
     """Draw turns and calls: over training, and of each evaluated task that has any."""
     with style.house_style():
-        drawn = [turns_and_calls(curves, window), call_shares(talk.shares)]
-        return [each for each in drawn if each is not None]
+        figures = [turns_and_calls(curves, window), call_shares(talk.shares)]
+        return [each for each in figures if each is not None]
 
 
-def draw_held_out(curves: Sequence[HeldOutCurve]) -> list[Drawn]:
+def draw_held_out(curves: Sequence[HeldOutCurve]) -> list[ReportFigure]:
     """Draw the held-out accuracy; [] if training evaluated nothing."""
     with style.house_style():
         return [held_out_accuracy(curves)] if curves else []

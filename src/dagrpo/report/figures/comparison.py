@@ -8,12 +8,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
-from dagrpo.report.figures.parts import ROUND_STEPS, Drawn, legend
+from dagrpo.report.figures.parts import ROUND_STEPS, ReportFigure, legend
 from dagrpo.report.format import MINUS, metric_label, percent, percent_interval, points, points_interval
-from dagrpo.report.tooltips import Hover
+from dagrpo.report.svg import Hover
 
 
-def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
+def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
     """Draw dots with intervals: both policies on the left, the paired difference on the right."""
     rows = _rows(comparisons)
     figure = style.new_figure(0.33 * len(rows) + 1.15)
@@ -25,24 +25,23 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
             _dot(right, metric.difference, position, style.INK, "o")
     _finish(left, right, rows)
     legend(figure, [("base", style.BASE, "o"), ("trained", style.TRAINED, "D")])
-    return Drawn(
+    return ReportFigure(
         name="base_vs_trained",
         figure=figure,
         title="Base against trained policy",
         description="; ".join(_in_words(each, metric) for each in comparisons for metric in each.metrics) + ".",
-        caption=f"Left: the score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
-        "minus base on the same problems, in percentage points; an interval that crosses the line at 0 shows no "
-        "difference.",
+        caption=f"Left: score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
+        "minus base on the same problems, in percentage points; an interval that crosses 0 shows no difference.",
         hovers=[
             hover
             for position, (_, metric) in enumerate(rows)
             if metric is not None
-            for hover in _told(left, right, position, metric)
+            for hover in _hovers_of_row(left, right, position, metric)
         ],
     )
 
 
-def _told(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
+def _hovers_of_row(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
     """Return one row's hovers: both policies on the left, their difference on the right."""
     row = (position - 0.5, position + 0.5)
     both = [

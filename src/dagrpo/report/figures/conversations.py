@@ -9,52 +9,44 @@ from matplotlib.ticker import PercentFormatter
 from dagrpo.report import style
 from dagrpo.report.conversations import Shares
 from dagrpo.report.curves import Curves
-from dagrpo.report.figures.parts import Drawn, curve, curve_in_words, legend, seed_legend
+from dagrpo.report.figures.parts import ReportFigure, curve_in_words, legend, metric_curve, recorded_of, seed_legend
 from dagrpo.report.inputs import VARIANTS, Variant
-from dagrpo.report.tooltips import Hover
+from dagrpo.report.svg import Hover
 
-PANELS = {
-    "rollout/turns_mean": "Turns of an attempt",
-    "tool/calls_mean": "Calls of an attempt",
-    "tool/called_fraction": "Attempts that call",
-    "tool/ok_fraction": "Calls that went well",
-}
 BAR = 0.36
 
 
-def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
+def turns_and_calls(curves: Curves, window: int) -> ReportFigure | None:
     """Draw turns and calls over steps; None if training recorded none."""
-    panels = {name: title for name, title in PANELS.items() if name in curves.values}
-    if not panels:
+    metrics = recorded_of("turns_and_calls", curves)
+    if not metrics:
         return None
-    figure = style.new_figure(1.9 * -(-len(panels) // 2) + 0.4)
-    grid = figure.subplots(-(-len(panels) // 2), 2, squeeze=False).ravel()
+    rows = -(-len(metrics) // 2)
+    figure = style.new_figure(1.9 * rows + 0.4)
+    grid = figure.subplots(rows, 2, squeeze=False).ravel()
     hovers: list[Hover] = []
-    for axes, (name, title) in zip(grid, panels.items(), strict=False):
-        hovers += curve(axes, curves, curves[name], window)
-        axes.set_title(title)
+    for axes, metric in zip(grid, metrics, strict=False):
+        hovers += metric_curve(axes, curves, metric, window)
         axes.set_ylim(bottom=0)
-        if name.endswith("_fraction"):
+        if metric.is_share:
             axes.set_ylim(0, 1.04)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    for axes in grid[len(panels) :]:
+    for axes in grid[len(metrics) :]:
         axes.set_axis_off()
     seed_legend(figure, curves)
-    last = {title: float(curves[name][:, -1].mean()) for name, title in panels.items()}
-    return Drawn(
+    last = ", ".join(f"{metric.label.lower()} {curves[metric.name][:, -1].mean():.2f}" for metric in metrics)
+    return ReportFigure(
         name="turns_and_calls",
         figure=figure,
         title="Turns and calls in training",
-        description="In the last step: "
-        + ", ".join(f"{title.lower()} {value:.2f}" for title, value in last.items())
-        + ".",
-        caption=f"{curve_in_words(curves, window)} Means over the attempts that are learned from.",
+        description=f"In the last step: {last}.",
+        caption=f"{curve_in_words(curves, window)} Means over the trajectories of the update.",
         hovers=hovers,
     )
 
 
-def call_shares(shares: Sequence[Shares]) -> Drawn | None:
-    """Draw two panels per task, how calls and how attempts ended; None if no task has any."""
+def call_shares(shares: Sequence[Shares]) -> ReportFigure | None:
+    """Draw two panels per task, outcomes of calls and of trajectories; None if no task has any."""
     if not shares:
         return None
     heights = [max(len(_names(each.statuses)), len(_names(each.ends)), 2) for each in shares]
@@ -64,14 +56,14 @@ def call_shares(shares: Sequence[Shares]) -> Drawn | None:
     for row, each in zip(grid, shares, strict=True):
         of_task = f", {each.task}" if len(shares) > 1 else ""
         hovers += _bars(row[0], f"Calls by status{of_task}", each.statuses)
-        hovers += _bars(row[1], f"Attempts by end{of_task}", each.ends)
+        hovers += _bars(row[1], f"Trajectories by end{of_task}", each.ends)
     legend(figure, [("base", style.BASE, "s"), ("trained", style.TRAINED, "s")])
-    return Drawn(
+    return ReportFigure(
         name="call_shares",
         figure=figure,
-        title="How calls went, and how attempts ended",
+        title="Outcomes of calls and trajectories",
         description="; ".join(_in_words(each) for each in shares) + ".",
-        caption="Greedy attempts. Left: shares of all calls. Right: shares of all attempts.",
+        caption="Greedy trajectories. Left: shares of all calls. Right: shares of all trajectories.",
         hovers=hovers,
     )
 
@@ -115,7 +107,7 @@ def _in_words(each: Shares) -> str:
         f"{policy} {share:.2f}" for policy in VARIANTS if (share := each.statuses[policy].get("ok")) is not None
     ]
     return (
-        f"{each.task}: share of calls that went well {', '.join(statuses)}"
+        f"{each.task}: share of successful calls {', '.join(statuses)}"
         if statuses
-        else f"{each.task}: no calls went well"
+        else f"{each.task}: no successful calls"
     )

@@ -1,22 +1,67 @@
-"""Figure: greedy accuracy on held-out problems over the steps of training."""
+"""Greedy accuracy on held-out problems over the steps of training."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from dagrpo.evaluation.statistics import Estimate
+from dagrpo.evaluation.held_out import points
+from dagrpo.evaluation.outcomes import label_of
+from dagrpo.evaluation.statistics import Estimate, wilson
 from dagrpo.report import style
-from dagrpo.report.figures.parts import Drawn, legend, series, step_axis
+from dagrpo.report.figures.parts import ReportFigure, legend, series, step_axis
 from dagrpo.report.format import percent, percent_interval, plural
-from dagrpo.report.held_out import HeldOutCurve, uses_the_test_split
-from dagrpo.report.tooltips import Hover
+from dagrpo.report.inputs import Inputs
+from dagrpo.report.svg import Hover
 
 COLUMNS = 2  # of panels, one for each task
 BESIDE = 0.008  # of the axis: how far the points of two seeds lie apart, so that one interval does not hide another
 
 
-def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> Drawn:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutCurve:
+    """The held-out accuracy of one task."""
+
+    label: str
+    split: str  # validation or test
+    problems: int
+    confidence: float
+    seeds: Mapping[int, Mapping[int, Estimate]]  # by seed and step, both rising
+
+
+def held_out_curves(inputs: Inputs) -> list[HeldOutCurve]:
+    """Return the curve of each task, in the report's order; [] if training evaluated nothing."""
+    return [curve for task in inputs.tasks if (curve := _curve(inputs, task)) is not None]
+
+
+def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
+    points_of_seeds = {
+        seed: own
+        for seed, table in sorted(inputs.held_out.items())
+        if (own := [point for point in points(table.to_pylist()) if point.task == task])
+    }
+    if not points_of_seeds:
+        return None
+    first, confidence = next(iter(points_of_seeds.values()))[0], inputs.resampling(task).confidence
+    return HeldOutCurve(
+        label=label_of(task, oracle=first.oracle),
+        split=first.split,
+        problems=first.problems,
+        confidence=confidence,
+        seeds={
+            seed: {point.step: wilson(point.right, point.problems, confidence) for point in own}
+            for seed, own in points_of_seeds.items()
+        },
+    )
+
+
+def uses_the_test_split(curves: Sequence[HeldOutCurve]) -> bool:
+    """Return True if some held-out problems are also those of the scores."""
+    return any(curve.split == "test" for curve in curves)
+
+
+def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> ReportFigure:
     """Draw a panel for each task and a line for each seed; intervals are a band for one seed, bars for several."""
     columns = min(len(curves), COLUMNS)
     rows = -(-len(curves) // columns)
@@ -30,10 +75,10 @@ def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> Drawn:
     seeds = sorted({seed for curve in curves for seed in curve.seeds})
     if len(seeds) > 1:
         legend(figure, [(f"seed {seed}", series(row), "") for row, seed in enumerate(seeds)])
-    return Drawn(
+    return ReportFigure(
         name="held_out_accuracy",
         figure=figure,
-        title="Held-out problems while it trained",
+        title="Held-out problems during training",
         description="; ".join(_course(curve) for curve in curves) + ".",
         caption=_caption(curves),
         hovers=hovers,
@@ -50,7 +95,7 @@ def _panel(axes: Axes, curve: HeldOutCurve) -> list[Hover]:
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     step_axis(axes)
-    return list(_told(axes, curve))
+    return list(_hovers_of_steps(axes, curve))
 
 
 def _line(axes: Axes, estimates: Mapping[int, Estimate], *, colour: str, alone: bool, beside: float) -> None:
@@ -63,7 +108,7 @@ def _line(axes: Axes, estimates: Mapping[int, Estimate], *, colour: str, alone: 
         axes.vlines(steps, low, high, color=colour, linewidth=0.9, alpha=0.5)
 
 
-def _told(axes: Axes, curve: HeldOutCurve) -> Iterator[Hover]:
+def _hovers_of_steps(axes: Axes, curve: HeldOutCurve) -> Iterator[Hover]:
     """Yield a hover with the values of each step, from half-way to the step before to half-way to the next."""
     steps = sorted({step for estimates in curve.seeds.values() for step in estimates})
     for place, step in enumerate(steps):
@@ -85,11 +130,11 @@ def _course(curve: HeldOutCurve) -> str:
 def _caption(curves: Sequence[HeldOutCurve]) -> str:
     interval = (
         f"Greedy accuracy, on the same problems at each step, with its {100 * curves[0].confidence:g}% interval over the choice of "
-        "problems (Wilson). Nothing was selected by it: the trained policy is that of the last step."
+        "problems (Wilson). It selected nothing: the trained policy is that of the last step."
     )
     if not uses_the_test_split(curves):
         return interval
     return (
-        f"{interval} The scores above are on the test split, too: whatever is chosen by this curve, be it a number of steps or a "
-        "learning rate, is chosen by the test, and its score flatters it."
+        f"{interval} The scores above use the same test split: if this curve guides a choice, such as the number of steps or the "
+        "learning rate, that choice is fitted to the test, and its score is too optimistic."
     )

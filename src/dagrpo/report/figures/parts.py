@@ -4,17 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from dagrpo.core.metrics import Figure as FigureName
+from dagrpo.core.metrics import Metric, plotted
 from dagrpo.evaluation.statistics import Floats, mean_over_seeds
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.format import EN_DASH
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.tooltips import Hover, over_steps, with_hovers
+from dagrpo.report.svg import Hover, inline, over_steps, with_hovers
 
 CURVE_CONFIDENCE = 0.95
 FEW_STEPS = 12  # or fewer: each is marked by a dot
@@ -22,7 +25,7 @@ ROUND_STEPS = (1, 2, 2.5, 5, 10)  # between ticks, times a power of ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class ReportFigure:
     """A figure with its title and its text alternative."""
 
     name: str  # of its files
@@ -33,8 +36,13 @@ class Drawn:
     hovers: Sequence[Hover] = ()  # texts shown where the pointer rests
 
     def svg(self, *, transparent: bool = False) -> str:
-        """Return the figure as SVG text, with its hovers."""
+        """Return the figure as SVG text, with its hover texts."""
         return with_hovers(style.to_svg(self.figure, self.name, transparent=transparent), self.figure, self.hovers)
+
+    @property
+    def markup(self) -> Markup:
+        """The <svg> element for a page. Its texts are escaped here."""
+        return Markup(inline(self.svg(transparent=True), self.name, self.title, self.description))
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
@@ -61,16 +69,32 @@ def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover
         axes.plot(curves.steps, mean, color=style.INK, marker=marker, linewidth=1.8)
     axes.ticklabel_format(axis="y", useOffset=False)
     step_axis(axes)
-    return over_steps(axes, curves.steps, lambda place: _told(curves, values, smooth, place))
+    return over_steps(axes, curves.steps, lambda place: _values_as_text(curves, values, smooth, place))
 
 
-def _told(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
+def _values_as_text(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
     """Return the values at one step as text."""
     step = f"step {curves.steps[place]:.0f}"
     if len(curves.seeds) == 1:
         return f"{step}: {values[0, place]:.4g}, moving average {smooth[0, place]:.4g}"
     of_seeds = ", ".join(f"seed {seed} {value:.4g}" for seed, value in zip(curves.seeds, smooth[:, place], strict=True))
     return f"{step}: mean {smooth[:, place].mean():.4g}; {of_seeds}"
+
+
+def recorded_of(figure: FigureName, curves: Curves) -> list[Metric]:
+    """Return the metrics that belong to a figure, by their definitions, and that training recorded."""
+    return [metric for metric in plotted(figure) if metric.name in curves.values]
+
+
+def metric_curve(axes: Axes, curves: Curves, metric: Metric, window: int) -> list[Hover]:
+    """Draw the curve of one metric under its title, or that of its complement. Returns hovers."""
+    complement = metric.plot.complement if metric.plot else ""
+    values = curves[metric.name]
+    hovers = curve(axes, curves, 1 - values if complement else values, window)
+    axes.set_title(complement or metric.title)
+    if metric.is_share:
+        percent_ticks(axes)
+    return hovers
 
 
 def marker_of(curves: Curves) -> str:

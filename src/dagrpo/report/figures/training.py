@@ -1,4 +1,4 @@
-"""Figures over training: learning curves, completion lengths, trainer against engine."""
+"""Figures of training: learning curves, rewards, lengths, trainer against engine."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -7,38 +7,40 @@ from matplotlib.ticker import NullFormatter
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (
-    Drawn,
-    curve,
+    ReportFigure,
     curve_in_words,
     legend,
     marker_of,
+    metric_curve,
+    paired_bars,
     paired_steps,
-    percent_ticks,
     phase_legend,
+    recorded_of,
     seed_legend,
     share_axis,
     step_axis,
 )
 from dagrpo.report.format import MINUS, percent
 from dagrpo.report.rollouts import Phase
-from dagrpo.report.tooltips import over_steps
+from dagrpo.report.svg import Hover, over_steps
+
+LINES = (style.TRAINED, style.BASE, *style.SERIES[2:])  # colours of the lines in one panel
+MOST_BARS = 9  # distinct rewards that still get a bar each
 
 
-def learning_curve(curves: Curves, window: int) -> Drawn:
-    """Draw the reward over steps, and what explains it: entropy, and how many prompts still teach something."""
-    figure = style.new_figure(4.6)
-    axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
-    reward = curves["reward/mean"]
-    hovers = curve(axes["reward"], curves, reward, window)
-    same = np.allclose(reward, curves["reward/accuracy"])
-    axes["reward"].set_title("Mean reward (here the share of right answers)" if same else "Mean reward")
-    hovers += curve(axes["entropy"], curves, curves["policy/entropy"], window)
-    axes["entropy"].set_title("Entropy, nats per token")
-    hovers += curve(axes["signal"], curves, 1 - curves["rollout/groups_without_spread"], window)
-    axes["signal"].set_title("Prompts whose samples differ in reward")
-    percent_ticks(axes["signal"])
+def learning_curve(curves: Curves, window: int) -> ReportFigure:
+    """Draw the reward over steps in a wide panel, and below it the metrics that explain it, two per row."""
+    reward, accuracy = curves["reward/mean"], curves["reward/accuracy"]
+    first, *others = recorded_of("learning_curve", curves)
+    rows = [[metric.name for metric in others[start : start + 2]] for start in range(0, len(others), 2)]
+    mosaic = [[first.name] * 2, *(row * 2 if len(row) == 1 else row for row in rows)]
+    figure = style.new_figure(2.76 + 1.84 * len(rows))
+    axes: dict[str, Axes] = figure.subplot_mosaic(mosaic, height_ratios=(3, *(2 for _ in rows)))
+    hovers = [hover for metric in (first, *others) for hover in metric_curve(axes[metric.name], curves, metric, window)]
+    if np.allclose(reward, accuracy):
+        axes["reward/mean"].set_title("Mean reward (here the share of correct answers)")
     seed_legend(figure, curves)
-    return Drawn(
+    return ReportFigure(
         name="learning_curve",
         figure=figure,
         title="Learning curves",
@@ -58,13 +60,15 @@ def _course(curves: Curves, window: int) -> str:
     )
 
 
-def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
+def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> ReportFigure:
     """Draw the completion length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
-    left, right = figure.subplots(1, 2)
-    hovers = curve(left, curves, curves["rollout/length_mean"], window)
-    left.set_title("Mean length, tokens")
-    left.set_ylim(0, 1.15 * curves["rollout/length_mean"].max())
+    metrics = recorded_of("completion_length", curves)
+    *panels, right = figure.subplots(1, len(metrics) + 1)
+    hovers = []
+    for axes, metric in zip(panels, metrics, strict=True):
+        hovers += metric_curve(axes, curves, metric, window)
+        axes.set_ylim(0, 1.15 * curves[metric.name].max())
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
     edges = np.arange(0.5, longest + width, width)
@@ -74,46 +78,50 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     share_axis(right, "share of completions")
     phase_legend(figure, phases)
     means = [f"{phase.lengths.mean():.1f}" for phase in phases]
-    cut = [percent(float(phase.truncated.mean())) for phase in phases]
-    return Drawn(
+    truncated = [percent(float(phase.truncated.mean())) for phase in phases]
+    return ReportFigure(
         name="completion_length",
         figure=figure,
         title="Completion lengths",
         description=f"Mean length {means[0]} tokens in the first steps, {means[1]} in the last.",
-        caption=f"Left: over training, drawn as the learning curves are. Right: first against last steps. Cut at the "
-        f"token limit: {cut[0]} of the completions of the first of these steps, {cut[1]} of the last.",
+        caption="Left: over the training steps, drawn as in the learning curves. Right: first against last steps. Truncated at the "
+        f"token limit: {truncated[0]} of the completions of the first steps, {truncated[1]} of the last.",
         hovers=hovers,
     )
 
 
-def logprob_difference(curves: Curves) -> Drawn:
-    """Draw how well trainer and engine agree on logprobs of the same weights and tokens."""
+def logprob_difference(curves: Curves) -> ReportFigure:
+    """Draw how well trainer and engine agree on the logprobs of the same weights and tokens."""
     figure = style.new_figure(2.5)
     axes = figure.subplots()
-    mean, most = curves["policy/logprob_difference_mean"], curves["policy/logprob_difference_max"]
-    logarithmic = bool(mean.any())
-    for values, colour in ((most, style.TRAINED), (mean, style.BASE)):
+    lines = {metric.label: curves[metric.name] for metric in recorded_of("logprob_difference", curves)}
+    colours = dict(zip(lines, LINES, strict=False))
+    positive = np.concatenate([values[values > 0] for values in lines.values()])
+    for label, values in lines.items():
         for row in values:
-            shown = np.where(row > 0, row, np.nan) if logarithmic else row
-            axes.plot(curves.steps, shown, color=colour, marker=marker_of(curves), linewidth=1.0)
-    if logarithmic:
-        _whole_decades(axes, float(mean[mean > 0].min()), float(most.max()))
+            visible = np.where(row > 0, row, np.nan) if len(positive) else row
+            axes.plot(curves.steps, visible, color=colours[label], marker=marker_of(curves), linewidth=1.0)
+    if len(positive):
+        _whole_decades(axes, float(positive.min()), float(positive.max()))
     axes.set_title(f"|trainer {MINUS} engine|, nats per token")
     step_axis(axes)
 
-    def told(place: int) -> str:
-        largest, average = (float(values[:, place].max()) for values in (most, mean))
-        return f"step {curves.steps[place]:.0f}: largest {largest:.2e}, mean {average:.2e} nats per token"
+    def values_at(index: int) -> str:
+        largest = ", ".join(f"{label.lower()} {values[:, index].max():.2e}" for label, values in lines.items())
+        return f"step {curves.steps[index]:.0f}: {largest}"
 
-    legend(figure, [("largest of the step", style.TRAINED, ""), ("mean of the step", style.BASE, "")])
-    return Drawn(
+    legend(figure, [(label, colour, "") for label, colour in colours.items()])
+    return ReportFigure(
         name="logprob_difference",
         figure=figure,
         title="Logprobs: trainer against engine",
-        description=f"Largest difference of any step {most.max():.2e}, mean {mean.mean():.2e} nats per token.",
-        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about five "
-        "decimals; more means stale weights, another precision, or another tokenization.",
-        hovers=over_steps(axes, curves.steps, told),
+        description="; ".join(
+            f"{label}: {values.max():.2e} at most, {values.mean():.2e} on average" for label, values in lines.items()
+        )
+        + ".",
+        caption="The trainer recomputes the logprob of each sampled token. In float32 the two agree to about five decimals; a "
+        "larger difference means stale weights, another precision or another tokenization.",
+        hovers=over_steps(axes, curves.steps, values_at),
     )
 
 
@@ -122,3 +130,39 @@ def _whole_decades(axes: Axes, least: float, most: float) -> None:
     axes.set_yscale("log")
     axes.set_ylim(10.0 ** np.floor(np.log10(least)), 10.0 ** np.ceil(np.log10(most) + 1e-9))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
+    """Draw the rewards, and the number of right answers per prompt, of the first and the last steps."""
+    figure = style.new_figure(2.7)
+    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+    hovers = _rewards(left, phases)
+    left.set_title("Reward of a completion")
+    share_axis(left, "share of completions")
+    size = max(phase.group_size for phase in phases)
+    counts = [np.bincount(phase.right_per_group, minlength=size + 1) / len(phase.right_per_group) for phase in phases]
+    hovers += paired_bars(right, [str(number) for number in range(size + 1)], counts)
+    right.set_title(f"Correct answers among the {size} samples of a prompt")
+    share_axis(right, "share of prompts")
+    phase_legend(figure, phases)
+    means = [f"{phase.rewards.mean():.3f}" for phase in phases]
+    none, every = ([percent(float(count[end])) for count in counts] for end in (0, -1))
+    return ReportFigure(
+        name="reward_distribution",
+        figure=figure,
+        title="Rewards: first against last steps",
+        description=f"Mean reward {means[0]} in the first steps, {means[1]} in the last. Prompts without a correct "
+        f"answer: {none[0]}, then {none[1]}; with correct ones only: {every[0]}, then {every[1]}.",
+        caption="Left: reward of a completion. Right: number of correct samples of a prompt; a prompt at either end of the scale "
+        "teaches nothing.",
+        hovers=hovers,
+    )
+
+
+def _rewards(axes: Axes, phases: tuple[Phase, Phase]) -> list[Hover]:
+    """Draw a bar per level if rewards are few and discrete, or a histogram if shaping makes them continuous."""
+    levels = np.unique(np.concatenate([phase.rewards for phase in phases]))
+    if len(levels) <= MOST_BARS:
+        shares = [np.array([(phase.rewards == level).mean() for level in levels]) for phase in phases]
+        return paired_bars(axes, [f"{level:g}" for level in levels], shares)
+    return paired_steps(axes, [phase.rewards for phase in phases], np.linspace(levels[0], levels[-1], 21))

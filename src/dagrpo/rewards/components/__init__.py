@@ -1,6 +1,6 @@
 """Components of a reward: one file each, with Config and COMPONENT.
 
-A component reads what the policy wrote and what was found about it. Verifiers extract and compare answers (verifiers/).
+A component reads an attempt and its verdict. Verifiers extract and compare answers (verifiers/).
 """
 
 from collections.abc import Callable, Mapping
@@ -25,11 +25,11 @@ class Weighted(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An attempt, and what its verifier found: all that a component may look at."""
+    """An attempt and its verdict: the input of a component."""
 
     attempt: Attempt
     verdict: Verdict
-    extracted: str | None  # the extracted answer; None if there is not any
+    extracted: str | None  # the extracted answer; None without one
     verifier: str  # the one that judged: reward.verifier, or the attempt's own
     max_new_tokens: int  # of a completion
 
@@ -47,12 +47,12 @@ class Component(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in reward.components.<name>
     function: Callable[[Judged, ConfigType], float]
-    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, "Params"], None] = _takes_any
-    # The lowest and the highest value, before the weight; None: they are not known.
+    # The lowest and the highest value, before the weight; None: unknown.
     limits: Callable[[ConfigType], tuple[float, float]] | None = None
-    needs_tools: bool = False  # worth nothing on a task without tools, which is refused
-    needs_report: bool = False  # worth nothing with an agent that never reports, which is refused
+    needs_tools: bool = False  # always 0 on a task without tools, which is refused
+    needs_report: bool = False  # always 0 with an agent that never reports, which is refused
 
 
 COMPONENTS: Plugins[Component[Any]] = Plugins(
@@ -66,7 +66,7 @@ COMPONENTS: Plugins[Component[Any]] = Plugins(
 
 
 def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
-    """Return the sum of the lowest that each of reward.components adds, times its weight; None where one has no known limits."""
+    """Return the lowest reward that the components can give, weights included; None if the limits of one are unknown."""
     lowest = 0.0
     for name, config in components.items():
         limits = COMPONENTS.get(name).limits
@@ -76,13 +76,6 @@ def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
             return None
         lowest += min(config.weight * each for each in limits(config))
     return lowest
-
-
-def check_components(params: "Params") -> None:
-    """Raise UserError where one of reward.components cannot work with the other parameters."""
-    for name, config in params.reward.components.items():
-        if config.weight:
-            COMPONENTS.get(name).check(config, params)
 
 
 def value_of(name: str, judged: Judged, config: Weighted) -> float:

@@ -10,11 +10,11 @@ from dagrpo.rewards.components import Component, Judged, Weighted
 
 
 class Config(Weighted):
-    """The answer: the price of its verdict."""
+    """A price for the verdict on the answer."""
 
     correct: Factor = Field(1.0, description="Price of a right answer.")
     wrong: Factor = Field(0.0, description="Price of a wrong answer.")
-    missing: Factor = Field(0.0, description="Price when there is no answer to read.")
+    missing: Factor = Field(0.0, description="Price of a completion without an answer.")
     unverifiable: Factor = Field(
         0.0, description="Price of an answer that could not be compared within reward.verify_seconds."
     )

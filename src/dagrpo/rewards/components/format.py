@@ -1,4 +1,4 @@
-"""format: whether the text has the form that its verifier asks for."""
+"""format: a reward for the form that the verifier asks for."""
 
 from dagrpo.rewards.components import Component, Judged, Weighted
 from dagrpo.rewards.own_text import own_text
@@ -6,11 +6,11 @@ from dagrpo.rewards.verifiers import get_verifier
 
 
 class Config(Weighted):
-    """1 when the completion has the form its verifier asks for, else 0."""
+    """1 if the completion has the form that its verifier asks for, else 0."""
 
 
 def format(judged: Judged, config: Config) -> float:
-    """1 or 0, by the verifier that judged. Gamed by the form without an answer: keep the weight far below accuracy's."""
+    """Return 1 or 0, by the verifier that judged. Gamed by the form without an answer: keep the weight far below accuracy's."""
     return float(get_verifier(judged.verifier).formatted(own_text(judged.attempt.text)))
 
 

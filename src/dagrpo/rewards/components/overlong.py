@@ -21,7 +21,7 @@ class Config(Weighted):
 
 
 def overlong(judged: Judged, config: Config) -> float:
-    """0 up to max_new_tokens - buffer, -1 at the maximum and beyond, linear in between; of the longest turn's tokens.
+    """Return 0 up to max_new_tokens - buffer tokens, -1 from the maximum on, linear in between, for the longest turn.
 
     max_new_tokens limits a turn, and a turn cut off there ends the attempt, so that each turn is measured by itself. Gamed
     by spreading the same words over more turns: turn_limit, or a small rollout.agent.max_turns, bounds that.
@@ -31,11 +31,11 @@ def overlong(judged: Judged, config: Config) -> float:
 
 
 def check(config: Config, params: "Params") -> None:
-    """Raise UserError where the penalty begins with the first token."""
+    """Raise UserError if the penalty begins with the first token."""
     max_new_tokens = params.rollout.max_new_tokens
     if config.buffer >= max_new_tokens:
         raise UserError(
-            f"reward.components.overlong.buffer is {config.buffer}, which leaves no length without a penalty: lower it below "
+            f"reward.components.overlong.buffer is {config.buffer}, so every length has a penalty: lower it below "
             f"rollout.max_new_tokens ({max_new_tokens})"
         )
 

@@ -1,4 +1,4 @@
-"""repeated_call: a penalty for asking a tool what it was asked before."""
+"""repeated_call: a penalty for repeating a tool call."""
 
 import json
 from typing import Annotated
@@ -11,23 +11,23 @@ from dagrpo.utils.files import canonical_json
 
 
 class Config(Weighted):
-    """0 to -1: a penalty for every call that repeats an earlier one, whether that worked or not."""
+    """0 to -1: a penalty for every call that repeats an earlier one, successful or not."""
 
     per_call: Annotated[float, Field(gt=0, le=1)] = Field(0.25, description="Penalty for each such call.")
 
 
 def repeated_call(judged: Judged, config: Config) -> float:
-    """-min(1, per_call * calls with the name and arguments of an earlier one).
+    """Return -min(1, per_call * calls with the name and arguments of an earlier one).
 
-    Gamed by another spelling of the same question, such as one more space in an argument. It also hits a policy that
-    rightly asks again after a time-out.
+    Gamed by another spelling of the same question, such as one more space in an argument. It also penalises a policy
+    that rightly repeats a call after a time-out.
     """
     calls = judged.attempt.calls
-    repeated = len(calls) - len({_asked(call) for call in calls})
+    repeated = len(calls) - len({_key(call) for call in calls})
     return -min(1.0, config.per_call * repeated)
 
 
-def _asked(call: ToolCall) -> tuple[str, str]:
+def _key(call: ToolCall) -> tuple[str, str]:
     """Return tool and arguments of a call, the same for any order of keys and any space between them."""
     try:
         return call.name, canonical_json(json.loads(call.arguments))

@@ -7,11 +7,9 @@ from dagrpo.rewards.reporting import whole
 
 
 class Config(Weighted):
-    """A reward of a program or an environment; 0 when it does not report one of that name."""
+    """A reward that a program or an environment reports; 0 if it reports none of that name."""
 
-    name: str = Field(
-        "", description='Which of the rewards that are reported; "": the one named reward, else the sum of all.'
-    )
+    name: str = Field("", description='Name of the reported reward; "": the one named `reward`, else the sum of all.')
 
 
 def reported(judged: Judged, config: Config) -> float:

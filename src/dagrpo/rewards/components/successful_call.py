@@ -1,14 +1,14 @@
-"""successful_call: a credit for having used a tool at all."""
+"""successful_call: a credit for using a tool at all."""
 
 from dagrpo.rewards.components import Component, Judged, Weighted
 
 
 class Config(Weighted):
-    """1 when at least one tool call worked, else 0."""
+    """1 if at least one tool call succeeded, else 0."""
 
 
 def successful_call(judged: Judged, config: Config) -> float:
-    """1 or 0. Gamed by one call that works and whose result is not used: keep the weight below a right answer's."""
+    """Return 1 or 0. Gamed by one call that works and whose result is not used: keep the weight below a right answer's."""
     return float(any(call.status == "ok" for call in judged.attempt.calls))
 
 

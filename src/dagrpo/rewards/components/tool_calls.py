@@ -1,14 +1,14 @@
-"""tool_calls: the share of tool calls that worked."""
+"""tool_calls: the share of successful tool calls."""
 
 from dagrpo.rewards.components import Component, Judged, Weighted
 
 
 class Config(Weighted):
-    """Share of tool calls that worked; 0 without a call."""
+    """Share of successful tool calls; 0 without a call."""
 
 
 def tool_calls(judged: Judged, config: Config) -> float:
-    """Calls that worked / calls; 0 without a call. Gamed by one easy call that is sure to work."""
+    """Return successful calls / calls; 0 without a call. Gamed by one easy call that is sure to work."""
     calls = judged.attempt.calls
     return sum(call.status == "ok" for call in calls) / len(calls) if calls else 0.0
 

@@ -10,12 +10,12 @@ from dagrpo.rewards.components import Component, Judged, Weighted
 class Config(Weighted):
     """A credit for every tool turn and the answer after it, unless the answer is right (ReTool)."""
 
-    per_turn: Annotated[float, Field(gt=0, le=1000)] = Field(0.1, description="Credit for each such turn.")
-    most: Annotated[float, Field(gt=0, le=1000)] = Field(0.4, description="Most credit for an attempt.")
+    per_turn: Annotated[float, Field(gt=0, le=1000)] = Field(0.1, description="Credit for each tool turn.")
+    most: Annotated[float, Field(gt=0, le=1000)] = Field(0.4, description="Largest credit for an attempt.")
 
 
 def tool_effort(judged: Judged, config: Config) -> float:
-    """min(most, per_turn * tool turns); 0 when the answer is right, and nothing for turns that answered no tool.
+    """Return min(most, per_turn * tool turns); 0 if the answer is right. Turns that follow no tool call do not count.
 
     Gamed by calls for the credit's sake where the answer would be wrong anyway.
     """

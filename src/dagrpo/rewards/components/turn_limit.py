@@ -4,11 +4,11 @@ from dagrpo.rewards.components import Component, Judged, Weighted
 
 
 class Config(Weighted):
-    """-1 when rollout.agent.max_turns or max_tokens ended the attempt, else 0."""
+    """-1 if rollout.agent.max_turns or max_tokens ended the attempt, else 0."""
 
 
 def turn_limit(judged: Judged, config: Config) -> float:
-    """-1 or 0. Gamed by giving up early: any answer in the first turn escapes it, so pay wrong answers no more than this."""
+    """Return -1 or 0. Gamed by giving up early: any answer in the first turn escapes it, so pay wrong answers no more than this."""
     return -float(judged.attempt.stop_reason in ("max_turns", "max_tokens"))
 
 

@@ -43,13 +43,13 @@ def _with_ascii_operators(answer: str | None) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    """Return whether there is an `<answer>` that holds an arithmetic expression."""
+    """Return True if there is an `<answer>` that holds an arithmetic expression."""
     answer = extract(text, "strict")
     return answer is not None and parse(answer) is not None
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Return whether an expression uses exactly the given numbers, each once, and equals the target."""
+    """Return True if an expression uses exactly the given numbers, each once, and equals the target."""
     puzzle = _puzzle(ground_truth)
     expression = parse(answer)
     if expression is None or tuple(sorted(expression.numbers)) != puzzle.numbers:

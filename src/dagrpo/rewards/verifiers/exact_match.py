@@ -5,7 +5,7 @@ from dagrpo.rewards.verifier import Verifier
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Return whether the answer is one of the accepted texts."""
+    """Return True if the answer is one of the accepted texts."""
     return normalise(answer) in accepted_texts(ground_truth)
 
 

@@ -11,7 +11,7 @@ _THINK, _END_OF_THINK, _BOX, _END_OF_BOX = "<think>", "</think>", "\\boxed{", "}
 
 
 def formatted(text: str) -> bool:
-    r"""Return whether the text is `<think>...</think>...\boxed{...}...`, by searches that never go back."""
+    r"""Return True if the text is `<think>...</think>...\boxed{...}...`, by searches that never go back."""
     if not text.startswith(_THINK):
         return False
     position = len(_THINK)

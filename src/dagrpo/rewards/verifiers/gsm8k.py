@@ -52,14 +52,14 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def equal(extracted: str, ground_truth: str) -> bool:
-    """Return whether two plain numbers are exactly equal. Raises UserError if one of them is not a plain number."""
+    """Return True if two plain numbers are exactly equal. Raises UserError if one of them is not a plain number."""
     return (extracted == ground_truth and truth_number(ground_truth) == ground_truth) or (
         _number(extracted) == _number(ground_truth)
     )
 
 
 def formatted(text: str) -> bool:
-    """Return whether a number follows the last `####`."""
+    """Return True if a number follows the last `####`."""
     return _after_the_mark(text, alone=False) is not None
 
 
@@ -106,7 +106,7 @@ def _first_number(line: str, *, alone: bool) -> str | None:
 
 
 def _leaves_it(rest: str, number: str) -> bool:
-    """Return whether the text after a number on its line is a unit or a remark."""
+    """Return True if the text after a number on its line is a unit or a remark."""
     if unicodedata.category(rest[0])[0] == "M":  # it strikes through, or draws a bar over, the last digit
         return False
     if rest.startswith("..") or (rest.startswith(".") and number.endswith(".")):  # 0.333...

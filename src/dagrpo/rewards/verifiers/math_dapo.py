@@ -26,7 +26,7 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    """Return whether there is an answer on a line `Answer:`."""
+    """Return True if there is an answer on a line `Answer:`."""
     return answer_line(text) is not None
 
 

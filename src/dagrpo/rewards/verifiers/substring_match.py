@@ -10,13 +10,13 @@ _BOUNDARY = re.compile(rf"(?<![{_OF_A_WORD}])|(?![{_OF_A_WORD}])")
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Return whether an accepted text stands in the answer as whole words."""
+    """Return True if an accepted text stands in the answer as whole words."""
     normalised = normalise(answer)
-    found = [accepted for accepted in accepted_texts(ground_truth) if accepted in normalised]
-    if not found:
+    contained = [accepted for accepted in accepted_texts(ground_truth) if accepted in normalised]
+    if not contained:
         return False
     marked = _marked(normalised)
-    return any(_marked(accepted) in marked for accepted in found)
+    return any(_marked(accepted) in marked for accepted in contained)
 
 
 def _marked(text: str) -> str:

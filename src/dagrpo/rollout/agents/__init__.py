@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugged import Choice
+from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
 from dagrpo.core.user_code import NamedCode, no_named_code

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
@@ -104,7 +104,7 @@ class ObjectEpisode:
             return {ENVIRONMENT_REWARD: as_reward(reward)}
         except (TypeError, ValueError):
             raise UserError(
-                f"{type(self._environment).__name__}.get_reward() is {shown(reward)}: return a finite number below 1e30."
+                f"{type(self._environment).__name__}.get_reward() is {brief(reward)}: return a finite number below 1e30."
             ) from None
 
 
@@ -231,7 +231,7 @@ def _reward(name: str, returned: Any) -> float | None:
         return None if reward is None else as_reward(reward)
     except (TypeError, ValueError):
         raise UserError(
-            f"{name} returns {shown(returned)} for one attempt: return a list of one finite number below 1e30."
+            f"{name} returns {brief(returned)} for one attempt: return a list of one finite number below 1e30."
         ) from None
     except Exception as error:  # the border to other people's code: a generator works when it is read
         raise InfrastructureFailure(f"{name} raised {type(error).__name__}: {error}") from error

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.core.types import StopReason
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.rewards.reporting import as_reward
@@ -44,7 +44,7 @@ def report_in(output: bytes) -> dict[str, float]:
 def _name(name: str) -> str:
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise ProgramFailure(
-            f"It reports a reward named {shown(name)}: a name has at most {LONGEST_NAME} visible characters."
+            f"It reports a reward named {brief(name)}: a name has at most {LONGEST_NAME} visible characters."
         )
     return name
 
@@ -54,7 +54,7 @@ def _number(name: str, value: Any) -> float:
         return as_reward(value)
     except (TypeError, ValueError):
         raise ProgramFailure(
-            f"It reports the reward `{name}` as {shown(value)}, which is not a finite number below 1e30."
+            f"It reports the reward `{name}` as {brief(value)}, which is not a finite number below 1e30."
         ) from None
 
 

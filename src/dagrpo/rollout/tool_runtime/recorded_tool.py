@@ -22,7 +22,7 @@ from typing import IO, Any, Self
 
 from dagrpo.core.errors import UserError
 from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolTimeout
-from dagrpo.utils.checksummed_json import sealed, unsealed
+from dagrpo.utils.checksummed_json import with_checksum, without_checksum
 from dagrpo.utils.console import say
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class RecordedTool:
     def _write(self, record: Mapping[str, str]) -> None:
         start = self._file.seek(0, 2)
         try:
-            self._file.write(json.dumps(sealed(record)).encode() + b"\n")
+            self._file.write(json.dumps(with_checksum(record)).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             with suppress(OSError):
@@ -155,7 +155,7 @@ class RecordedTool:
 def _record(line: bytes) -> Mapping[str, Any] | None:
     """Return the record in a line; None if it is damaged."""
     try:
-        record = unsealed(json.loads(line))
+        record = without_checksum(json.loads(line))
     except ValueError:
         return None
     texts = [record.get("call"), *(record[kind] for kind in KINDS if kind in record)]

@@ -113,7 +113,7 @@ class Connection:
             self._keeper.cancel()
             await self._close()
             raise InfrastructureFailure(
-                f"{self._address} cannot be reached: {_reason(error)}.{self._said()}"
+                f"{self._address} cannot be reached: {_reason(error)}.{self._program_output()}"
             ) from error
 
     async def _keep(self, ready: "asyncio.Future[Client]", closing: asyncio.Event) -> None:
@@ -145,7 +145,7 @@ class Connection:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([keeper])
 
-    def _said(self) -> str:
+    def _program_output(self) -> str:
         """Return the end of what a program wrote to stderr."""
         try:
             output = self._log.read_text(errors="replace").strip()[-500:]

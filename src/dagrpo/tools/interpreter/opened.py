@@ -28,7 +28,7 @@ class Interpreter(StatelessTool):
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the program's output. Raises ToolFailure if it failed, InfrastructureFailure if none could run."""
-        return told(await self._run(arguments["code"]), self._limits, self._most_characters)
+        return result_text(await self._run(arguments["code"]), self._limits, self._most_characters)
 
 
 class SessionInterpreter:
@@ -46,7 +46,7 @@ class SessionInterpreter:
             self._sessions[context.trajectory] = self._pool.session()
         result = await available(self._sessions[context.trajectory].run(arguments["code"]))
         lost = "" if result.status in ("ok", "error") else " Variables of earlier calls are lost."
-        return told(result, self._limits, self._most_characters, lost)
+        return result_text(result, self._limits, self._most_characters, lost)
 
     async def forget(self, trajectory: str) -> None:
         """Forget the trajectory's variables and processes, which have ended."""
@@ -92,7 +92,7 @@ async def available(result: Awaitable[Result]) -> Result:
         raise InfrastructureFailure(str(error)) from error
 
 
-def told(result: Result, limits: Limits, most_characters: int, lost: str = "") -> str:
+def result_text(result: Result, limits: Limits, most_characters: int, lost: str = "") -> str:
     """Return a result as text for the policy. Raises ToolFailure if the program did not end well."""
     output = result.stdout[:most_characters]
     if result.status == "ok" and len(output) == len(result.stdout):

@@ -44,38 +44,38 @@ class SearchClient:
     async def search(self, query: str) -> list[str]:
         """Return the contents of what was found, best first. InfrastructureFailure names the server and what it did."""
         if query not in self._known:
-            self._known[query] = await self._asked_again(query)
+            self._known[query] = await self._request_with_retries(query)
         self._known.move_to_end(query)
-        found = self._known[query]
+        contents = self._known[query]
         while len(self._known) > self._limits.cached:
             self._known.popitem(last=False)
-        return found
+        return contents
 
-    async def _asked_again(self, query: str) -> list[str]:
+    async def _request_with_retries(self, query: str) -> list[str]:
         for retry in range(self._limits.retries):
             try:
-                return await self._asked(query)
+                return await self._request(query)
             except InfrastructureFailure:
                 await asyncio.sleep(0.1 * 2**retry)
-        return await self._asked(query)
+        return await self._request(query)
 
-    async def _asked(self, query: str) -> list[str]:
+    async def _request(self, query: str) -> list[str]:
         body = {"queries": [query], "topk": self._limits.topk, "return_scores": True}
         return self._contents(await posted(self._session, self._url, body, seconds=self._limits.seconds))
 
     def _contents(self, answer: bytes) -> list[str]:
         try:
-            (found,) = json.loads(answer)["result"]
-            return [_contents_of(document) for document in found[: self._limits.topk]]
+            (results,) = json.loads(answer)["result"]
+            return [_contents_of(result) for result in results[: self._limits.topk]]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InfrastructureFailure(
                 f"{self._url} did not answer in Search-R1's protocol: {beginning(answer)}"
             ) from None
 
 
-def _contents_of(found: Mapping[str, Any]) -> str:
+def _contents_of(result: Mapping[str, Any]) -> str:
     """Return the contents of a passage, with its score beside it or without."""
-    contents = found.get("document", found)["contents"]
+    contents = result.get("document", result)["contents"]
     if not isinstance(contents, str):
         raise TypeError
     return contents

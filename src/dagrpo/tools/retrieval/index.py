@@ -56,8 +56,8 @@ class Index:
         if self._bm25 is None or not known:
             return []
         scores = np.round(self._bm25.get_scores(list(known)), _DECIMALS)
-        found = np.flatnonzero(scores > 0)
-        best = found[np.argsort(-scores[found], kind="stable")[:most]]
+        matching = np.flatnonzero(scores > 0)
+        best = matching[np.argsort(-scores[matching], kind="stable")[:most]]
         return [(int(row), round(float(scores[row]), _DECIMALS)) for row in best]
 
     def _numbered(self, text: str) -> list[int]:

@@ -48,9 +48,9 @@ async def retrieve(request: web.Request) -> web.Response:
     if mistake:
         return _refusal(mistake)
     index, most = request.app[INDEX], body.get("topk") or FEW_RESULTS
-    found = await asyncio.to_thread(lambda: [index.search(query, most) for query in body["queries"]])
+    results = await asyncio.to_thread(lambda: [index.search(query, most) for query in body["queries"]])
     scored = bool(body.get("return_scores"))
-    return web.json_response({"result": [[_written(index, hit, scored) for hit in hits] for hits in found]})
+    return web.json_response({"result": [[_written(index, hit, scored) for hit in hits] for hits in results]})
 
 
 def _mistake(body: object) -> str:

@@ -34,8 +34,8 @@ def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 def _calls(text: str, start: int) -> list[Attempt]:
     begin = after_spaces(text, start + len(OPENING))
-    if named := _NAMED.match(text, start + len(OPENING)):
-        return list(listed_calls(text, start, named.end(), _SINGLE, name=named[1]))
+    if head := _NAMED.match(text, start + len(OPENING)):
+        return list(listed_calls(text, start, head.end(), _SINGLE, name=head[1]))
     if not text.startswith("[", begin) or text.startswith(OPENING, begin):
         return list(listed_calls(text, start, begin, _SINGLE))
     first = after_spaces(text, begin + 1)

@@ -1,12 +1,9 @@
-"""The page's numbers for the history of runs, per seed and overall.
-
-`dagrpo.tracking.bring` writes them into the runs of MLflow.
-"""
+"""Summary of a report for the MLflow runs of its seeds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,31 +21,16 @@ from dagrpo.report.times import SeedTimes
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
 
-MADE_BY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
+STAGE_OF_POLICY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
 PER_ATTEMPT = ("greedy", "mean_at_")  # metrics in columns beside those of other runs: base, trained, difference
 DIGITS = 4  # that fit a column of a table
 RATES = ("timing/tokens_per_second",)
 Json = dict[str, Any]
 
 
-class Page(Protocol):
-    """The fields of the report's page that the history needs."""
-
-    @property
-    def inputs(self) -> Inputs: ...
-    @property
-    def comparisons(self) -> Sequence[TaskComparison]: ...
-    @property
-    def parameters(self) -> Mapping[str, Sequence[Parameter]]: ...
-    @property
-    def overrides(self) -> Mapping[str, Any]: ...
-    @property
-    def doubts(self) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The history's fields computed from files, without a page."""
+    """Results of an experiment, as the report's page has them."""
 
     inputs: Inputs
     comparisons: Sequence[TaskComparison]
@@ -57,8 +39,8 @@ class Findings:
     doubts: Sequence[str]
 
 
-def findings(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[str, Any]) -> Findings:
-    """Compute the findings as the page computes them. `own_params`: the parameters of the stage report."""
+def findings_of(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[str, Any]) -> Findings:
+    """Compute an experiment's results. `own_params`: the parameters of the stage report."""
     parameters = recorded(inputs.provenance, own_params, Params().model_dump())
     return Findings(
         inputs=inputs,
@@ -69,48 +51,48 @@ def findings(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[s
     )
 
 
-def pages(page: Page, times: Sequence[SeedTimes]) -> dict[int | None, Json]:
-    """Return the history's entry of each seed; with several seeds, also that of all together under None."""
-    inputs = page.inputs
+def summaries(findings: Findings, times: Sequence[SeedTimes]) -> dict[int | None, Json]:
+    """Return the summary of each seed; with several seeds, also that of all together under None."""
+    inputs = findings.inputs
     records = [read_object(path) for path in inputs.provenance]
-    shared = [] if len(inputs.seeds) == 1 else [(None, page.comparisons)]
+    shared = [] if len(inputs.seeds) == 1 else [(None, findings.comparisons)]
     of_seeds = [
         (seed, [compare(replace(inputs, seeds=(seed,)), task) for task in inputs.tasks]) for seed in inputs.seeds
     ]
     return {
         seed: {
-            "text": _text(page, comparisons),
+            "text": _text(findings, comparisons),
             "figures": {**_figures(comparisons), **_rates(times, seed)},
-            "tags": _tags(page, comparisons),
+            "tags": _tags(findings, comparisons),
             "data": _data_sets(inputs, records),
             "policies": [] if seed is None else _policies(inputs, records, seed),
-            "verdict": _verdict(page, seed),
+            "verdict": _verdict(findings, seed),
         }
         for seed, comparisons in [*shared, *of_seeds]
     }
 
 
 def recorded_curves(inputs: Inputs, seed: int | None) -> pa.Table | None:
-    """Return all curves of a seed's training; None for a page about several seeds."""
+    """Return all curves of a seed's training; None for several seeds."""
     if seed is None:
         return None
     held_out = inputs.held_out.get(seed)
     return inputs.metrics[seed] if held_out is None else with_figures(inputs.metrics[seed], held_out)
 
 
-def _text(page: Page, comparisons: Sequence[TaskComparison]) -> str:
+def _text(findings: Findings, comparisons: Sequence[TaskComparison]) -> str:
     """Return the description, headline first, because a list of runs shows its start."""
     head = [headline(comparison) for comparison in comparisons]
-    control = ["**This is a control**: its rewards say nothing."] if _is_control(page) else []
-    table = summary_markdown(page.inputs.experiment, comparisons, page.overrides, page.doubts)
+    control = ["**This is a control**: its rewards say nothing."] if _is_control(findings) else []
+    table = summary_markdown(findings.inputs.experiment, comparisons, findings.overrides, findings.doubts)
     return "\n\n".join([*control, *head, table.partition("\n")[2].strip()])
 
 
-def _is_control(page: Page) -> bool:
-    return value_of(page.parameters, "reward.permuted") == "true"
+def _is_control(findings: Findings) -> bool:
+    return value_of(findings.parameters, "reward.permuted") == "true"
 
 
-def _shown(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]:
+def _metrics_per_attempt(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]:
     group = group_of(comparison.task, oracle=comparison.oracle)
     for metric in comparison.metrics:
         if metric.metric.startswith(PER_ATTEMPT):
@@ -121,7 +103,7 @@ def _figures(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     """Return the figures without their bounds: those are tags, since as figures they would be drawn as separate bars."""
     figures: dict[str, float] = {}
     for comparison in comparisons:
-        for name, metric in _shown(comparison):
+        for name, metric in _metrics_per_attempt(comparison):
             figures |= {
                 f"{name}_base": round(metric.base.value, DIGITS),
                 f"{name}_trained": round(metric.trained.value, DIGITS),
@@ -130,20 +112,20 @@ def _figures(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     return figures
 
 
-def _tags(page: Page, comparisons: Sequence[TaskComparison]) -> dict[str, str]:
+def _tags(findings: Findings, comparisons: Sequence[TaskComparison]) -> dict[str, str]:
     intervals = {
         f"interval.{name}_difference": f"{points(metric.difference.value)} ({points_interval(metric.difference)})"
         for comparison in comparisons
-        for name, metric in _shown(comparison)
+        for name, metric in _metrics_per_attempt(comparison)
     }
-    return {**intervals, **({"control": "true"} if _is_control(page) else {})}
+    return {**intervals, **({"control": "true"} if _is_control(findings) else {})}
 
 
 def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:
     """Return means over the steps of one seed or of all; {} if another machine trained."""
     own = [each for each in times if seed is None or each.seed == str(seed)]
-    found = {name: [mean for each in own if (mean := each.mean(name)) is not None] for name in RATES}
-    return {f"{name}_mean": sum(means) / len(means) for name, means in found.items() if means}
+    means = {name: [mean for each in own if (mean := each.mean(name)) is not None] for name in RATES}
+    return {f"{name}_mean": sum(means) / len(means) for name, means in means.items() if means}
 
 
 def _data_sets(inputs: Inputs, records: Sequence[Mapping[str, Any]]) -> list[Json]:
@@ -167,9 +149,9 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
     """Return the evaluated checkpoints of a seed that are on record."""
     steps = {"base": 0, "trained": inputs.metrics[seed].num_rows}
     tests = {data["name"]: data for data in _data_sets(inputs, records)}
-    found = []
+    policies = []
     for variant in VARIANTS:
-        for path, digest in _checkpoints(records, MADE_BY[variant], seed):
+        for path, digest in _checkpoints(records, STAGE_OF_POLICY[variant], seed):
             scores = [
                 {
                     "task": group_of(task, oracle=inputs.summary(task, variant, seed).get("oracle", False)),
@@ -180,10 +162,10 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
                 if f"{task}/test" in tests
             ]
             folder = str(Path(path).parent)
-            found.append(
+            policies.append(
                 {"name": variant, "digest": digest, "folder": folder, "step": steps[variant], "scores": scores}
             )
-    return found
+    return policies
 
 
 def _checkpoints(records: Sequence[Mapping[str, Any]], stage: str, seed: int) -> Iterator[tuple[str, str]]:
@@ -192,14 +174,14 @@ def _checkpoints(records: Sequence[Mapping[str, Any]], stage: str, seed: int) ->
             yield from ((path, digest) for path, digest in record["outputs"].items() if Path(path).name == MANIFEST)
 
 
-def _verdict(page: Page, seed: int | None) -> Json:
+def _verdict(findings: Findings, seed: int | None) -> Json:
     """Return the experiment's verdict over all seeds. The first seed's policy represents it: the best would be chosen by luck."""
-    reason = " ".join(headline(comparison) for comparison in page.comparisons)
-    first = page.inputs.seeds[0]
-    if _is_control(page):
+    reason = " ".join(headline(comparison) for comparison in findings.comparisons)
+    first = findings.inputs.seeds[0]
+    if _is_control(findings):
         return {"is_better": False, "reason": f"A control never becomes champion. {reason}"}
     if seed != first:
         return {"is_better": False, "reason": f"Seed {first} stands for this experiment. {reason}"}
-    differences = [comparison.greedy.difference for comparison in page.comparisons]
+    differences = [comparison.greedy.difference for comparison in findings.comparisons]
     is_better = all(not includes_zero(each) and each.value > 0 for each in differences)
     return {"is_better": is_better, "reason": reason}

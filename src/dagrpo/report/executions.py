@@ -1,4 +1,4 @@
-"""Summary of the stages' accounts: the experiment overall, and each execution."""
+"""Facts about the stages' executions: the experiment overall, and each execution."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,22 +24,22 @@ class Execution:
     memory_of_children: str
 
 
-def made_with(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
+def circumstances(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
     """Return dates, commit, software and hardware of all executions; unknown facts are left out."""
     if not accounts:
         return []
-    found = list(accounts.values())
-    days = sorted({each.started[:10] for each in found})
+    known = list(accounts.values())
+    days = sorted({each.started[:10] for each in known})
     facts = {
         "Date": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
-        "Commit": _values(found, _commit),
-        "Software": ", ".join(f"{name} {told}" for name in VERSIONS if (told := _fact(found, f"version.{name}"))),
-        "Lock": _fact(found, "environment.lock"),
-        "Processor": _fact(found, "hardware.processor"),
-        "Cores": _fact(found, "hardware.cores"),
-        "Memory": _fact(found, "hardware.memory"),
-        "GPU": _fact(found, "hardware.gpu") or "none",
-        "Time of all stages": duration(sum(each.seconds for each in found)),
+        "Commit": _values(known, _commit),
+        "Software": ", ".join(f"{name} {version}" for name in VERSIONS if (version := _fact(known, f"version.{name}"))),
+        "Lock": _fact(known, "environment.lock"),
+        "Processor": _fact(known, "hardware.processor"),
+        "Cores": _fact(known, "hardware.cores"),
+        "Memory": _fact(known, "hardware.memory"),
+        "GPU": _fact(known, "hardware.gpu") or "none",
+        "Time of all stages": duration(sum(each.seconds for each in known)),
     }
     return [(name, value) for name, value in facts.items() if value]
 
@@ -47,7 +47,7 @@ def made_with(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
 def _commit(account: Account) -> str:
     commit = account.facts.get("git.commit", "")
     is_dirty = account.facts.get("git.dirty") == "true"
-    return f"{commit} with changes that are not committed" if commit and is_dirty else commit
+    return f"{commit} with uncommitted changes" if commit and is_dirty else commit
 
 
 def _fact(accounts: list[Account], name: str) -> str:
@@ -65,7 +65,7 @@ def executions(accounts: Mapping[Path, Account]) -> list[Execution]:
 
 
 def _execution(provenance: Path, account: Account) -> Execution:
-    taken = "taken over from another experiment, " if account.is_taken_over else ""
+    taken = "cache hit, " if account.is_taken_over else ""
     again = f", attempt {account.attempt}" if account.attempt > 1 else ""
     return Execution(
         stage=account.stage,

@@ -11,7 +11,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Validati
 from pydantic_core import CoreSchema, core_schema
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.escape import shown
+from dagrpo.core.escape import brief
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Section
 
@@ -63,7 +63,7 @@ class Chosen:
         if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
             section = self.plugins.key.rpartition(".")[0]
             names = ", ".join(self.plugins.own_names())
-            raise UserError(f"{section} is {shown(values)}: write {section}: {{name: ...}} with one of {names}")
+            raise UserError(f"{section} is {brief(values)}: write {section}: {{name: ...}} with one of {names}")
         return _checked(self.plugins, values["name"], values)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -96,14 +96,14 @@ class Several:
     def check(self, values: Any) -> dict[str, Section]:
         """Return each plug-in's Config, in the order of the names: the order of the file changes no sum."""
         if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-            raise UserError(f"{self.plugins.key} is {shown(values)}: write a mapping from names to parameters")
+            raise UserError(f"{self.plugins.key} is {brief(values)}: write a mapping from names to parameters")
         checked: dict[str, Section] = {}
         errors: list[Mapping[str, Any]] = []
         known: list[str] = []
         for name in sorted(values):
             try:
-                given = values[name]
-                checked[name] = given if isinstance(given, Section) else _checked(self.plugins, name, given)
+                value = values[name]
+                checked[name] = value if isinstance(value, Section) else _checked(self.plugins, name, value)
             except InvalidPart as error:
                 errors += [{**each, "loc": (name, *each["loc"])} for each in error.errors]
                 known += [f"{name}.{key}" for key in error.known]
@@ -138,7 +138,7 @@ class NameOf:
     def check(self, name: Any) -> str:
         """Return the name if such a plug-in exists, else raise UserError."""
         if not isinstance(name, str):
-            raise UserError(f"{self.plugins.key} is {shown(name)}: write the name of a {self.plugins.what}")
+            raise UserError(f"{self.plugins.key} is {brief(name)}: write the name of a {self.plugins.what}")
         if name not in self.also:
             self.plugins.get(name)
         return name

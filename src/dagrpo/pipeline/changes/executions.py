@@ -13,7 +13,7 @@ from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of, read_execu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ExecutionRecord:
     """One execution of a stage, and what it depended on."""
 
     provenance: Path  # the record itself
@@ -25,7 +25,7 @@ class Made:
     job: str | None  # the name of its file in .state/jobs; None: not on record
     environment: Mapping[str, str]
     runtime: Mapping[str, Any]  # the whole section, nested; empty where the record has none
-    overrides: Mapping[str, Any]  # of a try
+    overrides: Mapping[str, Any]  # of an override run
     inputs: Mapping[str, str]  # sha256 by path
     outputs: Mapping[str, str]  # sha256 by path
 
@@ -35,11 +35,11 @@ class Made:
         return named(self.stage, self.seed, str(self.provenance))
 
 
-def read_made(provenance: Path) -> Made:
-    """Return the record. UserError names the file and the field that is missing or wrong."""
+def read_record(provenance: Path) -> ExecutionRecord:
+    """Read a provenance.json. Raises UserError naming the file and the field that is missing or wrong."""
     execution, record = read_execution(provenance), read_object(provenance)
     job = record.get("job")
-    return Made(
+    return ExecutionRecord(
         provenance=provenance,
         stage=execution.stage,
         experiment=execution.experiment,
@@ -55,18 +55,18 @@ def read_made(provenance: Path) -> Made:
     )
 
 
-def all_made(experiment: str) -> list[Made]:
-    """Everything that an experiment has made. UserError: a record is damaged."""
-    return [read_made(path) for path in provenances_of(experiment)]
+def all_records(experiment: str) -> list[ExecutionRecord]:
+    """Read the record of every execution of an experiment. Raises UserError if one is damaged."""
+    return [read_record(path) for path in provenances_of(experiment)]
 
 
 def experiments() -> list[str]:
-    """Return the names of the experiments, tries too, of which this folder has at least one record."""
+    """Return the names of the experiments and override runs of which this folder has at least one record."""
     names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
     return sorted(name for name in names if next(provenances_of(name), None) is not None)
 
 
-def maker_of(path: Path) -> Made | None:
+def maker_of(path: Path) -> ExecutionRecord | None:
     """Return the record of the execution that wrote a file; None without one. A checkpoint's folder stands for its manifest."""
     wanted = path / MANIFEST if path.is_dir() else path
     root = Path.cwd()
@@ -76,18 +76,18 @@ def maker_of(path: Path) -> Made | None:
     if len(parts) < 3 or parts[0] not in TOPS:
         return None
     if wanted.name.endswith(PROVENANCE):
-        return read_made(wanted) if wanted.is_file() else None
-    return next((made for made in _readable(parts[1]) if _makes(made, wanted)), None)
+        return read_record(wanted) if wanted.is_file() else None
+    return next((execution for execution in _readable(parts[1]) if _makes(execution, wanted)), None)
 
 
-def _makes(made: Made, wanted: Path) -> bool:
+def _makes(execution: ExecutionRecord, wanted: Path) -> bool:
     """Return whether the path is an output, or a file in a folder that a manifest among the outputs lists."""
-    folders = {Path(output).parent for output in made.outputs if Path(output).name == MANIFEST}
-    return str(wanted) in made.outputs or not folders.isdisjoint(wanted.parents)
+    folders = {Path(output).parent for output in execution.outputs if Path(output).name == MANIFEST}
+    return str(wanted) in execution.outputs or not folders.isdisjoint(wanted.parents)
 
 
-def _readable(experiment: str) -> Iterator[Made]:
-    return (read_made(path) for path in provenances_of(experiment))
+def _readable(experiment: str) -> Iterator[ExecutionRecord]:
+    return (read_record(path) for path in provenances_of(experiment))
 
 
 def stage_and_seed(path: str) -> tuple[str, int | None] | None:

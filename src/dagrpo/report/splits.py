@@ -1,7 +1,6 @@
-"""Pictures of problems, shrunk and embedded in the page.
+"""Pictures and kinds of problems, read from the splits.
 
-Read from the splits by the problem's row, because no table of attempts holds pictures. `examples`, `conversations` and
-`occurrences` choose the problems.
+Found by the row of a problem, because no table of attempts has them.
 """
 
 import io
@@ -14,6 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.escape import visible
 from dagrpo.data.images import rgb_file
 from dagrpo.data.schema import SCHEMA
 from dagrpo.utils.tables import read_parquet
@@ -23,6 +23,8 @@ COLOURS = 64
 MOST_CHARACTERS = 400_000  # of all pictures on a page, encoded
 TRAINING = "train"  # in place of a test split's task
 AGAIN = "run the stage that makes it again"
+FIELDS = ("ability", "data_source")  # of the row contract; the first that distinguishes problems is used
+LONGEST_NAME = 60  # characters of a kind's name on the page
 
 
 class Pictures:
@@ -42,12 +44,12 @@ class Pictures:
         if split not in self._splits:
             return ()
         small = [_small(picture) for picture in self._splits[split].pictures(problem)]
-        shown = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
-        if sum(map(len, shown)) > self._left:
+        uris = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
+        if sum(map(len, uris)) > self._left:
             return ()
-        self._left -= sum(map(len, shown))
+        self._left -= sum(map(len, uris))
         self.files |= {f"{split}_{problem}_{number}.png": each for number, each in enumerate(small, start=1)}
-        return shown
+        return uris
 
 
 class _Split:
@@ -86,3 +88,40 @@ def _small(file: bytes) -> bytes:
         small = io.BytesIO()
         picture.convert("RGB").quantize(COLOURS).save(small, "PNG", optimize=True)
     return small.getvalue()
+
+
+class Kinds:
+    """The kinds of the problems of some splits."""
+
+    def __init__(self, splits: Sequence[Path]) -> None:
+        """Index the splits: `<task>/test.parquet`, and the training split under the name TRAINING."""
+        self._splits = {split_name(path): path for path in splits}
+        self._read: dict[tuple[str, str], Sequence[str]] = {}
+
+    def of(self, split: str, problems: Sequence[int]) -> list[str] | None:
+        """Return the kind of each problem; None if all are of one kind, or the split is not known.
+
+        Raises UserError if the split has no such row.
+        """
+        if split not in self._splits or not problems:
+            return None
+        for field in FIELDS:
+            values = self._column(split, field)
+            if not 0 <= min(problems) <= max(problems) < len(values):
+                raise UserError(
+                    f"{self._splits[split]} has no row {max(problems)}, of which there are scores: {AGAIN}."
+                )
+            kinds = [visible(values[problem], LONGEST_NAME) for problem in problems]
+            if len(set(kinds)) > 1:
+                return kinds
+        return None
+
+    def _column(self, split: str, field: str) -> Sequence[str]:
+        """Read one column of a split, cached. Raises UserError if the column is missing."""
+        if (split, field) not in self._read:
+            path = self._splits[split]
+            table = read_parquet(path, columns=[field])
+            if field not in table.column_names:
+                raise UserError(f"{path}: column `{field}` is missing: {AGAIN}.")
+            self._read[split, field] = [str(value) for value in table.column(field).to_pylist()]
+        return self._read[split, field]

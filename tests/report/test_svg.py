@@ -8,8 +8,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from dagrpo.report import style
-from dagrpo.report.figures.parts import Drawn
-from dagrpo.report.tooltips import MOST_BANDS, Hover, over_steps
+from dagrpo.report.figures.parts import ReportFigure
+from dagrpo.report.svg import MOST_BANDS, Hover, over_steps
 
 RECTANGLE = re.compile(
     r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" pointer-events="all"><title>(.*?)</title></rect>'
@@ -30,7 +30,7 @@ def axes() -> Axes:
 
 def rectangles(axes: Axes, *hovers: Hover) -> list[tuple[list[float], str]]:
     figure = axes.figure
-    drawn = Drawn(name="n", figure=figure, title="t", description="d", caption="c", hovers=hovers)  # type: ignore[arg-type]
+    drawn = ReportFigure(name="n", figure=figure, title="t", description="d", caption="c", hovers=hovers)  # type: ignore[arg-type]
     return [([float(number) for number in found[:4]], found[4]) for found in RECTANGLE.findall(drawn.svg())]
 
 

@@ -1,0 +1,192 @@
+"""Private parts of DVC that the pipeline uses, tested with 3.67.1.
+
+The outputs of Snakemake's jobs are recorded as `dvc commit` records them, but without its re-linking, which rewrites files, and with
+one dvc.lock that is replaced as a whole. tests/pipeline/dvc/test_private.py fails if one of these parts changes.
+"""
+
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.record import STATES
+from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.files import atomic_file, read_text, write_text
+from dagrpo.utils.full_disk import about_room, no_room
+
+LOCK = Path("dvc.lock")
+DVC_FOLDER = Path(".dvc")
+LINKS = STATES / f"dvc_links_{os.getuid()}"  # names DVC's database: DVC, which knows it, takes a second to import
+FORGET = (
+    "CREATE TRIGGER IF NOT EXISTS forget AFTER INSERT ON Cache BEGIN DELETE FROM Cache WHERE rowid = NEW.rowid; END"
+)
+TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
+
+
+def lock_of_dvc(*, wait: bool) -> Callable[[], None] | None:
+    """Take DVC's own lock, which keeps every other `dvc` command out of this folder; return what releases it.
+
+    Returns None if another process has it, unless this one waits for it. DVC releases it while it runs a stage.
+    """
+    from dvc.lock import LockError, make_lock
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # DVC's lock has a bar, whose thread cannot be started any more when the process ends
+    temporary = DVC_FOLDER.resolve() / "tmp"
+    temporary.mkdir(exist_ok=True)
+    lock = make_lock(str(temporary / "lock"), tmp_dir=str(temporary), wait=wait)
+    try:
+        lock.lock()
+    except LockError:
+        return None
+    return lock.unlock  # type: ignore[no-any-return]
+
+
+def record_outputs(is_wanted: Callable[[str, set[Path]], bool]) -> dict[str, list[str]]:
+    """Store the outputs of DVC's stages in its cache, and write dvc.lock once. The caller holds `lock_of_dvc`.
+
+    `is_wanted` gets a stage's address and its outs. Returns the addresses of stages that could not be stored, by reason; with the
+    reason alone if nothing could be read or written.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.lock import LockNoop
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it logs that it writes dvc.lock
+    try:
+        with Repo(".") as repo:
+            repo.lock = LockNoop()  # this process holds DVC's lock already, by another object
+            with repo.lock:
+                return _record(repo, is_wanted)
+    except DvcException as error:  # dvc.lock or a file in .dvc is damaged
+        return {str(error): []}
+    except OSError as error:  # dvc.lock cannot be written
+        sentence = sentence_of(error)
+        if sentence is None:
+            raise
+        return {sentence: []}
+
+
+def _record(repo: Any, is_wanted: Callable[[str, set[Path]], bool]) -> dict[str, list[str]]:
+    from dvc.exceptions import DvcException
+
+    recorded, failures = [], dict[str, list[str]]()
+    for stage in repo.index.stages:
+        if not is_wanted(stage.addressing, {Path(str(out.def_path)) for out in stage.outs}):
+            continue
+        try:
+            _store(stage)
+            recorded.append(stage)
+        except (DvcException, UserError) as error:  # a failure of one stage must not stop the others
+            failures.setdefault(str(error), []).append(stage.addressing)
+    if recorded:
+        _write_lock(repo, recorded)
+    return failures
+
+
+def _store(stage: Any) -> None:
+    """Put the outputs of DVC's stage into its cache. Raises UserError if the cache lacks any of them afterwards.
+
+    If a file cannot be stored, mostly for lack of space, DVC logs it and continues as if it had been.
+    """
+    with _logged_errors() as errors:
+        try:
+            stage.save()
+            stage.commit(relink=False)
+            ended_well = True
+        except OSError as error:  # a full disk, or a cache that is not a folder
+            errors.append(error)
+            ended_well = False
+    if ended_well and not any(output.use_cache and _is_not_cached(output) for output in stage.outs):
+        return
+    cache = Path(stage.repo.cache.local.path)
+    first = next((each for each in errors if isinstance(each, OSError)), None)
+    if first is not None and no_room(first):
+        raise UserError(about_room(OSError(first.errno, first.strerror, str(cache))))
+    reason = (first and first.strerror) or "no reason given"
+    raise UserError(
+        f"{cache} does not take what was made ({reason}): see that it is a folder that you can write to, then run again."
+    )
+
+
+def _is_not_cached(output: Any) -> bool:
+    try:
+        return bool(output.changed_cache())
+    except OSError:  # the cache is unreadable
+        return True
+
+
+@contextmanager
+def _logged_errors() -> Iterator[list[BaseException]]:
+    """Collect the errors that DVC would log, a line or more for each file."""
+    errors: list[BaseException] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            errors.append(record.exc_info[1])
+        return False
+
+    TRANSFERS.addFilter(collect)
+    try:
+        yield errors
+    finally:
+        TRANSFERS.removeFilter(collect)
+
+
+def _write_lock(repo: Any, stages: Sequence[Any]) -> None:
+    """Write the state of DVC's stages into dvc.lock atomically: a kill leaves the old or the new file."""
+    from dvc.dvcfile import Lockfile
+
+    with atomic_file(LOCK) as writing:
+        if LOCK.exists():
+            shutil.copyfile(LOCK, writing)
+        Lockfile(repo, str(writing)).dump_stages(stages)
+
+
+def keep_other_experiments() -> None:
+    """Make DVC forget each output as soon as it has put it in place. Takes a second the first time in a folder.
+
+    `dvc checkout` (a part of `dvc pull` and `dvc exp run`) removes all remembered outputs that no stage of today's params.yaml has:
+    those of every other experiment, whose stages Snakemake would then run again. DVC has no setting against that. To empty its
+    database before each run is not enough: a second `dvc pull` removes what the first has brought.
+    """
+    if not DVC_FOLDER.is_dir():
+        return
+    database = _known_database()
+    if database is None:  # cleaning DVC's folder removes the trigger, too
+        database = _emptied_database()
+        write_text(LINKS, str(database))
+    try:
+        with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
+            connection.execute(FORGET)
+    except sqlite3.Error as error:
+        raise UserError(
+            f"{database}, DVC's record of its links, cannot be written ({error}): stop the DVC process that locks it, or "
+            f"delete {database.parent}, which DVC creates again."
+        ) from None
+
+
+def _known_database() -> Path | None:
+    """Return the path of the database from a previous search; None if it is gone, or the file with the path is damaged."""
+    with suppress(UserError, ValueError, OSError):  # a name may have a NUL in it, or be too long
+        database = Path(read_text(LINKS, "delete it"))
+        return database if database.is_file() else None
+    return None
+
+
+def _emptied_database() -> Path:
+    """Empty DVC's database of the outputs that it has put in place, and return its path."""
+    from dvc.repo import Repo
+
+    with Repo(".") as repo:
+        repo.state.links.clear()
+        return Path(repo.state.links.directory, "cache.db")
+
+
+if __name__ == "__main__":
+    keep_other_experiments()

@@ -1,0 +1,83 @@
+"""A metric takes two places: the code that computes it, and its definition."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.report.synthetic import make_experiment
+from tests.tracking.conftest import execution, stage_record
+
+from dagrpo import core
+from dagrpo.core.metrics import METRICS
+from dagrpo.core.metrics.definition import Figure, Metric, Plot
+from dagrpo.core.metrics.document import with_tables
+from dagrpo.pipeline.dvc.file import CURVES, plots
+from dagrpo.report.curves import curves
+from dagrpo.report.figures.conversations import turns_and_calls
+from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
+from dagrpo.report.rollouts import first_and_last
+from dagrpo.report.style import house_style
+from dagrpo.report.tables import glossary
+from dagrpo.tracking.curve import Curve
+from dagrpo.tracking.read import contents_of
+from dagrpo.utils.tables import read_parquet, write_parquet
+
+PAGE = "# Metrics\n\n## policy/\n\nProse stays.\n\n| metric | old |\n|---|---|\n| `policy/gone` | x |\n\n## sft/\n\n"
+
+
+def _metric(figure: Figure) -> Metric:
+    return Metric(
+        name="policy/spread_of_weights",
+        unit="ratio",
+        better="lower",
+        label="Spread of weights",
+        plot=Plot(figure=figure),
+        meaning="Largest weight over the smallest.",
+        reading="near 1",
+        remedy="lower the learning rate",
+    )
+
+
+@pytest.mark.parametrize("figure", ["learning_curve", "completion_length", "logprob_difference", "turns_and_calls"])
+def test_a_defined_metric_is_drawn_in_its_figure_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Figure
+) -> None:
+    files = make_experiment(tmp_path, tasks=("sums_tool",), problems=8, steps=3)
+    table = read_parquet(files.metrics[0])
+    write_parquet(files.metrics[0], table.append_column("policy/spread_of_weights", [np.array([3.0, 2.0, 1.5])]))
+    monkeypatch.setattr(core.metrics, "METRICS", (*METRICS, _metric(figure)))
+    inputs = files.read()
+    recorded = curves(inputs)
+    phases = first_and_last(inputs, 1)
+    with house_style():
+        turns = turns_and_calls(recorded, 1)
+        drawn = [
+            learning_curve(recorded, 1),
+            completion_length(recorded, phases, 1),
+            logprob_difference(recorded),
+            turns,
+        ]
+    assert [each.name for each in drawn if each and "Spread of weights" in each.svg()] == [figure]
+
+
+def test_a_defined_metric_is_in_dvc_plots_glossary_mlflow_and_docs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core.metrics, "METRICS", (*METRICS, _metric("learning_curve")))
+    (plot,) = (each["Spread of weights, ratio"] for each in plots() if "Spread of weights, ratio" in each)
+    assert plot["y"] == {CURVES: "policy/spread_of_weights"}
+    assert ("Spread of weights", "Largest weight over the smallest. Lower is better.") in glossary(
+        ["policy/spread_of_weights"], has_turns=False
+    )
+    log = tmp_path / "sft.log"
+    Curve(log).add(1, {"policy/spread_of_weights": 2.0, "policy/of_a_plug_in": 1.0})
+    rows = contents_of(execution(stage_record("sft"), log=log, started=0, ended=10**15)).tables["metrics"].to_pylist()
+    meaning = {"meaning": "Largest weight over the smallest.", "unit": "ratio", "better": "lower"}
+    assert rows == [{"metric": "policy/spread_of_weights", **meaning}]
+    page = with_tables(PAGE)
+    assert (
+        "| `policy/spread_of_weights` | Largest weight over the smallest. (ratio; lower is better) | near 1 |" in page
+    )
+    assert "Prose stays." in page
+    assert "policy/gone" not in page
+    assert page.endswith("\n\n## sft/\n\n"), "a section without a table is left alone"

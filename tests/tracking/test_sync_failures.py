@@ -1,0 +1,181 @@
+"""Failures, kills and damaged files are recorded, whenever a sync was interrupted."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mlflow.tracking import MlflowClient
+from tests.tracking.conftest import (
+    SEED,
+    StartStage,
+    accounted,
+    finish,
+    history,
+    parent_runs,
+    prepared,
+    stage_record,
+    stage_runs,
+    trained,
+)
+
+from dagrpo.core.errors import UserError
+from dagrpo.tracking import record, sync
+from dagrpo.tracking.attempt import FOLDER, noted
+from dagrpo.tracking.store import open_client
+from dagrpo.utils.tables import write_parquet
+
+
+def test_failures_are_recorded_with_their_reason_and_a_new_attempt_is_another_run(project: Path) -> None:
+    record = stage_record("score")
+    with pytest.raises(UserError), noted(record, {}, {"git.commit": "abc"}, Path("score.log")):
+        raise UserError("row 3: no answer.")
+    assert sync.sync() == 1
+    assert list(FOLDER.iterdir()) == []
+    assert parent_runs(project)["0"].info.status == "FAILED"
+    (failed,) = stage_runs(project)
+    assert (failed.info.status, failed.data.tags["error"]) == ("FAILED", "row 3: no answer.")
+    finish(project, record, {f"{SEED}/score/manifest.json": "2" * 64})
+    assert sync.sync() == 1
+    assert [run.info.run_name for run in stage_runs(project)] == ["score", "score, attempt 2"]
+    assert parent_runs(project)["0"].info.status == "FINISHED"
+
+
+def test_a_failure_that_a_killed_sync_has_recorded_is_recorded_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError), noted(stage_record(), {}, {}, Path("train.log")):
+        raise UserError("row 3: no answer.")
+    with monkeypatch.context() as patched:
+        patched.setattr(record, "remove", lambda note: None)
+        assert sync.sync() == 1
+    assert sync.sync() == 0
+    assert len(stage_runs(project)) == 1
+    assert list(FOLDER.iterdir()) == []
+
+
+def test_a_stage_ended_by_sigkill_is_killed_with_what_it_reported(project: Path, start_stage: StartStage) -> None:
+    start_stage(stage_record(), "os.kill(os.getpid(), signal.SIGKILL)").communicate()
+    assert sync.sync() == 1
+    (run,) = stage_runs(project)
+    assert (run.info.status, run.data.tags["git.commit"]) == ("KILLED", "abc")
+    assert parent_runs(project)["0"].data.metrics == {"loss": 0.5}
+
+
+def test_a_stage_that_was_killed_after_its_last_output_is_no_killed_run(project: Path, start_stage: StartStage) -> None:
+    process = start_stage(stage_record(), "time.sleep(60)")
+    assert process.stdout is not None
+    process.stdout.readline()
+    finish(project, stage_record(), {f"{SEED}/train/manifest.json": "2" * 64})
+    process.kill()
+    process.communicate()
+    sync.sync()
+    assert [run.info.status for run in stage_runs(project)] == ["FINISHED"]
+
+
+class Crash(BaseException):
+    """Nothing in the package catches it, as nothing outlives a SIGKILL."""
+
+
+class CrashingClient:
+    """The real client, until its n-th call: that one does its work, but its caller does not live to see it."""
+
+    def __init__(self, client: MlflowClient, calls: int) -> None:
+        self._client = client
+        self._calls_left = calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not callable(method):
+            return method
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            found = method(*arguments, **options)
+            self._calls_left -= 1
+            if self._calls_left == 0:
+                raise Crash
+            return found
+
+        return call
+
+
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.nightly), 7])
+def test_a_sync_that_dies_after_any_call_is_completed_by_the_next(
+    fresh: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    def project(name: str) -> Path:
+        root = fresh / name
+        accounted(trained(root), root / "logs/demo/seed_0/train.log")
+        prepared(root)
+        shutil.copy(empty_database, root)
+        monkeypatch.chdir(root)
+        return root
+
+    whole = project("whole")
+    assert sync.sync() == 2
+    expected = {key: value for key, value in history(whole).items() if "start" not in key}
+    for calls in range(1, 100, stride):
+        root = project(f"crashes_after_{calls}")
+        with monkeypatch.context() as patched:
+            patched.setattr(record, "open_client", lambda uri, calls=calls: CrashingClient(open_client(uri), calls))
+            try:
+                sync.sync()
+                break
+            except Crash:
+                pass
+        sync.sync()
+        assert history(root) == expected, f"after {calls} calls"
+    assert calls > 30
+
+
+def test_figures_of_a_changed_file_are_left_out_until_it_is_brought_back(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(project)
+    metrics = (project / SEED / "metrics.parquet").read_bytes()
+    write_parquet(project / SEED / "metrics.parquet", pa.table({"step": [1], "reward/mean": [9.0]}))
+    assert sync.sync() == 1
+    (parent,) = parent_runs(project).values()
+    assert parent.data.metrics == {}
+    assert "metrics.parquet is missing or was changed: `dvc pull` brings it back" in capsys.readouterr().err
+    assert sync.sync() == 0, "the run is there already"
+    (run,) = stage_runs(project)
+    assert "metrics.parquet is missing or was changed" in run.data.tags["incomplete"]
+    (project / SEED / "metrics.parquet").write_bytes(metrics)
+    assert sync.sync() == 1
+    assert sync.sync() == 0
+    (run,), (parent,) = stage_runs(project), parent_runs(project).values()
+    assert "incomplete" not in run.data.tags
+    assert (run.info.status, parent.info.status) == ("FINISHED", "FINISHED")
+    assert parent.data.metrics["reward/mean"] == 0.5
+
+
+def test_figures_that_cannot_be_read_for_a_reason_without_words_are_missed_by_its_kind(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(project, stage_record("sample"), {f"{SEED}/sampled/manifest.json": "2" * 64})
+    assert sync.sync() == 1
+    assert "sampled/provenance.json: recorded without figures: StopIteration" in capsys.readouterr().err
+
+
+def test_an_experiment_with_a_damaged_file_keeps_none_of_the_others_from_mlflow(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(project)
+    damaged = project / "results/other/provenance.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    assert sync.sync() == 1
+    assert "other is not recorded in MLflow: results/other/provenance.json" in capsys.readouterr().err
+
+
+def test_a_note_that_its_stage_removes_while_a_sync_looks_is_passed_over(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    trained(project)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "1-score-gone.json").symlink_to("removed")
+    assert sync.record_what_is_new() == ""
+    assert len(stage_runs(project)) == 1
