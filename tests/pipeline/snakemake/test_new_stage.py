@@ -62,4 +62,4 @@ def test_one_file_makes_a_stage_of_both_engines_with_all_its_resources(run_by_sn
     assert "up to date" in clones.run(folder, "dvc", "status")
     (status,) = json.loads(clones.run(folder, "python", "-m", "dagrpo", "status", "--json"))
     assert (status["state"], status["stale"], status["made"]) == ("done", [], status["expected"])
-    assert "census, arithmetic has nothing to do" in clones.run(folder, "dagrpo", "status", "--why", target)
+    assert "is made by census, which has nothing to do" in clones.run(folder, "dagrpo", "status", "--why", target)
