@@ -69,12 +69,12 @@ def test_each_kind_works_in_the_repository_itself(tmp_path: Path, monkeypatch: p
 def test_a_name_that_is_none_or_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments, sentence in (
-        (("loss", "Tilted"), "'Tilted' is no name of a loss: use lower-case letters"),
-        (("loss", "lambda"), "'lambda' is no name of a loss"),
-        (("task", "../x"), "'../x' is no name of a task"),
-        (("loss", "gspo"), "There is a loss `gspo` already"),
+        (("loss", "Tilted"), "'Tilted' is not a valid name of a loss: use lower-case letters"),
+        (("loss", "lambda"), "'lambda' is not a valid name of a loss"),
+        (("task", "../x"), "'../x' is not a valid name of a task"),
+        (("loss", "gspo"), "A loss `gspo` already exists"),
         (("tool", "mine"), "is not the repository of dagrpo: name the folder of a package of yours with --package."),
-        (("tool", "mine", "--package", "my-lab"), "'my-lab' is no name of a package"),
+        (("tool", "mine", "--package", "my-lab"), "'my-lab' is not a valid package name"),
     ):
         done = run(*arguments)
         assert isinstance(done.exception, UserError)
