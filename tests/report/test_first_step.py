@@ -64,7 +64,9 @@ def test_groups_that_dynamic_sampling_has_thrown_away_are_counted(experiment: Fi
 @pytest.mark.parametrize(("right", "told"), [(0, "0.0%"), (4, "12.5%"), (32, "100.0%")])
 def test_a_first_step_that_is_not_the_base_policys_is_told_of(right: int, told: str, experiment: Files) -> None:
     (sentence,) = doubts(_first_step(experiment, right).read(), _parameters())
-    assert sentence.startswith(f"Seed 0: in step 1, before any update, {told} of the answers on arithmetic were right")
+    assert sentence.startswith(
+        f"Seed 0: in step 1, before any update, {told} of the answers on arithmetic were correct"
+    )
     assert len(sentence) < 500
 
 

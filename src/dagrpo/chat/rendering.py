@@ -56,7 +56,7 @@ def template_text(
 
 
 def chosen_template(tokenizer: PreTrainedTokenizerBase, tools: Any = None) -> str:
-    """Return the template; of a tokenizer with several, the one for conversations with or without tools."""
+    """Return the tokenizer's chat template, of several the one that fits `tools`. Raises UserError without one."""
     try:
         template: str = tokenizer.get_chat_template(tools=tools)
     except (ValueError, TypeError, AttributeError):  # several, and none of them the default

@@ -159,7 +159,7 @@ def _names(marker: Chosen | Several | None, quote: str = "") -> str:
 
 
 def _variants(section: type[Section], prefix: str) -> Iterator[str]:
-    """Yield a table for each plug-in that a section may name."""
+    """Yield the Markdown lines of a table for each plug-in that a section may name."""
     for name, field in section.model_fields.items():
         marker = _marker(field)
         if marker is None:

@@ -40,7 +40,9 @@ class Params(Section):
     training: Training = Field(Training(), description="Steps, batches and the optimizer of GRPO.")
     evaluation: Evaluation = Field(Evaluation(), description="How the base and the trained policy are compared.")
     report: Report = Field(Report(), description="Contents of the report.")
-    runtime: Runtime = Field(Runtime(), description="Parameters that change speed, memory or place, and no result.")
+    runtime: Runtime = Field(
+        Runtime(), description="Speed, memory and place; results change only to rounding (docs/exactness.md)."
+    )
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:

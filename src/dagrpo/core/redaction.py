@@ -97,7 +97,7 @@ def hide_secrets_in_streams() -> None:
 
 
 class RedactingStream(io.TextIOBase):
-    """A stream that passes text on line by line, redacted and escaped: a secret may come in several pieces."""
+    """Text stream that collects whole lines before redacting, so that a secret split over writes is caught."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -19,7 +19,7 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 def mirror_place(source: Source, folder: Path) -> Place:
-    """Return the file of each split, in either format. Raises UserError, which names a missing one.
+    """Return each split's file, .jsonl or .parquet. Raises UserError if train or test is missing.
 
     A split beyond train and test may be missing.
     """

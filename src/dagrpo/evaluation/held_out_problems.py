@@ -44,7 +44,7 @@ class HeldOut:
     def answered(
         self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
     ) -> list[Row]:
-        """Return rows of HELD_OUT with the policy's answers. Raises ServerError if the engine fails."""
+        """Let the engine's policy answer the problems; return graded rows of HELD_OUT. Raises ServerError if the engine fails."""
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
         trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)

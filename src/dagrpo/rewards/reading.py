@@ -65,7 +65,7 @@ def _box_around(text: str, start: int, end: int) -> str | None:
 
 
 def box_alone(line: str) -> str | None:
-    r"""Return the box of a line where nothing beside it matters: "It is \boxed{34}." and not "\boxed{34} or 35"; else all of the line."""
+    r"""Return the box's content if nothing beside it changes the answer ("It is \boxed{34}."), else the line ("\boxed{34} or 35")."""
     content = last_boxed(line) if "box" in line else None
     if content is None:
         return line

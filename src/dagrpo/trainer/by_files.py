@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.checkpoints.manifest import read_manifest
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.utils.files import write_json
@@ -17,9 +17,8 @@ from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import write_parquet
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SHARD_BYTES = (
-    1_000_000_000  # most bytes of weights in a file of the trained checkpoint, as checkpoint.max_shard_bytes has it
-)
+SHARD_BYTES = 1_000_000_000  # most bytes of weights in a file of the trained checkpoint: checkpoint.max_shard_bytes
+MISTAKE = 65  # exit code of a program whose user has to change something (EX_DATAERR)
 Metrics = Mapping[str, float]
 
 
@@ -41,7 +40,8 @@ def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report
     """Run a program that trains, and return the metrics of its steps.
 
     It appends a line of JSON to the file `metrics` after each step, `{"step": 1, "reward/mean": 0.25}`, which is reported at
-    once; a program that resumes keeps the lines of former steps. Its output goes to `log`. Raises UserError if it fails.
+    once; a program that resumes keeps the lines of former steps. Its output goes to `log`. Raises UserError if it exits with
+    MISTAKE, TransientError if it ends in any other way but success: the stage is then started again.
     """
     rows: list[Metrics] = []
     with log.open("ab") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as program:
@@ -53,8 +53,12 @@ def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report
                 report(step, rows[-1])
         finally:
             program.terminate()  # has no effect once it has ended
+    if program.returncode == MISTAKE:
+        raise UserError(f"{command[0]} refuses this run (exit code {MISTAKE}): see {log} for the reason, and fix it.")
     if program.returncode:
-        raise UserError(f"{command[0]} ended with exit code {program.returncode}: see {log}.")
+        code = program.returncode
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise TransientError(f"{command[0]} {how}: see {log}.")
     return rows
 
 

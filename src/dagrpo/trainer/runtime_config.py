@@ -1,7 +1,7 @@
-"""Section `runtime`: changes speed, memory or place, and no result.
+"""Section `runtime`: speed, memory and place; results only to rounding.
 
-Part of no stage's identity, of no resumable state's and of nothing that DVC compares; recorded with each execution. Other batch
-sizes, numbers of threads or processes and ways to add up gradients may still round the last bits differently.
+Apart from the names of the engines, it is part of no stage's identity, of no resumable state and of nothing that DVC compares; it is
+recorded with each execution. Batch sizes, numbers of threads or processes, layouts and compilation may change the last bits.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self

@@ -104,7 +104,7 @@ def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkey
 
     expected = figures()
     monkeypatch.setattr(update, "DEPTHS", (5, 6))
-    monkeypatch.setattr(update, "_known", {})
+    monkeypatch.setattr(update, "_cache", {})
     whole = figures()
     assert expected[:3] == pytest.approx(whole[:3])
     assert expected[3] == pytest.approx(whole[3], rel=0.02)
@@ -154,7 +154,7 @@ def _really(config: Any, passes: Passes) -> int:
 def test_kernels_are_the_same_however_often_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Qwen2Config(num_hidden_layers=2, **SIZES)
     first = work_of(config, Passes(**GPU))
-    monkeypatch.setattr(update, "_known", {})
+    monkeypatch.setattr(update, "_cache", {})
     again = work_of(config, Passes(**GPU))
     assert again.peak == first.peak
     assert [each.kernels for each in again.counts] == [each.kernels for each in first.counts]
@@ -180,7 +180,7 @@ def test_trained_tokens_that_are_left_out_count_as_those_that_are_not(
     config = Qwen3Config(num_hidden_layers=2, head_dim=16, **SIZES | {"vocab_size": 60_000})
     whole = work_of(config, passes)
     monkeypatch.setattr(update, "MOST_TOKENS", 512)
-    monkeypatch.setattr(update, "_known", {})
+    monkeypatch.setattr(update, "_cache", {})
     part = work_of(config, passes)
     assert part.flops == whole.flops
     assert part.peak == pytest.approx(whole.peak, rel=0.02)
@@ -193,11 +193,11 @@ def test_the_logits_of_tokens_that_are_left_out_count_where_all_are_in_memory(mo
     config = Qwen3Config(num_hidden_layers=2, head_dim=16, **SIZES | {"vocab_size": 60_000})
     for chunk in (None, 192):
         passes = Passes(**{**_fields(CPU), "head_chunk": chunk})
-        monkeypatch.setattr(update, "_known", {})
+        monkeypatch.setattr(update, "_cache", {})
         monkeypatch.setattr(update, "MOST_READ", 1 << 30)
         whole = work_of(config, passes)
         monkeypatch.setattr(update, "MOST_READ", 32 * 60_000)
-        monkeypatch.setattr(update, "_known", {})
+        monkeypatch.setattr(update, "_cache", {})
         assert work_of(config, passes).peak == pytest.approx(whole.peak, rel=0.05)
 
 

@@ -13,7 +13,7 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.declaration import Job
 from dagrpo.pipeline.stages.train import STAGE
@@ -73,7 +73,7 @@ def test_the_stage_hands_files_over_and_takes_checkpoint_and_metrics_back(job: J
 def test_a_program_that_fails_is_named_with_its_log(job: Job) -> None:
     failing = replace(job, params={**job.params, "training": {**job.params["training"], "backend": {"name": NAME}}})
     (job.input("initial").parent / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"exit code 1: see .*train\.server\.log"):
+    with pytest.raises(TransientError, match=r"exit code 1: see .*train\.server\.log"):
         STAGE.work(failing)
 
 

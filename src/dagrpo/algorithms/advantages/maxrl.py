@@ -29,8 +29,8 @@ def maxrl(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 
 def refuses_penalty(config: Config) -> str:
-    """Return the reason: a reward of 0 less a divergence is negative."""
-    return "divides by the mean of rewards less the divergence, which would no longer be above 0"
+    """Return why a divergence in the reward is refused: it can make rewards negative."""
+    return "divides by the mean of rewards less the divergence, which could be negative"
 
 
 ADVANTAGE = Advantage(config=Config, function=maxrl, never_negative=True, refuses_penalty=refuses_penalty)

@@ -24,7 +24,10 @@ class Config(Choice):
 
 
 def dis(batch: TokenBatch, config: Config) -> TokenLoss:
-    """Return -A f logprob, rho = exp(logprob - rollout logprob), f = sg(rho) in (1 - clip_low, 1 + clip_high), else 0. [tokens]"""
+    """Return -A f logprob, with rho = exp(logprob - rollout logprob). [tokens]
+
+    f = sg(rho) where 1 - clip_low < rho < 1 + clip_high, else 0.
+    """
     ratio = batch.ratio_to(batch.rollout_logprobs).detach()
     mask = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
     return TokenLoss(

@@ -28,7 +28,7 @@ class Config(Choice):
 
 
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:
-    """Return 1 on the tokens with the largest covariances, else 0; which of equal ones, depends on their order. [tokens]"""
+    """Return 1 on the tokens with the largest covariances, else 0; ties: as torch.topk picks. [tokens]"""
     covariances = batch.covariances
     largest = covariances.topk(batch.count_of(config.share)).indices
     return batch.logprobs.new_zeros(len(covariances)).index_fill(0, largest, 1.0)

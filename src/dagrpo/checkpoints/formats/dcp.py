@@ -150,7 +150,9 @@ def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
     assert isinstance(stored, TensorStorageMetadata)
     spec = TensorSpec(dtype=stored.properties.dtype, shape=tuple(stored.size))
     if sum(chunk.sizes.numel() for chunk in stored.chunks) != spec.numel:
-        raise UserError(f"{folder} lacks a part of the tensor {name}: a rank's file is missing, make it again.")
+        raise UserError(
+            f"{folder} does not hold the tensor {name} exactly once: a rank's file is missing or foreign. Save the checkpoint again."
+        )
     return spec
 
 

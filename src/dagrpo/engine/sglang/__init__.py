@@ -49,8 +49,8 @@ class Config(EngineConfig):
     )
     attention_backend: Literal["fa3", "flashinfer", "triton"] | None = Field(
         None,
-        description="Attention kernels of a started server on a GPU (--attention-backend); null: triton in float32, else SGLang's choice "
-        "for the GPU. Another one rounds differently.",
+        description="Attention kernels of a server that the stage starts on a GPU (--attention-backend); null: triton in float32, else "
+        "SGLang's choice for the GPU. Another one rounds differently.",
     )
 
 

@@ -45,7 +45,7 @@ class SGLangWeights:
         return comparable(counterparts([*self.ranks[0]], [*weights.specs]), weights, len(self.ranks))
 
     def differing(self, parts: Mapping[str, tuple[str, ...]], weights: Tensors) -> list[str]:
-        """Return the tensors in `parts` that differ from those of `weights` that they join."""
+        """Return the engine tensors in `parts` that differ from the trainer tensors joined into them."""
         return differing([*parts], self.ranks, parts, weights)
 
 

@@ -188,7 +188,7 @@ def sampling_seconds(
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
-    """Return the seconds that a step waits for its batch: if the engine works beside the trainer, those beyond the update."""
+    """Return the seconds that a step waits for sampling: only those beyond the update if both overlap."""
     return max(sampling - update, 0.0) if params.training.staleness and _is_beside(params, speed) else sampling
 
 

@@ -1,6 +1,6 @@
 """Stages of the DAG, one module each: declaration and work.
 
-A stage declares the parameters that it reads and the resources that it needs. A new one is a file and a rule.
+A stage declares the parameters that it reads and the resources that it needs. A new one is a module here.
 """
 
 import importlib

@@ -17,7 +17,7 @@ ROLES = {"developer": "system"}  # the newer name of a role that chat templates 
 
 
 class Refused(Exception):
-    """Error of a request that is not answered. Its message is for the program's author."""
+    """Refusal of a request, sent as an HTTP error. Its message is for the program's author."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request") -> None:
         super().__init__(message)

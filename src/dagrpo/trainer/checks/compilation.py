@@ -33,7 +33,7 @@ def prepare_compilation(
 ) -> bool:
     """Compile the layers if possible and return whether they are compiled, the same in every rank.
 
-    Every rank calls this, after the policy was prepared for the layout. `asked`: the key `compile` of `section`. None: compile on a
+    Every rank calls this, after the policy was prepared for the layout. `requested`: the key `compile` of `section`. None: compile on a
     GPU without deterministic algorithms if model and machine support it; otherwise rank 0 logs the reason. Raises UserError if
     compilation is asked for and unsupported.
     """

@@ -49,7 +49,7 @@ def prepare_layout(
 ) -> Layout:
     """Return the layout to compute in, the same in every rank; if packed, prepare the policy for it. Every rank calls this.
 
-    `asked`: the key `layout` of `section`. None: packed where that is faster and the model supports it; otherwise rank 0
+    `requested`: the key `layout` of `section`. None: packed where that is faster and the model supports it; otherwise rank 0
     logs the reason. Raises UserError if packed is asked for and the model does not support it.
     """
     if not world.everywhere((requested or _usual(policy, share_prompts=share_prompts)) == "packed"):

@@ -23,7 +23,7 @@ def keep(state: Path, name: str, step: int, table: pa.Table) -> Path:
 
 @contextmanager
 def keeping_attempts(state: Path, step: int, trajectories: Sequence[Trajectory]) -> Iterator[None]:
-    """Write a table of these attempts at `step` (1-based) on a UserError inside, whose message then names the file."""
+    """If a UserError is raised inside, write these attempts of `step` (1-based) to a table and name it in the message."""
     try:
         yield
     except UserError as refusal:
