@@ -145,7 +145,7 @@ def test_a_tensor_that_two_ranks_hold_is_put_together(tmp_path: Path) -> None:
 
 def test_a_tensor_with_a_hole_is_named(tmp_path: Path) -> None:
     _write_chunk(tmp_path, 2, torch.zeros(1, 3), [3, 0])
-    with pytest.raises(ValueError, match="lacks a part of the tensor w"):
+    with pytest.raises(ValueError, match="does not hold the tensor w exactly once"):
         DcpTensors(tmp_path)
 
 
@@ -245,7 +245,7 @@ def test_chunks_that_lie_side_by_side_are_one_tensor(tmp_path: Path) -> None:
         *(([place], "does not say where its tensor 'w' begins") for place in (None, 3, [], [0], [-1, 0], [0, 0.5])),
         *(([place], "does not say where its tensor 'w' begins") for place in ([True, 0], [1 << 62, 0], ["0", "0"])),
         ([[0, 0], [0, 0], [4, 0]], "both hold one part of the tensor 'w'"),
-        ([[1, 0]], "lacks a part of the tensor w"),
+        ([[1, 0]], "does not hold the tensor w exactly once"),
     ],
     ids=str,
 )

@@ -1,7 +1,7 @@
 """Completions that engine and trainer both score after a weight sync.
 
-They come before anything is sampled for training. The engine completes the ends of fixed prompts (`probe_requests` below); the trainer scores
-the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by the largest
+They come before anything is sampled for training. The engine completes the ends of fixed prompts (`probe_requests`); the
+trainer scores the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by the largest
 difference: a mean hides a few tokens that are far off. weight_sync.py compares the weights themselves.
 """
 
@@ -78,7 +78,10 @@ class ProbeCompletions:
 
 
 class Probe:
-    """Comparison of logprobs of engine and trainer on fixed prompts. Every rank has one and calls `check` after each weight sync; rank 0 sends the requests."""
+    """Comparison of logprobs of engine and trainer on fixed prompts.
+
+    Every rank has one and calls `check` after each weight sync; rank 0 sends the requests.
+    """
 
     def __init__(
         self,
