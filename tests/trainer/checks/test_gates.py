@@ -103,7 +103,7 @@ def test_too_many_excluded_trajectories_stop_the_run_and_their_faults_are_told()
         "step 3: 5 of 10 trajectories were excluded",
         "rollout.agent.max_excluded allows 25%",
         "'no server' (2 times); 'search: timed out' (1 times); 'no fault is named' (1 times).",
-        "goes on from the last saved step",
+        "it resumes from the last saved step",
     ):
         assert part in str(caught.value)
 

@@ -1,8 +1,8 @@
 """Completions that engine and trainer both score after a weight sync.
 
 They come before anything is sampled for training. The engine completes the ends of fixed prompts (`probe_requests`); the
-trainer scores the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by the largest
-difference: a mean hides a few tokens that are far off. weight_sync.py compares the weights themselves.
+trainer scores the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by
+the largest difference: a mean hides a few tokens that are far off. weight_sync.py compares the weights themselves.
 """
 
 from collections.abc import Sequence
