@@ -115,9 +115,9 @@ def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> Non
             {"algorithm": {"teacher": {"source": "initial"}, "terms": {"distillation": {}}}},
             "but nothing learns from a teacher",
         ),
-        ({"algorithm": DISTILS, "rollout": {"temperature": 0.7}}, "rollout.temperature is 0.7, but a server returns"),
+        ({"algorithm": DISTILS, "rollout": {"temperature": 0.7}}, "rollout.temperature is 0.7, but an engine returns"),
         ({"algorithm": DISTILS, "rollout": {"top_p": 0.9, "top_k": 50}}, "rollout.top_k is 50 and rollout.top_p 0.9"),
-        ({"algorithm": DISTILS, "rollout": {"top_k": 50}}, "only over the whole vocabulary"),
+        ({"algorithm": DISTILS, "rollout": {"top_k": 50}}, "over the whole vocabulary alone"),
         ({"algorithm": {"teacher": {"source": "folder"}}}, "algorithm.teacher.folder is null: give it"),
         ({"algorithm": {"teacher": {"source": "hub", "repository": "a/b"}}}, "algorithm.teacher.revision is null: give"),
         (
