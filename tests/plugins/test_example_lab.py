@@ -76,6 +76,8 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "fresh_tool": [],
         "interaction": [],
         "backend": ["dagrpo.trainer.backends.fsdp"],
+        "engine": ["dagrpo.engine.sglang"],
+        "teacher_engine": [],
     }
 
 

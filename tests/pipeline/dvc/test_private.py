@@ -61,7 +61,7 @@ def test_a_damaged_database_of_dvc_is_named_with_what_to_delete(
     database.write_text("damaged")
     LINKS.parent.mkdir()
     LINKS.write_text(str(database))
-    with pytest.raises(UserError, match=r"links/cache.db, .*not a database.*delete .*/links, which DVC makes anew"):
+    with pytest.raises(UserError, match=r"links/cache.db, .*not a database.*delete .*/links, which DVC creates again"):
         keep_other_experiments()
 
 

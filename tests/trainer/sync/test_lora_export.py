@@ -171,7 +171,8 @@ def test_the_adapter_of_a_model_that_takes_pictures_is_refused(tmp_path: Path) -
     lora = TrainedLora(rank=4, serving="adapter")
     model = load_policy(initial, single_process(), "frozen", lora).model
     with pytest.raises(
-        UserError, match=r"changes model\.language_model\.layers\..* which the engine is not known to serve in a qwen2_5_vl"
+        UserError,
+        match=r"changes model\.language_model\.layers\..* which the engine is not known to serve in a qwen2_5_vl",
     ):
         adapter_form(model, lora, ADAPTER_LAYERS)
 
