@@ -203,6 +203,23 @@ def test_a_section_is_checked_again_inside_the_stage() -> None:
     _run(work)
 
 
+@pytest.mark.parametrize("has_run", [True, False])
+def test_an_output_that_the_stage_does_not_write_is_refused_and_not_recorded(
+    has_run: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if has_run:
+        _run()
+    before = Path("out/provenance.json").read_bytes() if has_run else None
+    with pytest.raises(SystemExit) as caught:
+        _run(lambda job: None)
+    assert caught.value.code == MISTAKE
+    assert (
+        "the stage sft has not written its output result (out/result.txt): write it in `work`"
+        in capsys.readouterr().err
+    )
+    assert (Path("out/provenance.json").read_bytes() if has_run else None) == before
+
+
 def test_a_second_attempt_leaves_the_log_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     def work(job: Job) -> None:
         raise UserError(f"attempt in {job.log}")

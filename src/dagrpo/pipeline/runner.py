@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dagrpo.core.errors import Terminated
+from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.redaction import RedactingFormatter
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Job, Stage, threads_of
@@ -121,13 +121,37 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     configuration = configuration_of(options)
     with noted(recorded, configuration, stopwatch.facts, options.log) as note:
         with _rollback(outputs.values()):
+            former = {path: _version(path) for path in outputs.values()}
             stage.work(job)
+            if options.taken_from is None:
+                _require_written(stage, outputs, former)
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
         is_taken_over = options.taken_from is not None
         account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
         write_account(options.log, outputs["provenance"], account, configuration, note)
     note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Return what any new content of a file changes; None if the file is missing."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _require_written(
+    stage: Stage, outputs: Mapping[str, Path], former: Mapping[Path, tuple[int, int, int] | None]
+) -> None:
+    """Raise UserError for an output that the stage has not written: one of an earlier execution would be recorded as its own."""
+    for name, path in outputs.items():
+        if name != "provenance" and _version(path) in (None, former[path]):
+            raise UserError(
+                f"the stage {stage.name} has not written its output {name} ({path}): write it in `work`, or take it out of the "
+                "stage's outputs."
+            )
 
 
 def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
