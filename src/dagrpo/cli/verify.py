@@ -201,6 +201,8 @@ def experiment_of(target: Path) -> str | None:
         return None
     if len(parts) == 2 and parts[0] in TOPS:
         return parts[1]
+    if len(parts) > 2 and parts[0] in TOPS and not target.is_dir():
+        return parts[1]
     is_experiment = any(Path(top, target).is_dir() for top in TOPS) or not target.exists()
     return str(target) if len(parts) == 1 and is_experiment else None
 

@@ -9,14 +9,20 @@ from itertools import product
 from pathlib import Path
 
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, POLICIES, Files, Paths, Stage
+from dagrpo.pipeline.declaration import (
+    EARLIER_PROVENANCE,
+    NAME_IN_BRACES,
+    POLICIES,
+    PROVENANCE_OUTPUT,
+    WILDCARDS,
+    Stage,
+    names_in,
+    patterns_of,
+)
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.manifest import MANIFEST
 
-WILDCARDS = ("experiment", "model", "seed", "task", "policy")  # in the order of a job's name
-PROVENANCE_OUTPUT = "provenance"
 SEED = re.compile(r"/runs/seed_(\d+)/")
-_NAME = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +100,10 @@ def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> S
     raise AssertionError(f"{{{name}}} is not a wildcard of stages")
 
 
-def names_in(pattern: str) -> list[str]:
-    """List the names in braces in a pattern, each once."""
-    return list(dict.fromkeys(_NAME.findall(pattern)))
-
-
 def wildcards_of(stage: Stage) -> list[str]:
     """List the wildcards of a stage's outputs."""
     found = {name for paths in patterns_of(stage.outputs).values() for path in paths for name in names_in(path)}
     return [name for name in WILDCARDS if name in found]
-
-
-def patterns_of(files: Mapping[str, Paths | Files]) -> dict[str, tuple[str, ...]]:
-    """Return the patterns of inputs or outputs by name, without those that are functions of the parameters."""
-    return {name: (paths,) if isinstance(paths, str) else paths for name, paths in files.items() if not callable(paths)}
 
 
 def input_patterns(stage: Stage) -> Mapping[str, tuple[str, ...]]:
@@ -148,7 +144,7 @@ def _makers(inputs: Mapping[str, Sequence[str]]) -> set[str]:
 
 def maker_of(path: str) -> Stage | None:
     """Return the stage that makes a path, or a pattern of paths; None if none does."""
-    found = stage_of(_NAME.sub("0", path))
+    found = stage_of(NAME_IN_BRACES.sub("0", path))
     return None if found is None else all_stages()[found]
 
 
@@ -189,7 +185,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
 @cache
 def expression(pattern: str, *, below: bool = False) -> re.Pattern[str]:
     """Return the regular expression of a pattern's paths; `below`: also of all that is below them."""
-    text = r"[^/]+".join(re.escape(part) for part in _NAME.split(pattern)[::2])
+    text = r"[^/]+".join(re.escape(part) for part in NAME_IN_BRACES.split(pattern)[::2])
     return re.compile(f"{text}(/.*)?" if below else text)
 
 

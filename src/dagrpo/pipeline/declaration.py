@@ -1,16 +1,23 @@
 """Declarations of stages, the single source for rules, dvc.yaml and frame."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
+from dagrpo.core.suggest import nearest
 from dagrpo.trainer.runtime_config import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
+WILDCARDS = ("experiment", "model", "seed", "task", "policy")  # of outputs, in the order of a job's name
+STANDING_FOR = ("train", "first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
+PROVENANCE_OUTPUT = "provenance"  # the output of every stage that records it
+NAME_IN_BRACES = re.compile(r"\{(\w+)\}")
 SectionType = TypeVar("SectionType", bound=Section)
 # The start of a stage's paths: patterns, as in a rule of Snakemake. `Stage` lists the wildcards.
 DATA = "data/{experiment}/{task}"
@@ -114,6 +121,33 @@ class Stage:
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     pages: Mapping[str, str] = field(default_factory=dict)  # outputs in Snakemake's report, with what each shows
     reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs
+
+    def __post_init__(self) -> None:
+        """Raise UserError if the declaration has no output `provenance`, or names a wildcard that does not exist."""
+        if self.outputs and PROVENANCE_OUTPUT not in self.outputs:
+            raise UserError(
+                f"the stage {self.name} has no output {PROVENANCE_OUTPUT}: add one to its outputs, such as "
+                f"'results/{{experiment}}/{self.name}/provenance.json'."
+            )
+        of_outputs = self._require_known("outputs", self.outputs, WILDCARDS)
+        self._require_known("inputs", self.inputs, (*WILDCARDS, *STANDING_FOR))
+        self._require_known("label", {"": self.label}, ("experiment", *sorted(of_outputs)))
+
+    def _require_known(self, field: str, files: Mapping[str, Paths | Files], known: Sequence[str]) -> set[str]:
+        named = {name for paths in patterns_of(files).values() for path in paths for name in names_in(path)}
+        for name in sorted(named - {*known}):
+            raise UserError(f"the {field} of the stage {self.name} name {{{name}}}: {nearest(name, known)}")
+        return named
+
+
+def names_in(pattern: str) -> list[str]:
+    """List the names in braces in a pattern, each once."""
+    return list(dict.fromkeys(NAME_IN_BRACES.findall(pattern)))
+
+
+def patterns_of(files: Mapping[str, Paths | Files]) -> dict[str, tuple[str, ...]]:
+    """Return the patterns of inputs or outputs by name, without those that are functions of the parameters."""
+    return {name: (paths,) if isinstance(paths, str) else paths for name, paths in files.items() if not callable(paths)}
 
 
 def threads_of(stage: Stage, runtime: Runtime) -> int:

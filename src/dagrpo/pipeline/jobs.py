@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import configuration_of
-from dagrpo.config.schema import Params
+from dagrpo.config.schema import Params, all_keys
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError
+from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.declaration import Needs, Stage
 from dagrpo.pipeline.identity import code_of
 from dagrpo.utils.files import digest_of, json_text, write_json
@@ -29,9 +30,14 @@ def own_params(params: Params, stage: Stage) -> dict[str, Any]:
     for key in stage.reads:
         *parents, last = key.split(".")
         source, target = values, chosen
-        for parent in parents:
-            source, target = source[parent], target.setdefault(parent, {})
-        target[last] = source[last]
+        try:
+            for parent in parents:
+                source, target = source[parent], target.setdefault(parent, {})
+            target[last] = source[last]
+        except KeyError:
+            raise UserError(
+                f"the stage {stage.name} reads {key}, which is not a parameter: {nearest(key, all_keys())}"
+            ) from None
     return chosen
 
 

@@ -58,7 +58,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
+        remedy = "`dagrpo use arithmetic_tiny` writes one" if path.name == str(path) else "correct the path"
+        raise UserError(f"{path} is missing: {remedy}.") from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}): correct its permissions, or move it away."

@@ -16,7 +16,7 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import plotted
 from dagrpo.pipeline import dag
-from dagrpo.pipeline.declaration import POLICIES, Stage
+from dagrpo.pipeline.declaration import POLICIES, Stage, names_in, patterns_of
 from dagrpo.pipeline.jobs import SCRIPT, code_files
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import dvc_drives
@@ -128,7 +128,7 @@ def _with_stages(content: Mapping[str, Any], params: Params) -> dict[str, Any]:
 
 def _entry(stage: Stage, params: Params) -> dict[str, Any]:
     """Return a stage's entry in dvc.yaml."""
-    outputs = dag.patterns_of(stage.outputs)
+    outputs = patterns_of(stage.outputs)
     metrics = sorted(path for name in stage.metrics for path in outputs[name])
     body: dict[str, Any] = {
         "matrix": _matrix(stage),
@@ -162,33 +162,33 @@ def _matrix(stage: Stage) -> dict[str, Any]:
 
 
 def _reads_checkpoints(stage: Stage) -> bool:
-    return any("{checkpoint}" in path for paths in dag.patterns_of(stage.inputs).values() for path in paths)
+    return any("{checkpoint}" in path for paths in patterns_of(stage.inputs).values() for path in paths)
 
 
 def _template(path: str, stage: Stage) -> str:
     templates = dict(TEMPLATES)
     if _reads_checkpoints(stage):
         templates |= {"policy": "${item.policy.name}", "checkpoint": "${item.policy.checkpoint}"}
-    for name in dag.names_in(path):
+    for name in names_in(path):
         path = path.replace(f"{{{name}}}", templates[name])
     return path
 
 
 def _outs(stage: Stage) -> list[str]:
     """List a stage's outputs as DVC tracks them: the largest folders that hold nothing else, without metrics."""
-    outputs = dag.patterns_of(stage.outputs)
+    outputs = patterns_of(stage.outputs)
     tracked = [path for name, paths in outputs.items() if name not in stage.metrics for path in paths]
     return list(dict.fromkeys(_whole_folder(path, stage) for path in tracked))
 
 
 def _whole_folder(path: str, stage: Stage) -> str:
-    outputs = {name: dag.patterns_of(other.outputs) for name, other in all_stages().items()}
+    outputs = {name: patterns_of(other.outputs) for name, other in all_stages().items()}
     tracked = {each for name, paths in outputs[stage.name].items() if name not in stage.metrics for each in paths}
     foreign = {each for patterns in outputs.values() for paths in patterns.values() for each in paths} - tracked
     whole = path
     for folder in map(str, PurePosixPath(path).parents):
         shared = any(each.startswith(f"{folder}/") for each in foreign)
-        above_own = dag.names_in(folder) != dag.names_in(path)  # jobs with other wildcards write there
+        above_own = names_in(folder) != names_in(path)  # jobs with other wildcards write there
         if shared or above_own or "/" not in folder:
             break
         whole = folder
@@ -210,7 +210,10 @@ def _out_of(path: str) -> str:
     if path.endswith(f"/{MANIFEST}"):
         return str(PurePosixPath(path).parent)
     maker = dag.maker_of(path)
-    assert maker is not None, f"no stage makes {path}"
+    if maker is None:
+        raise UserError(
+            f"no stage writes {path}, which a stage declares as an input: correct its path, or declare the stage that does."
+        )
     lengths = [len(PurePosixPath(out).parts) for out in _outs(maker) if dag.expression(out, below=True).fullmatch(path)]
     return str(PurePosixPath(*PurePosixPath(path).parts[: lengths[0]]))
 

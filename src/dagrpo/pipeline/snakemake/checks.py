@@ -11,9 +11,11 @@ from snakemake.exceptions import WorkflowError
 from dagrpo.config.overlay import with_overrides
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import options
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.failures import sentence_of
@@ -69,10 +71,15 @@ def _user(number: int) -> str:
 
 
 def require_own_targets(folder: str) -> None:
-    """Raise UserError for a target that belongs to another experiment than this run's parameters."""
+    """Raise UserError for a target that is a stage's name, or another experiment's file."""
     given = options()
     for target in given.targets if given is not None and "DVC_STAGE" not in os.environ else ():
         top, *inner = PurePath(target).parts or ("",)
+        if target in all_stages():
+            first = next(iter(patterns_of(all_stages()[target].outputs).values()))[0]
+            raise UserError(
+                f"{target} is a stage, which has several jobs: ask for an output of one of them, as in {first}, or for all with `target`."
+            )
         if top not in TOPS or not inner or inner[0] == folder:
             continue
         own = PurePath(top, folder, *inner[1:])

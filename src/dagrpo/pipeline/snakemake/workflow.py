@@ -13,7 +13,7 @@ from snakemake.ioflags import update
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, jobs
-from dagrpo.pipeline.declaration import Needs, Stage
+from dagrpo.pipeline.declaration import Needs, Stage, names_in
 from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.private import keep_other_experiments
@@ -160,7 +160,7 @@ class Rule:
 
     def _label(self) -> str:
         text = self._stage.label.replace("{train}", self._experiment.params.experiment.train)
-        for name in dag.names_in(text):
+        for name in names_in(text):
             text = text.replace(f"{{{name}}}", f"{{wildcards.{name}}}")
         return text
 
