@@ -16,7 +16,8 @@ OUTPUTS = {
 
 
 def _stage(**fields: Any) -> Stage:
-    return Stage(**{"name": "x", "work": lambda job: None, "reads": (), "outputs": OUTPUTS} | fields)
+    given: dict[str, Any] = {"name": "x", "work": lambda job: None, "reads": (), "outputs": OUTPUTS} | fields
+    return Stage(**given)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def _stage(**fields: Any) -> Stage:
             {"inputs": {"a": "data/{experiment}/{trian}"}},
             "the inputs of the stage x name {trian}: the nearest one is `train`",
         ),
-        ({"label": "{seed}"}, "the label of the stage x name {seed}: there are experiment, task"),
+        ({"label": "{seed}"}, "the label of the stage x name {seed}: the nearest one is"),
     ],
 )
 def test_a_declaration_that_cannot_work_names_stage_and_field(fields: dict[str, Any], message: str) -> None:

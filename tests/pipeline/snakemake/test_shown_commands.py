@@ -10,7 +10,7 @@ from tests.pipeline.snakemake import clones
 
 # The pages speak of the experiment that the project comes with; here is a smaller one.
 HERE = {
-    "dagrpo use examples/own_task": "PYTHONPATH=examples/own_task dagrpo use examples/own_task",
+    "dagrpo use examples/own_task": "PYTHONPATH=src:examples/own_task dagrpo use examples/own_task",
     "arithmetic_tiny-gspo": f"{clones.NAME}-gspo",
     "results/arithmetic_tiny": f"results/{clones.NAME}",
     "models/arithmetic_tiny": f"models/{clones.NAME}",
