@@ -131,7 +131,9 @@ class Stage:
             )
         of_outputs = self._require_known("outputs", self.outputs, WILDCARDS)
         self._require_known("inputs", self.inputs, (*WILDCARDS, *STANDING_FOR))
-        self._require_known("label", {"": self.label}, ("experiment", *sorted(of_outputs - {"experiment"}), *STANDING_FOR))
+        self._require_known(
+            "label", {"": self.label}, ("experiment", *sorted(of_outputs - {"experiment"}), *STANDING_FOR)
+        )
 
     def _require_known(self, field: str, files: Mapping[str, Paths | Files], known: Sequence[str]) -> set[str]:
         named = {name for paths in patterns_of(files).values() for path in paths for name in names_in(path)}
