@@ -2,10 +2,11 @@
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.core.escape import HIDDEN, one_line, visible
+from dagrpo.core.escape import HIDDEN, one_line, sentence, visible
 
 
 def test_text_that_hides_or_reorders_is_made_visible() -> None:
@@ -33,3 +34,10 @@ def test_no_text_gets_through_with_a_character_that_is_not_seen(text: str, longe
         assert not {unicodedata.category(character) for character in shown if character not in "\n\t"} & HIDDEN
     assert "\n" not in one_line(text, longest)
     assert len(one_line(text, longest)) <= longest
+
+
+@pytest.mark.parametrize("before", [70, 90, 235, 240, 700])
+def test_a_secret_that_a_cut_divides_is_redacted_whole(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGRPO_X_API_KEY", "sk-" + "SECRET" * 8)
+    text = "x" * before + " sk-" + "SECRET" * 8 + " " + "y" * 700
+    assert "SECRET" not in one_line(text, before + 20) + sentence(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from reprlib import Repr
 
-from dagrpo.core.redaction import without_passwords
+from dagrpo.core.redaction import redacted, without_passwords
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph
 LONGEST_SENTENCE = 480
@@ -34,8 +34,11 @@ def visible(text: str, longest: int | None = None) -> str:
 def one_line(text: str, longest: int) -> str:
     """Escape as `visible` does, on one line; a longer text ends in an ellipsis."""
     line = " ".join(visible(text[: 4 * longest]).split())
-    is_whole = len(line) <= longest and len(text) <= 4 * longest
-    return line if is_whole else line[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    if len(line) <= longest and len(text) <= 4 * longest:
+        return line
+    # redacted before it is cut: the start of a secret is not recognised
+    line = " ".join(visible(redacted(text[: 4 * longest])).split())
+    return line[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _visible_line(line: str) -> str:
@@ -53,6 +56,9 @@ def sentence(text: str) -> str:
     if len(text) > 8 * LONGEST_SENTENCE:  # before every character is looked at
         text = text[: 4 * LONGEST_SENTENCE] + text[-4 * LONGEST_SENTENCE :]
     line = " ".join(visible(text).split())
+    if len(line) <= LONGEST_SENTENCE:
+        return line
+    line = " ".join(visible(redacted(text)).split())  # before it is cut: a part of a secret is not recognised
     if len(line) <= LONGEST_SENTENCE:
         return line
     half = (LONGEST_SENTENCE - len(GAP)) // 2

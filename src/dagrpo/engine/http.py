@@ -96,15 +96,18 @@ class HttpServer:
         return sentence
 
 
+MOST_MESSAGE_BYTES = 1 << 20  # of a refusal that are parsed
+
+
 def message_of(data: bytes) -> str:
     """Return the message of a refusal on one line.
 
     Forms: {"message": ...}, {"error": {"message": ...}}, {"error_message": ...}, or plain text.
     """
     try:
-        answer = json.loads(data)
+        answer = json.loads(data[:MOST_MESSAGE_BYTES])
     except (ValueError, RecursionError):
-        answer = text_of(data)
+        answer = text_of(data[:MOST_MESSAGE_BYTES])
     while isinstance(answer, dict):
         answer = answer.get("message") or answer.get("error") or answer.get("error_message") or json.dumps(answer)
     return one_line(str(answer), LONGEST_MESSAGE) or "without a reason"

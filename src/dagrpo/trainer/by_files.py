@@ -17,6 +17,7 @@ from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import write_parquet
 
 SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_TO_END = 20.0  # after SIGTERM
 SHARD_BYTES = 1_000_000_000  # most bytes of weights in a file of the trained checkpoint: checkpoint.max_shard_bytes
 MISTAKE = 65  # exit code of a program whose user has to change something (EX_DATAERR)
 Metrics = Mapping[str, float]
@@ -52,7 +53,7 @@ def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report
                 rows.append({name: float(value) for name, value in row.items() if name != "step"})
                 report(step, rows[-1])
         finally:
-            program.terminate()  # has no effect once it has ended
+            _end(program)
     if program.returncode == MISTAKE:
         raise UserError(f"{command[0]} refuses this run (exit code {MISTAKE}): see {log} for the reason, and fix it.")
     if program.returncode:
@@ -60,6 +61,15 @@ def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         raise TransientError(f"{command[0]} {how}: see {log}.")
     return rows
+
+
+def _end(program: "subprocess.Popen[bytes]") -> None:
+    """Send SIGTERM to a program that still runs, and SIGKILL after SECONDS_TO_END."""
+    program.terminate()
+    try:
+        program.wait(SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        program.kill()
 
 
 def take_checkpoint(run: TrainingRun, folder: Path) -> None:
@@ -87,7 +97,7 @@ def _followed(path: Path, program: "subprocess.Popen[bytes]") -> Iterator[Mappin
     while not has_ended:
         has_ended = program.poll() is not None
         content = path.read_bytes()[read:] if path.is_file() else b""
-        whole = content[: content.rfind(b"\n") + 1]
+        whole = content if has_ended else content[: content.rfind(b"\n") + 1]
         read += len(whole)
         yield from map(json.loads, whole.splitlines())
         if not has_ended:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from dagrpo.engine import http
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, message_of
 from dagrpo.engine.interface import WeightVersion
-from dagrpo.engine.sglang.answers import completions_of, digests_of, scores_of
+from dagrpo.engine.sglang.answers import completions_of, digests_of, scores_of, tokens_written
 from dagrpo.engine.sglang.client import ServerClient
 
 VERSION = WeightVersion(name="default", sent="default")
@@ -324,3 +325,20 @@ def test_an_address_that_is_none_is_one_sentence(address: str) -> None:
 
     with pytest.raises(ServerError, match="cannot be reached"):
         asyncio.run(ask())
+
+
+@pytest.mark.parametrize("item", [b"0", b'{"meta_info": 1}'])
+def test_a_long_answer_of_another_form_takes_no_memory_for_each_of_its_mistakes(item: bytes) -> None:
+    """Pydantic would keep thousands of bytes for each."""
+    data = b"[" + b",".join([item] * 100_000) + b"]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServerError, match="did not answer /generate as SGLang does"):
+            read(data)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(data)
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_infinite_count_of_aborted_tokens_counts_as_none() -> None:
+    assert tokens_written(b'[{"meta_info": {"completion_tokens": 1e999}}]') == 0

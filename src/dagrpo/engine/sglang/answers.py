@@ -59,7 +59,7 @@ def tokens_written(data: bytes) -> int:
     """Return the number of tokens in an answer to aborted requests, 0 for missing counts. The tokens are counted, and never used."""
     try:
         return sum(max(0, int(reply["meta_info"]["completion_tokens"])) for reply in json.loads(data))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 
 

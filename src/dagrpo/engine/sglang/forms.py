@@ -9,9 +9,12 @@ from dagrpo.core.escape import one_line
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import LONGEST_MESSAGE, text_of
 
+MOST_TENSORS = 1 << 18  # of a model
 USE_KNOWN_VERSION = "use the version of SGLang that requirements/ names"
 
 T = TypeVar("T")
+# A list of which the first wrong item ends the parsing: pydantic keeps an error for each, thousands of bytes for two of the answer.
+Items = Annotated[list[T], Field(fail_fast=True)]
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 Entry = tuple[float | None, Token, Any]  # logprob (null: not finite), token, text
 
@@ -30,20 +33,20 @@ class About(TypedDict):
 
     finish_reason: _Reason
     weight_version: str
-    weight_versions: NotRequired[list[_Span] | None]
+    weight_versions: NotRequired[Items[_Span] | None]
     cached_tokens: NotRequired[Token]
-    input_token_logprobs: NotRequired[list[Entry]]
-    output_token_logprobs: NotRequired[list[Entry]]
-    output_token_sampling_mask: NotRequired[list[list[Token]] | None]
-    output_token_sampling_logprobs: NotRequired[list[float | None]]
+    input_token_logprobs: NotRequired[Items[Entry]]
+    output_token_logprobs: NotRequired[Items[Entry]]
+    output_token_sampling_mask: NotRequired[Items[Items[Token]] | None]
+    output_token_sampling_logprobs: NotRequired[Items[float | None]]
 
 
 class Reply(TypedDict):
     """One completion."""
 
     meta_info: About
-    output_ids: NotRequired[list[Token]]
-    prompt_token_ids: NotRequired[list[Token]]
+    output_ids: NotRequired[Items[Token]]
+    prompt_token_ids: NotRequired[Items[Token]]
 
 
 class _Place(TypedDict):
@@ -54,14 +57,14 @@ class _Place(TypedDict):
 
 
 class _Rank(TypedDict):
-    checksums: dict[str, str]
-    parallelism_info: Annotated[list[_Place], Field(min_length=1)]  # the model's, then a draft model's
+    checksums: Annotated[dict[str, str], Field(max_length=MOST_TENSORS)]
+    parallelism_info: Annotated[list[_Place], Field(min_length=1, fail_fast=True)]  # the model's, then a draft model's
 
 
 class Digests(TypedDict):
     """Digests of the tensors of each rank."""
 
-    ranks: Annotated[list[_Rank], Field(min_length=1)]
+    ranks: Annotated[list[_Rank], Field(min_length=1, fail_fast=True)]
 
 
 class Adapters(TypedDict):
@@ -70,7 +73,7 @@ class Adapters(TypedDict):
     loaded_adapters: dict[str, Any]
 
 
-REPLIES: TypeAdapter[list[Reply]] = TypeAdapter(list[Reply])
+REPLIES: TypeAdapter[list[Reply]] = TypeAdapter(Items[Reply])
 DIGESTS: TypeAdapter[Digests] = TypeAdapter(Digests)
 ADAPTERS: TypeAdapter[Adapters] = TypeAdapter(Adapters)
 
