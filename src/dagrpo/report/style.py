@@ -51,6 +51,7 @@ _RC = {
     "legend.borderaxespad": 0.2,
     "figure.facecolor": PAPER,
     "savefig.facecolor": "auto",
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched, and set in the page's own face
 }
 
