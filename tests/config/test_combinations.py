@@ -260,7 +260,7 @@ IN_REWARD = {"coefficient": 0.1, "place": "reward"}
         ({"name": "grpo"}, "unless algorithm.advantage.normalize_by_std is false"),
         ({"name": "grpo_passk"}, "unless algorithm.advantage.normalize_by_std is false"),
         ({"name": "gpg"}, "cannot recognise once the divergence makes them differ"),
-        ({"name": "maxrl"}, "which would no longer be above 0"),
+        ({"name": "maxrl"}, "which could be negative"),
         ({"name": "gdpo"}, "and the divergence is not one of them"),
     ],
     ids=lambda values: values["name"] if isinstance(values, dict) else "",
