@@ -23,7 +23,7 @@ run: setup ## train and score the experiment of params.yaml (as shipped: six min
 test check nightly: export OMP_WAIT_POLICY := PASSIVE
 
 # Two files of tests at a time; mypy runs beside them, and is shown where it finds something.
-test: setup style ## style, types and all everyday tests: half an hour on two cores
+test: setup style ## style, types and all everyday tests: twenty minutes on two cores
 	@types=$$(mktemp); trap 'rm -f $$types' EXIT; mypy > $$types 2>&1 & mypy=$$!; \
 	pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$mypy || { cat $$types; exit 1; }; exit $$tests
@@ -52,7 +52,7 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes minutes a test, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
 
-check: lint ## the fast part of `make test`: some minutes
+check: lint ## the fast part of `make test`: two minutes
 	pytest -n 2 --dist loadfile -m "not (nightly or slow or server or dag)" tests
 
 faults: export DAGRPO_FAULTS := whole
