@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.chat.renderers import chat_format
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion, Example, SamplingRequest
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.models.tokenizer import character_tokenizer
@@ -23,7 +24,6 @@ from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import Trajectory
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "123*456"}}\n</tool_call>'
 

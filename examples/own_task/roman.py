@@ -1,8 +1,8 @@
 """A task and a reward of one's own: Roman numerals, with a prize for each right digit."""
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 from dagrpo.rewards.components import Component, Judged, Weighted
 

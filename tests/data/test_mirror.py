@@ -11,9 +11,9 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.places import mirror_place
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, Problems, chat
 
 SOURCE = Source(

@@ -27,6 +27,7 @@ from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
@@ -34,7 +35,6 @@ from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import Trajectory
 
 pytestmark = pytest.mark.server
 __all__ = ["pool", "seer"]

@@ -10,6 +10,7 @@ from tests.rollout.problems import example
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.core.trajectory import Problem, TokenSample, Trajectory
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.opening import open_sglang
@@ -20,7 +21,6 @@ from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory
 
 pytestmark = pytest.mark.server
 TOKENIZER = character_tokenizer(256)

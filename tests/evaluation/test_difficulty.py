@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.rollout.problems import example, problem
 
+from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.engine import sglang
 from dagrpo.evaluation import difficulty
@@ -14,7 +15,6 @@ from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import training_sampling
-from dagrpo.rollout.trajectory import TokenSample, Trajectory
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 

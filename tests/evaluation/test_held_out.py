@@ -10,8 +10,8 @@ from tests.trainer.runs import example
 
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import to_table
-from dagrpo.evaluation.held_out import HELD_OUT, figures, points, with_figures
-from dagrpo.evaluation.held_out_problems import chosen_rows, identities, split_of
+from dagrpo.evaluation.held_out_prompts import chosen_rows, identities, split_of
+from dagrpo.evaluation.held_out_table import HELD_OUT, figures, points, with_figures
 from dagrpo.utils.tables import write_parquet
 
 

@@ -14,6 +14,7 @@ from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import BLIND, GREEDY
 from dagrpo.core.types import SamplingRequest
 from dagrpo.data.schema import to_table
 from dagrpo.engine import open_engine, sglang
@@ -30,7 +31,6 @@ from dagrpo.models.config import Fresh, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import BLIND, GREEDY
 from dagrpo.utils.tables import write_parquet
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)

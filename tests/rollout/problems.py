@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import Example
-from dagrpo.rollout.trajectory import Problem
 
 
 def example(question: str = "1+2=?", **changes: Any) -> Example:

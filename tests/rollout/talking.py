@@ -10,6 +10,7 @@ from tests.rollout.problems import example
 from tests.rollout.scripted_chat import END, ScriptedChat, ids, text_of
 from tests.rollout.scripted_engine import ScriptedEngine
 
+from dagrpo.core.trajectory import Problem, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.collect import collect
@@ -18,7 +19,6 @@ from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.session import SessionLimits
 from dagrpo.rollout.tool_runtime.recorded_tool import TimedTool
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
-from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.tools import CallContext, OpenTool, StatelessTool, ToolFunction
 
 ECHO = ToolFunction(name="echo", description="Says it again.", parameters={"type": "object"})

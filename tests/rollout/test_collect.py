@@ -11,6 +11,7 @@ from tests.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rewards.config import Reward
@@ -19,7 +20,6 @@ from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling, training_sampling
-from dagrpo.rollout.trajectory import GREEDY
 
 PROBLEMS = [problem(0), problem(1), problem(1)]  # a step that spans two epochs may draw a problem twice
 TOKENIZER = character_tokenizer(256)

@@ -12,13 +12,13 @@ from tests.rollout.paced_engine import NEVER, TOKENS_OF_ABORTED, PacedEngine
 from tests.rollout.talking import SAMPLING, Echo, agent_with, tool_problem
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.collect import collect_until_full
 from dagrpo.rollout.early_stop import CutOff, Judge
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.trajectory import Problem, Trajectory
 
 WAIT = 20.0  # seconds, for what comes at once
 

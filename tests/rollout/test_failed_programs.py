@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.rollout.problems import problem
 
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.collect import FailedPrograms
-from dagrpo.rollout.trajectory import Trajectory
 
 
 def _attempt(fault: str = "") -> Trajectory:

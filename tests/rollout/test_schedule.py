@@ -7,10 +7,10 @@ import pytest
 from tests.rollout.scripted_chat import text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
+from dagrpo.core.trajectory import Problem, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 def calling(times: int) -> Problem:

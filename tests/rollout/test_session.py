@@ -10,9 +10,9 @@ from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
 from dagrpo.chat.renderers import Message
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem, TokenSample
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem, TokenSample
 
 MORE = ({"role": "user", "content": "more"},)
 CAT_AND_DOG = PromptPictures(

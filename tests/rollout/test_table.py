@@ -10,9 +10,9 @@ import pytest
 from tests.rollout.problems import SINGLE_TURN, problem
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score, ToolCall
 from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, discarded_table, read_table, rollout_table, training_table
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 SAMPLE = TokenSample(

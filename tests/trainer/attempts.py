@@ -2,8 +2,8 @@
 
 from tests.rollout.problems import problem
 
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score, Verdict
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
 
 def graded(index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1) -> GradedTrajectory:

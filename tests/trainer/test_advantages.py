@@ -13,8 +13,8 @@ from tests.rollout.problems import problem
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.rollouts import Rollouts
 

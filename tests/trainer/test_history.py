@@ -12,9 +12,9 @@ from tests.trainer import runs
 from tests.trainer.computed import COMPUTED
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer import state
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock

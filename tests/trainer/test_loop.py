@@ -12,8 +12,8 @@ from tests.trainer import runs
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import setup, training
 from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.model import loss_scale

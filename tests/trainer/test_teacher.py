@@ -19,11 +19,11 @@ from dagrpo.cli.replay.recomputation import replay
 from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.core.types import Score
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.teacher import (

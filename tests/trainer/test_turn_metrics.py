@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.rollout.problems import problem
 
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import CallStatus, Score, ToolCall
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.turn_metrics import CALLED, turn_metrics, turn_timings
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source, to_row
 from dagrpo.utils.parquet_size import BUFFER_BYTES, decodes_to_more
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.row import Row, fault_in, value_at
+from dagrpo.data.raw_row import Row, fault_in, value_at
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import Example, Verdict
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
@@ -19,7 +20,6 @@ from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.collect import grade
-from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 

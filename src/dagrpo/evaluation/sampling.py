@@ -15,6 +15,7 @@ from dagrpo.checkpoints.folder import require_chat_template, require_format, req
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.section import HeadDtype
+from dagrpo.core.trajectory import BLIND, Problem, Trajectory
 from dagrpo.core.types import Example
 from dagrpo.engine import open_engine
 from dagrpo.engine.config import EngineConfig
@@ -28,7 +29,6 @@ from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split
 from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
 from dagrpo.rollout.schedule import OnBatch
 from dagrpo.rollout.table import rollout_table
-from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
 from dagrpo.utils.console import progress
 
 BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full

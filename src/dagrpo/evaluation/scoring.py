@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import Verdict
 from dagrpo.evaluation import conversations
 from dagrpo.evaluation.config import Scoring
@@ -29,7 +30,6 @@ from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.verdicts import Ballot, judged, votes
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
-from dagrpo.rollout.trajectory import GREEDY
 
 OF_BLIND = "correct_without_pictures"
 RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_completion_tokens")

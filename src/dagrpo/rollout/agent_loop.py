@@ -21,9 +21,9 @@ from dagrpo.tools.simulated_users import Interaction
 
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ToolSchema
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.agents import Limits
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 class User(Protocol):

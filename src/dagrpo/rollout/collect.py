@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dagrpo.core.escape import one_line
+from dagrpo.core.trajectory import GradedTrajectory, Problem, Trajectory
 from dagrpo.core.types import Attempt
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.config import Reward
@@ -18,7 +19,6 @@ from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, groups_of, in_lockstep
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
 from dagrpo.utils.console import say
 
 SeedOf = Callable[[int, int], int]

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat.renderers import ChatFormat, chat_format
+from dagrpo.core.trajectory import Problem
 from dagrpo.models.tokenizer import tells_of_no_tools
 from dagrpo.rollout.agents import AGENTS, Agent, AgentContext, Limits
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.session import Complete, Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import config_for
 
 Result = TypeVar("Result")

@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, ToolSchema, chat_format
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import Example, PromptPictures
 from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import function_schemas
 from dagrpo.utils.tables import read_parquet
 

@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from dagrpo.core.trajectory import Problem, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.background import all_of
 from dagrpo.engine.errors import ServerGone
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling, sampling_seed
-from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.utils.console import say
 
 OnBatch = Callable[[Sequence[Trajectory]], None]

@@ -12,9 +12,9 @@ from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, Message, ParsedAnswer, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths, with_lengths
+from dagrpo.core.trajectory import Problem, TokenSample, Trajectory
 from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import BROKEN, ToolCall
-from dagrpo.rollout.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.tables import read_parquet
 

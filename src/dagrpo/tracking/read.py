@@ -14,7 +14,7 @@ from dagrpo.core.metrics import definition_of
 from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
 from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
-from dagrpo.evaluation.held_out import figures as held_out_figures
+from dagrpo.evaluation.held_out_table import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
 from dagrpo.report.attempt import attempts_of

@@ -14,8 +14,8 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.evaluation.held_out import HELD_OUT, Row, figures, points
-from dagrpo.evaluation.held_out_problems import HeldOut, held_out, identities, split_of
+from dagrpo.evaluation.held_out_prompts import HeldOut, held_out, identities, split_of
+from dagrpo.evaluation.held_out_table import HELD_OUT, Row, figures, points
 from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.sampling import training_sampling

@@ -5,9 +5,9 @@ from typing import Any
 
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.trajectory import Problem
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.checks.memory import require_room
 from dagrpo.trainer.checks.sharing import resolved

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Score
 from dagrpo.rollout.table import discarded_table, training_table
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks import logprob_differences
 from dagrpo.trainer.checks.finite import OVERFLOWED

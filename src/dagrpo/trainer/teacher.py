@@ -18,13 +18,13 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.trajectory import Problem, TokenSample
 from dagrpo.core.types import Example, ScoringRequest
 from dagrpo.engine import engine_of
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.sampling import context_tokens
-from dagrpo.rollout.trajectory import Problem, TokenSample
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import TrainingRun
 

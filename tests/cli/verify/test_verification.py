@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.cli.application import app
 from dagrpo.cli.verify import State, Verified, verify
 from dagrpo.core.errors import UserError
-from dagrpo.data.pictures_beside import read_pictures_beside
+from dagrpo.data.picture_digest import read_pictures_beside
 from dagrpo.utils.files import read_json, sha256_of, write_json
 
 

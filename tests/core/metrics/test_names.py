@@ -20,11 +20,11 @@ from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.core.metrics import METRICS, definition_of
 from dagrpo.core.metrics.document import PATH, with_tables
 from dagrpo.core.metrics.timing import PARTS
+from dagrpo.core.trajectory import Problem
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import setup
 from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.config import Training

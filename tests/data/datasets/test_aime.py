@@ -6,7 +6,7 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.aime import to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.task import get_task
 
 

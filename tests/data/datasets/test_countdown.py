@@ -8,7 +8,7 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.countdown import to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.task import get_task
 from dagrpo.rewards.verifiers.countdown import check, equal
 

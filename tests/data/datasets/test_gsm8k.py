@@ -6,7 +6,7 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.task import get_task
 from dagrpo.rewards.verifiers.gsm8k import equal, extract
 

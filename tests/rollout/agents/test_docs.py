@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with, tokens
 
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents import AGENTS
 from dagrpo.rollout.agents.program import Config, open_program
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.utils.yaml_text import read_yaml
 
 PAGE = Path(__file__).parents[3] / "docs/agents.md"

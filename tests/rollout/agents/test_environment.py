@@ -11,9 +11,9 @@ from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, ses
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.environment import AGENT, Config, open_environment
-from dagrpo.rollout.trajectory import Trajectory
 
 
 def context_in(folder: Path) -> AgentContext:

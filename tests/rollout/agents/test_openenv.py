@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents.openenv import Config, RemoteEpisode, open_openenv
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.tools import InfrastructureFailure
 
 Answer = Callable[[dict[str, Any]], Any]  # what the server is sent -> what it sends back

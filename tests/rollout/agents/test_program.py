@@ -16,12 +16,12 @@ import pytest
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.program import Config, open_program
 from dagrpo.rollout.session import Session
-from dagrpo.rollout.trajectory import Trajectory
 
 ASK = """
 import json, os, sys, urllib.request

@@ -11,9 +11,9 @@ from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.data.verifiers_package import worker_command
 from dagrpo.rollout.agents.verifiers import Config, open_verifiers
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.utils.virtualenv import python_of
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from typing import Any
 from tests.rollout.problems import example
 
 from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import Completion
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem
 
 END = 1
 CALL = re.compile(r"@(\w+)(\{[^@]*)")

@@ -8,8 +8,8 @@ import pytest
 from tests.trainer import attempts
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rollout.early_stop import CutOff
-from dagrpo.rollout.trajectory import GradedTrajectory
 from dagrpo.trainer.batches.dynamic_sampling import figures, has_spread, prompts_to_draw, spread, used_groups
 from dagrpo.trainer.config import Training
 

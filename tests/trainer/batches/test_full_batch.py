@@ -15,13 +15,13 @@ from tests.rollout.paced_engine import NEVER, PacedEngine
 from tests.rollout.talking import agent_with, tool_problem
 from tests.trainer import attempts
 
+from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import SamplingRequest
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
 from dagrpo.trainer.batches.dynamic_sampling import FullBatch
 from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.batches.rollouts import Rollouts

@@ -11,8 +11,8 @@ from tests.rollout.problems import problem
 from tests.trainer import attempts
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Problem
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem
 from dagrpo.trainer.batches.prompt_sampler import Prompt, PromptSampler
 from dagrpo.trainer.config import Training
 

@@ -15,6 +15,7 @@ from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
@@ -23,7 +24,6 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts, prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.session import Session
-from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.prompt_sampler import PromptSampler, training_problems
 from dagrpo.trainer.batches.rollouts import Rollouts

@@ -16,12 +16,12 @@ from dagrpo.chat.renderers import ChatFormat, Message, ToolSchema, chat_format
 from dagrpo.chat.renderers.template import Config
 from dagrpo.chat.rendering import render
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import Completion, Example
 from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import functions_of
 from dagrpo.trainer.batches.supervised import Supervision, supervised_sequences
 from dagrpo.utils.tables import write_parquet

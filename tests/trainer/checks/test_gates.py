@@ -8,7 +8,7 @@ import torch
 from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.trajectory import TokenSample, Trajectory
+from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.checks import (
     FIRST_STEPS,

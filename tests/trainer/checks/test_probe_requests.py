@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from tests.trainer import runs, vision
 
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.checks.probe import probe_requests
 from dagrpo.trainer.checks_config import Gates
 

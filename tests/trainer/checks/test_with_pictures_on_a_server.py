@@ -12,6 +12,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
@@ -21,7 +22,6 @@ from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck

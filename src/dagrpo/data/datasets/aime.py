@@ -6,9 +6,9 @@ Answers are integers from 0 to 999.
 import re
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 
 INSTRUCTION = "Reason step by step, and put the final answer, an integer from 0 to 999, in \\boxed{}."

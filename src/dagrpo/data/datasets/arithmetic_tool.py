@@ -15,7 +15,7 @@ from pydantic import Field
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Example
 from dagrpo.data.demonstration import answer_message, call_message, result_message
-from dagrpo.data.generated import demonstrating, distinct, generated
+from dagrpo.data.generated_task import demonstrating, distinct, generated
 from dagrpo.data.task import Problems, Task, chat
 
 if TYPE_CHECKING:

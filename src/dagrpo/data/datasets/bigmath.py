@@ -3,9 +3,9 @@
 A problem has the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
 """
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(

@@ -5,9 +5,9 @@ Each number is used once. The data set gives no solutions.
 
 import json
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(

@@ -6,9 +6,9 @@ a few of them with different answers: those are no copies. Ground truths are exa
 
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(

@@ -5,9 +5,9 @@ The text of a problem may be as short as `Find x`: what is asked is in the pictu
 
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(

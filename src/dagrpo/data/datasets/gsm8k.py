@@ -6,9 +6,9 @@ supervised fine-tuning on the worked solutions.
 
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 from dagrpo.rewards.verifiers.gsm8k import extract
 

@@ -5,9 +5,9 @@ math_500 is the 500 of its test problems that Lightman et al. 2023 (arXiv:2305.2
 
 import re
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 from dagrpo.rewards.reading import last_boxed
 

@@ -4,9 +4,9 @@ Each problem occurs with several generated solutions, 13,972,791 rows in all: th
 answers are a language model's, by majority: some are wrong.
 """
 
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, chat
 
 SOURCE = Source(

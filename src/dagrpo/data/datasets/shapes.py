@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.section import Section, Seed
 from dagrpo.core.types import Example
-from dagrpo.data.generated import distinct, generated
+from dagrpo.data.generated_task import distinct, generated
 from dagrpo.data.task import Problems, Task, chat
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from dagrpo.core.user_code import NamedCode, no_named_code
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import ChatFormat
     from dagrpo.config.schema import Params
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 OWN_LOOP = "tool_agent"  # whose attempts have one turn where a problem has neither tools nor a user

@@ -29,8 +29,8 @@ from dagrpo.tools.connections.described import described
 from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 KEY = "rollout.agent.environment"
 GET_REWARD = "get_reward"

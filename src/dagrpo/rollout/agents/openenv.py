@@ -22,8 +22,8 @@ from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFu
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 CONNECT_SECONDS = 10.0
 LONGEST_MESSAGE = 4 << 20  # bytes

@@ -28,10 +28,10 @@ from dagrpo.core.user_code import NamedCode
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.gateway.server import Access, Gateway
     from dagrpo.rollout.programs.service import Service
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 MOST_OUTPUT = 16 << 20  # bytes that a program may write for one attempt
 TAIL = 1 << 16  # of which the last line is looked for here

@@ -13,9 +13,9 @@ from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.tools.simulated_users import INTERACTIONS
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.tool_runtime.toolbox import Toolbox
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 class Config(Limits):

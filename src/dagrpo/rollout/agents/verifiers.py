@@ -20,10 +20,10 @@ from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Problem, Trajectory
     from dagrpo.rollout.gateway.server import Access, Gateway
     from dagrpo.rollout.programs.service import Service
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 class Config(Limits):

@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from dagrpo.core.escape import brief
+from dagrpo.core.trajectory import Problem, Trajectory
 from dagrpo.core.types import StopReason
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.gateway.server import MODEL, Access, Gateway
 from dagrpo.rollout.session import Session, trajectory_of
-from dagrpo.rollout.trajectory import Problem, Trajectory
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80

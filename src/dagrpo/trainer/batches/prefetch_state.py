@@ -17,8 +17,8 @@ import torch
 
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.core.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.core.types import Score, ToolCall
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.batches.prefetch import PendingBatches
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import step_file

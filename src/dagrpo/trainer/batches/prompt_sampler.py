@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Problem
 from dagrpo.core.types import Example
 from dagrpo.rollout.prompts import PromptLimit, Prompts, epoch_order, problems_of, read_split
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem
 from dagrpo.trainer.config import Training
 
 PromptState = dict[str, Any]  # JSON-serialisable state of a prompt sampler

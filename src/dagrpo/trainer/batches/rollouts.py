@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.dynamic_sampling import Flags, spread
 from dagrpo.trainer.sampling_mask import TokenSupport

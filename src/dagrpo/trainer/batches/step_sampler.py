@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
@@ -26,7 +27,6 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.early_stop import CutOff
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed, training_sampling
-from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
 from dagrpo.trainer import checks
 from dagrpo.trainer.batches.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
 from dagrpo.trainer.batches.prompt_sampler import Prompt, PromptSampler

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.sampling import SEEDS, Sampling
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.trainer.config import Training
 
 IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands

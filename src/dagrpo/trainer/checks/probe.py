@@ -15,11 +15,11 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.utils.tables import write_parquet
 
 FOLDER = "refused"  # in the folder of the run's state

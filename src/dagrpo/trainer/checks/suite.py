@@ -11,8 +11,8 @@ import pyarrow as pa
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.core.trajectory import Problem
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_GROUPS
 from dagrpo.trainer.batches.prefetch import steps_in_sampler

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.core.trajectory import Trajectory
 
 FIRST_STEPS = 5  # a policy that has called no tool by then will not discover them by itself
 LONGEST_FAULT = 200  # characters that are shown

@@ -8,9 +8,9 @@ import pytest
 
 from dagrpo.data import sourced
 from dagrpo.data.config import Data
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import Place, RawFile, Source
-from dagrpo.data.sourced import sourced_task
+from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import Problem, Task, chat
 from dagrpo.utils.files import sha256_of
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
+from dagrpo.data.raw_row import Row
 from dagrpo.data.reading import Reader
-from dagrpo.data.row import Row
 from dagrpo.data.source import Source
 
 _MARK = "#"

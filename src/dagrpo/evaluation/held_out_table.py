@@ -1,7 +1,7 @@
 """held_out.parquet: answers to held-out problems during training, and their accuracies.
 
 Nothing is selected by them: a checkpoint that is chosen by its held-out answers scores better on those problems than on
-others. `held_out_problems` selects the problems.
+others. held_out_prompts.py selects the problems.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

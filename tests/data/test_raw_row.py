@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.row import LARGEST_PICTURE, Row, fault_in, value_at
+from dagrpo.data.raw_row import LARGEST_PICTURE, Row, fault_in, value_at
 
 NESTED = {
     "prompt": [{"role": "user", "content": "Find x."}],

@@ -10,7 +10,7 @@ import pytest
 from tests.pictures import picture
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.pictures_beside import file_and_column, name_in_card, read_pictures_beside
+from dagrpo.data.picture_digest import file_and_column, name_in_card, read_pictures_beside
 
 RED, BLUE = picture(colour="red"), picture(colour="blue")
 

@@ -13,16 +13,16 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
+from dagrpo.core.trajectory import Problem
 from dagrpo.core.types import Example
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import from_table
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.evaluation.held_out import OF_SCORES, Row
+from dagrpo.evaluation.held_out_table import OF_SCORES, Row
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
 from dagrpo.evaluation.verdicts import judged
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import rollout_table
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import TOOLS
 from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.utils.tables import read_parquet

@@ -9,7 +9,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Example
 from dagrpo.data.places import hub_place, mirror_place
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import Row
 from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
 from dagrpo.data.task import Problem, Problems, Task
 from dagrpo.utils.files import sha256_of
@@ -115,7 +115,7 @@ def _rows(reader: "Reader", files: Sequence[RawFile], digests: dict[str, str]) -
 
 def _pictures_beside(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
     """Return the digests over the pictures that the files name, for the files that were read."""
-    from dagrpo.data.pictures_beside import name_in_card, read_pictures_beside
+    from dagrpo.data.picture_digest import name_in_card, read_pictures_beside
 
     return {
         name_in_card(file.name, column): read_pictures_beside(file.fetch(), column).sha256
