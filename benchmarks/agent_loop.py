@@ -16,7 +16,7 @@ from typing import Any
 
 from dagrpo.chat.renderers import chat_format
 from dagrpo.core.trajectory import Trajectory
-from dagrpo.core.types import Completion, Example, SamplingRequest
+from dagrpo.core.types import Completion, Row, SamplingRequest
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
@@ -36,7 +36,7 @@ def main() -> None:
     tokenizer = character_tokenizer(4096, calls=(("calculator", "expression"),))
     conversation = Conversation.model_validate({"agent": {"name": "tool_agent", "max_turns": options.turns}})
     engine = ScriptedEngine(tuple(tokenizer(CALL + "<|end|>", add_special_tokens=False)["input_ids"]))
-    problem = Prompts(tokenizer, conversation).problem(0, _example())
+    problem = Prompts(tokenizer, conversation).problem(0, _row())
     around = AgentEnv(folder=Path(), passages=None, max_new_tokens=64, context_tokens=4096)
     sampling = Sampling(
         samples=options.trajectories, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=64, lockstep=True
@@ -87,8 +87,8 @@ class ScriptedEngine:
         return []
 
 
-def _example() -> Example:
-    return Example(
+def _row() -> Row:
+    return Row(
         task="arithmetic_tool",
         split="train",
         index=0,
@@ -104,7 +104,7 @@ def _example() -> Example:
 def _rendered_again(trajectory: Trajectory, conversation: Conversation, tokenizer: Any) -> float:
     """Seconds to render and tokenize a conversation at each of its turns, per turn."""
     chat = chat_format(tokenizer, conversation.chat)
-    whole = [*trajectory.problem.example.prompt, *trajectory.messages]
+    whole = [*trajectory.problem.row.prompt, *trajectory.messages]
     ends = [place for place, message in enumerate(whole) if message["role"] == "assistant"]
     start = time.process_time()
     repeats = 50

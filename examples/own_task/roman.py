@@ -1,9 +1,10 @@
 """A task and a reward of one's own: Roman numerals, with a prize for each right digit."""
 
-from dagrpo.data.raw_row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.task import chat
 from dagrpo.rewards.components import Component, Judged, Weighted
 
 SOURCE = Source(
@@ -15,13 +16,13 @@ SOURCE = Source(
 )
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return a row as the policy sees it, with the answer that fine-tuning learns and the verifier compares."""
-    question, number = f"{row.text('numeral')}=?", str(row.integer("number"))
-    return Problem(prompt=chat(question), question=question, answer=f"#### {number}", ground_truth=number)
+    question, number = f"{raw.text('numeral')}=?", str(raw.integer("number"))
+    return Row(prompt=chat(question), question=question, answer=f"#### {number}", ground_truth=number)
 
 
-numerals = sourced_task("numerals", SOURCE, to_problem, verifier="gsm8k")
+numerals = sourced_task("numerals", SOURCE, to_row, verifier="gsm8k")
 
 
 class Config(Weighted):

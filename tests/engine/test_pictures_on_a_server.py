@@ -22,7 +22,7 @@ from tests.engine.seers import (
     then_asked,
     various,
 )
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.tensors import StateTensors
@@ -135,7 +135,7 @@ def converse(seer: Seer, pool: ServerPool, *, lockstep: bool) -> list[Trajectory
     prompts = Prompts(tokenizer, Conversation(), seer.pictures)
     shown = [("<image> What is it?", (CAT,)), ("<image>, then <image>?", (DOG, CAT)), ("No picture.", ())]
     problems = [
-        prompts.problem(index, example(question, images=files, interaction="tests.rollout.agents.users:TWO"))
+        prompts.problem(index, task_row(question, images=files, interaction="tests.rollout.agents.users:TWO"))
         for index, (question, files) in enumerate(shown)
     ]
     sampling = Sampling(samples=2, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12, lockstep=lockstep)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
@@ -49,7 +49,7 @@ def problems() -> list[Problem]:
     prompts = Prompts(TOKENIZER, Conversation())
     users = ["ONE", "TWO", "STUBBORN", "TWO", "ONE"]
     return [
-        prompts.problem(index, example(f"{index}+2=?", interaction=f"tests.rollout.agents.users:{user}"))
+        prompts.problem(index, task_row(f"{index}+2=?", interaction=f"tests.rollout.agents.users:{user}"))
         for index, user in enumerate(users)
     ]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.rollout.problems import example, problem
+from tests.rollout.problems import problem, task_row
 
 from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.data.schema import from_table, to_table
@@ -39,8 +39,8 @@ def _trajectories() -> list[Trajectory]:
 
 
 def _split(folder: Path) -> Path:
-    examples = [example(f"q{index}", index=index, ground_truth="8") for index in range(len(TEXTS))]
-    write_parquet(folder / "train.parquet", to_table(examples))
+    task_rows = [task_row(f"q{index}", index=index, ground_truth="8") for index in range(len(TEXTS))]
+    write_parquet(folder / "train.parquet", to_table(task_rows))
     return folder / "train.parquet"
 
 
@@ -79,7 +79,7 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     )
     rate(attempts, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
     rated = from_table(read_parquet(tmp_path / "rated.parquet"), tmp_path / "rated.parquet")
-    assert [example.pass_rate for example in rated] == [0.5, 0.0, 1.0]
+    assert [task_row.pass_rate for task_row in rated] == [0.5, 0.0, 1.0]
     unrated = read_parquet(split).drop_columns("pass_rate")
     assert read_parquet(tmp_path / "rated.parquet").drop_columns("pass_rate").equals(unrated)
     table = read_parquet(tmp_path / "difficulty.parquet")

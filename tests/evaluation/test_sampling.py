@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.pictures import picture
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
@@ -47,8 +47,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def attempts_of(
     model: Path, folder: Path, questions: Sequence[str] = ("1+2", "0+3", "4-1"), **changes: Any
 ) -> SplitAttempts:
-    examples = [example(question, split="test", index=index) for index, question in enumerate(questions)]
-    write_parquet(folder / "test.parquet", to_table(examples))
+    task_rows = [task_row(question, split="test", index=index) for index, question in enumerate(questions)]
+    write_parquet(folder / "test.parquet", to_table(task_rows))
     section = Sampling(samples=2, max_new_tokens=8, temperature=0.7, top_k=9)
     attempts = SplitAttempts(
         model=model,
@@ -145,11 +145,11 @@ def shown(seer: Path, folder: Path, **changes: Any) -> SplitAttempts:
     """Three problems, the second without a picture."""
     attempts = attempts_of(seer, folder, **changes)
     questions = {"<image>1+2": (picture(),), "0+3": (), "4-<image>": (picture(60, 40),)}
-    examples = [
-        example(question, split="test", index=index, images=files)
+    task_rows = [
+        task_row(question, split="test", index=index, images=files)
         for index, (question, files) in enumerate(questions.items())
     ]
-    write_parquet(attempts.split, to_table(examples))
+    write_parquet(attempts.split, to_table(task_rows))
     return attempts
 
 

@@ -62,7 +62,7 @@ def test_engine_and_trainer_agree_in_bfloat16_within_the_band_of_the_gate(engine
 
 
 def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "train.parquet", to_table([runs.example(number) for number in range(4)]))
+    write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
     rollout, world = Rollout(dtype="bfloat16"), single_process()
     problems = training_problems(
         tmp_path / "train.parquet", Prompts(load_tokenizer(initial), rollout), Training(prompts_per_step=4)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.scripted_chat import END, ScriptedChat, ids, text_of
 from tests.rollout.scripted_engine import ScriptedEngine
 
@@ -74,9 +74,9 @@ class Echo(StatelessTool):
 
 def tool_problem(index: int = 0, question: str = "q", **changes: Any) -> Problem:
     """A problem that offers `echo`, rendered by ScriptedChat."""
-    one = example(question, tools=("echo",), **changes)
+    one = task_row(question, tools=("echo",), **changes)
     text, token_ids = ScriptedChat().prompt(one.prompt, ())
-    return Problem(index=index, example=one, text=text, token_ids=token_ids, tools=(ECHO.schema,))
+    return Problem(index=index, row=one, text=text, token_ids=token_ids, tools=(ECHO.schema,))
 
 
 @contextmanager

@@ -184,7 +184,7 @@ def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_
                 return await make_attempt(problem, sample_index, session)
             except asyncio.CancelledError:
                 with pytest.raises(ServerError) as refused:
-                    await session.ask(problem.example.prompt)
+                    await session.ask(problem.row.prompt)
                 told.append(str(refused.value))
                 return judge.judged[0][0]
 

@@ -29,7 +29,7 @@ from dagrpo.utils.tables import read_parquet
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:
-    problem = Problem(index=index // 2, example=runs.example(index // 2), text="1+1=?", token_ids=(5, 6))
+    problem = Problem(index=index // 2, row=runs.task_row(index // 2), text="1+1=?", token_ids=(5, 6))
     sample = TokenSample(
         token_ids=(5, 6, *range(10, 10 + tokens)),
         loss_mask=(False, False, *[True] * tokens),

@@ -144,7 +144,7 @@ def test_rollouts_without_a_teacher_are_refused_where_one_is_learned_from(
 
 
 PROMPT = (5, 6)
-PROBLEM = Problem(index=3, example=runs.example(3), text="", token_ids=PROMPT)
+PROBLEM = Problem(index=3, row=runs.task_row(3), text="", token_ids=PROMPT)
 # A turn of 7 and 8, a tool's result 9, and a turn of 4.
 SAMPLE = TokenSample(
     token_ids=(*PROMPT, 7, 8, 9, 4),
@@ -185,7 +185,7 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
     short = Teacher(engine=ScriptedEngine(), prompts=PlainPrompts(), lockstep=True, longest=6)
     with pytest.raises(UserError, match="would read 6 tokens, and it takes less than 6"):
         short.scored(_rollouts(SAMPLE))
-    pictured = replace(PROBLEM, example=replace(PROBLEM.example, images=(picture(),)))
+    pictured = replace(PROBLEM, row=replace(PROBLEM.row, images=(picture(),)))
     with pytest.raises(
         UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
     ):
@@ -198,10 +198,10 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
 def test_a_prompt_with_solution_has_it_behind_the_problem(inputs: Inputs) -> None:
     tokenizer = load_tokenizer(inputs[0])
     prompts = Prompts(tokenizer, Rollout())
-    problem = prompts.problem(3, runs.example(3))
+    problem = prompts.problem(3, runs.task_row(3))
     longer = PromptsWithSolution(prompts, " ({solution})").of(problem)
     assert tokenizer.decode(longer) == "<|user|>1+3=? (#### 4)<|end|><|assistant|>"
-    without = replace(problem, index=4, example=replace(problem.example, answer=" "))
+    without = replace(problem, index=4, row=replace(problem.row, answer=" "))
     with pytest.raises(UserError, match="arithmetic train row 3 has no solution, which the teacher is to read"):
         PromptsWithSolution(prompts, "{solution}").of(without)
 

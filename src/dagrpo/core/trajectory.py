@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.core.types import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
+from dagrpo.core.types import EXCLUDED, CallStatus, PromptPictures, Row, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 BLIND = -2  # of another one at temperature 0, at the problem without its pictures
@@ -22,7 +22,7 @@ class Problem:
     """Row of a split, rendered by the policy's chat template."""
 
     index: int  # the row of the split
-    example: Example
+    row: Row
     text: str  # the prompt as the template writes it
     token_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     tools: tuple[Mapping[str, Any], ...] = ()  # OpenAI function schemas of what the policy may call

@@ -35,31 +35,33 @@ BROKEN: tuple[StopReason, ...] = (EXCLUDED, "program_failed")  # ends of an atte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """One row of a task, in its prompt form.
+class Row:
+    """One row of a task: a question, its ground truth, and its prompt as chat messages.
 
-    Example: Example(task="gsm8k", split="test", index=0, prompt=({"role": "user", "content": "..."},), question="...",
-    answer="... #### 18", ground_truth="18", data_source="openai/gsm8k", ability="math")
+    A data set's `to_row` leaves out the fields of the task. Example: Row(task="gsm8k", split="test", index=0,
+    prompt=({"role": "user", "content": "..."},), question="...", answer="... #### 18", ground_truth="18",
+    data_source="openai/gsm8k", ability="math")
     """
 
-    task: str
-    split: str
-    index: int
     prompt: tuple[dict[str, str], ...]  # chat messages: role, content
     question: str
-    answer: str  # the source's own full answer, the target of supervised fine-tuning
+    answer: str  # the source's own full answer, the target of supervised fine-tuning; "": it has none
     ground_truth: str
-    data_source: str
     ability: str = "math"
-    verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
     images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
-    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
-    interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
     pass_rate: float | None = None  # share of right answers of some policy, 0 to 1; None: unknown
     prompt_tokens: int = 0  # rendered with its tools by the experiment's tokenizer; 0: not counted yet
     # Chat messages from the first answer on, calls and their results among them: what supervised fine-tuning learns where
     # an answer alone is not enough. (): the target is `answer`.
     demonstration: tuple[Mapping[str, Any], ...] = ()
+    # Fields of the task, the same for all of its rows but for split and index.
+    task: str = ""
+    split: str = ""
+    index: int = 0  # in the source's split, before filters
+    data_source: str = ""
+    verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
+    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
+    interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

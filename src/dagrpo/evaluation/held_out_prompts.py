@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.core.trajectory import Problem
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import from_table
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.evaluation.held_out_table import OF_SCORES, Row
+from dagrpo.evaluation.held_out_table import OF_SCORES, TableRow
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
 from dagrpo.evaluation.verdicts import judged
 from dagrpo.rewards.grading import Grader
@@ -39,11 +39,11 @@ class HeldOut:
 
     @property
     def task(self) -> str:
-        return self.problems[0].example.task
+        return self.problems[0].row.task
 
     def answered(
         self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
-    ) -> list[Row]:
+    ) -> list[TableRow]:
         """Let the engine's policy answer the problems; return graded rows of HELD_OUT. Raises ServerError if the engine fails."""
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
         trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
@@ -56,8 +56,8 @@ class HeldOut:
     @property
     def _has_oracle(self) -> bool:
         """Return `Task.oracle`, read from the problems."""
-        users = {problem.example.interaction for problem in self.problems} - {""}
-        tools = {name for problem in self.problems for name in problem.example.tools}
+        users = {problem.row.interaction for problem in self.problems} - {""}
+        tools = {name for problem in self.problems for name in problem.row.tools}
         return any(INTERACTIONS.get(name).oracle for name in users) or any(TOOLS.get(name).oracle for name in tools)
 
 
@@ -77,17 +77,13 @@ def held_out(
     return HeldOut(problems=rendered(rows, attempts, tokenizer), attempts=attempts)
 
 
-def chosen_rows(
-    examples: Sequence[Example], count: int, learned: Collection[Identity] = ()
-) -> list[tuple[int, Example]]:
+def chosen_rows(rows: Sequence[Row], count: int, learned: Collection[Identity] = ()) -> list[tuple[int, Row]]:
     """Return the rows with the smallest sha256 of the normalised question, numbered, in the order of the split.
 
     The choice depends neither on a seed nor on the order of the split, which data sets sort by subject or level.
     """
-    ranked = [
-        (_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned
-    ]
-    return [(index, examples[index]) for index in sorted(index for _, index in sorted(ranked)[:count])]
+    ranked = [(_rank(own), index) for index, row in enumerate(rows) if (own := identity(row)) not in learned]
+    return [(index, rows[index]) for index in sorted(index for _, index in sorted(ranked)[:count])]
 
 
 def _rank(own: Identity) -> str:
@@ -101,4 +97,4 @@ def split_of(validation: Path, test: Path) -> Path:
 
 def identities(split: Path) -> set[Identity]:
     """Return the identity of every problem of a split, which does not depend on its typography."""
-    return {identity(example) for example in from_table(read_parquet(split), split)}
+    return {identity(row) for row in from_table(read_parquet(split), split)}

@@ -16,7 +16,7 @@ from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.trajectory import BLIND, Problem, Trajectory
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.engine import open_engine
 from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
@@ -102,11 +102,11 @@ def attempt_blindly(
     problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
     """Return a greedy attempt at each problem with pictures, without its pictures; [] without pictures, or if it is off."""
-    pictured = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
+    pictured = [problem for problem in problems if problem.row.images] if attempts.without_pictures else []
     if not pictured:
         return []
     prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
-    blind = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in pictured]
+    blind = [prompts.problem(problem.index, without_pictures(problem.row)) for problem in pictured]
     greedy = replace(attempts, sampling=replace(attempts.sampling, samples=0))
     trajectories = attempt(blind, greedy, engine, tokenizer, what="sample without pictures")
     return [replace(trajectory, sample_index=BLIND) for trajectory in trajectories]
@@ -127,7 +127,7 @@ def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -
 
 
 def rendered(
-    rows: Iterable[tuple[int, Example]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
+    rows: Iterable[tuple[int, Row]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
 ) -> list[Problem]:
     """Return rendered rows of the split, each with its index. Raises UserError like `read_problems`."""
     room = context_tokens(attempts.model, attempts.engine)
@@ -151,7 +151,7 @@ def attempt(
 ) -> list[Trajectory]:
     """Sample the attempts with an open engine, under a progress bar."""
     tokens = 0
-    what = f"{what} {problems[0].example.task} (seed {attempts.seeds[1]})"
+    what = f"{what} {problems[0].row.task} (seed {attempts.seeds[1]})"
     with progress(what, len(problems) * len(attempts.sampling.sample_indices)) as bar:
 
         def show(finished: Sequence[Trajectory]) -> None:
@@ -177,7 +177,7 @@ def attempt_unseen(
 
     def seed_of(position: int, sample_index: int) -> int:
         problem = problems[position]
-        return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
+        return sampling_seed(*attempts.seeds, problem.row.task, problem.index, sample_index)
 
     with open_agent(attempts.conversation, tokenizer, tools_of(problems), _agent_env(attempts)) as agent:
         trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=on_batch)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example, StopReason, ToolCall
+from dagrpo.core.types import Row, StopReason, ToolCall
 from dagrpo.rollout.session import Session, SessionOver, Turn, trajectory_of
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
@@ -73,14 +73,14 @@ class SimulatedUser(NoUser):
     """Simulated user that a task names."""
 
     interaction: Interaction
-    example: Example
+    row: Row
     over: bool = False
     answers: list[str] = field(default_factory=list)
 
     async def reply(self, answer: str) -> str | None:
         """Return the user's reply to all answers so far."""
         self.answers.append(answer)
-        reply = self.interaction.reply(self.example, self.answers)
+        reply = self.interaction.reply(self.row, self.answers)
         self.over = reply is None
         return reply
 
@@ -148,7 +148,7 @@ async def _within_limits(
 
 def _opening(session: Session, text: str | None) -> Sequence[Message]:
     """Return the row's prompt, with the user's text at the end of its last message."""
-    prompt = session.problem.example.prompt
+    prompt = session.problem.row.prompt
     if not text:
         return prompt
     *before, last = prompt
@@ -205,10 +205,10 @@ def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
     Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
     """
     problem, chat = session.problem, session.chat
-    if not own or problem.example.demonstration:
+    if not own or problem.row.demonstration:
         return
-    _, without_tools = chat.prompt(problem.example.prompt, problem.tools)
-    _, with_tools = chat.prompt(problem.example.prompt, (*problem.tools, *own))
+    _, without_tools = chat.prompt(problem.row.prompt, problem.tools)
+    _, with_tools = chat.prompt(problem.row.prompt, (*problem.tools, *own))
     if with_tools == without_tools:
         raise UserError(
             f"The environment offers the tool {own[0]['function']['name']}, but the model's chat template does not describe tools, "

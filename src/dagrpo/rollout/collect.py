@@ -81,11 +81,11 @@ def grade(
 
 def _attempt(trajectory: Trajectory) -> Attempt:
     """Return the part of a trajectory that a reward may see."""
-    example = trajectory.problem.example
+    row = trajectory.problem.row
     return Attempt(
         text=trajectory.text,
-        ground_truth=example.ground_truth,
-        verifier=example.verifier,
+        ground_truth=row.ground_truth,
+        verifier=row.verifier,
         tokens=trajectory.tokens,
         turns=trajectory.turns,
         most_tokens_of_a_turn=trajectory.longest_turn,

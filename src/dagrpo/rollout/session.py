@@ -112,7 +112,7 @@ class Session:
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
     ) -> tuple[Turn | None, tuple[int, ...]]:
         """Return the turn that is extended, if any, and the tokens that the policy continues."""
-        if after is None and tuple(new) == self.problem.example.prompt and tuple(tools) == self.problem.tools:
+        if after is None and tuple(new) == self.problem.row.prompt and tuple(tools) == self.problem.tools:
             return None, self.problem.token_ids
         if after is None:
             return None, self._rendered(new, tools)
@@ -133,7 +133,7 @@ class Session:
         pictures = self.problem.pictures
         if pictures is None:
             return self.chat.prompt(messages, tools)[1]
-        begin = len(self.problem.example.prompt) if pictures.files else 0
+        begin = len(self.problem.row.prompt) if pictures.files else 0
         token_ids = self.chat.prompt([*with_pictures(messages[:begin]), *messages[begin:]], tools)[1]
         lengths = picture_lengths(self.problem.token_ids, pictures.tokens)
         expanded = with_lengths(token_ids, pictures.tokens, lengths)
@@ -204,7 +204,7 @@ def trajectory_of(
         text=_graded(session.chat, last),
         finish_reason=last.completion.finish_reason if last else "stop",
         turns=len(turns),
-        messages=last.messages[len(session.problem.example.prompt) :] if last else (),
+        messages=last.messages[len(session.problem.row.prompt) :] if last else (),
         calls=tuple(calls),
         stop_reason=stop_reason,
         fault=fault,

@@ -167,9 +167,9 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:
     """Return the columns of ROLLOUTS, without seconds and cached tokens, which differ in the next run."""
-    problem, example, samples = trajectory.problem, trajectory.problem.example, trajectory.samples
+    problem, row, samples = trajectory.problem, trajectory.problem.row, trajectory.samples
     return {
-        "task": example.task,
+        "task": row.task,
         "problem_index": problem.index,
         "sample_index": trajectory.sample_index,
         "prompt": problem.text,
@@ -179,9 +179,9 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
         "rollout_logprobs": [logprob for sample in samples for logprob in sample.completion_logprobs],
         "weight_version": samples[-1].weight_version if samples else "",
         "finish_reason": trajectory.finish_reason,
-        "ground_truth": example.ground_truth,
-        "verifier": example.verifier,
-        "question": example.question,
+        "ground_truth": row.ground_truth,
+        "verifier": row.verifier,
+        "question": row.question,
         "sampling_seed": trajectory.sampling_seed,
         "turns": trajectory.turns,
         "stop_reason": trajectory.stop_reason,

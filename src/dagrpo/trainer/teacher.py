@@ -19,7 +19,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Problem, TokenSample
-from dagrpo.core.types import Example, ScoringRequest
+from dagrpo.core.types import Row, ScoringRequest
 from dagrpo.engine import engine_of
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
@@ -58,20 +58,20 @@ class PromptsWithSolution:
     def of(self, problem: Problem) -> tuple[int, ...]:
         """Return the tokens of the longer prompt. Raises UserError if the problem has no solution."""
         if problem.index not in self._known:
-            longer = _with_solution(problem.example, self._text)
+            longer = _with_solution(problem.row, self._text)
             self._known[problem.index] = self._prompts.problem(problem.index, longer).token_ids
         return self._known[problem.index]
 
 
-def _with_solution(example: Example, text: str) -> Example:
-    if not example.answer.strip():
+def _with_solution(row: Row, text: str) -> Row:
+    if not row.answer.strip():
         raise UserError(
-            f"{example.task} {example.split} row {example.index} has no solution, which the teacher is to read: set "
+            f"{row.task} {row.split} row {row.index} has no solution, which the teacher is to read: set "
             "algorithm.teacher.prompt to plain, or train on a task whose rows have an answer"
         )
-    *before, last = example.prompt
-    longer = {**last, "content": last["content"] + text.replace(SOLUTION, example.answer)}
-    return replace(example, prompt=(*before, longer))
+    *before, last = row.prompt
+    longer = {**last, "content": last["content"] + text.replace(SOLUTION, row.answer)}
+    return replace(row, prompt=(*before, longer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +106,14 @@ class Teacher:
         if prompt != own:
             if token_ids[: len(own)] != own:
                 raise UserError(
-                    f"{problem.example.task} row {problem.index}: the chat template rewrites the prompt after a turn, so that it "
+                    f"{problem.row.task} row {problem.index}: the chat template rewrites the prompt after a turn, so that it "
                     "cannot have a solution in it: set algorithm.teacher.prompt to plain"
                 )
             token_ids, first = prompt + token_ids[len(own) :], first + len(prompt) - len(own)
         if len(token_ids) >= self.longest:
-            smaller = "lower model.max_pixels so that its pictures take fewer, or " if problem.example.images else ""
+            smaller = "lower model.max_pixels so that its pictures take fewer, or " if problem.row.images else ""
             raise UserError(
-                f"{problem.example.task} row {problem.index}: with what the policy wrote, the teacher would read "
+                f"{problem.row.task} row {problem.index}: with what the policy wrote, the teacher would read "
                 f"{len(token_ids)} tokens, and it takes less than {self.longest} (its max_position_embeddings, or "
                 "runtime.teacher.max_total_tokens, less what its engine keeps): lower rollout.max_new_tokens or "
                 "training.max_prompt_tokens, or "
@@ -169,7 +169,7 @@ def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
         return
     if not takes_pictures(teacher):
         raise UserError(
-            f"The teacher in {teacher} takes text alone, and {with_pictures[0][0].example.task} row {with_pictures[0][0].index} "
+            f"The teacher in {teacher} takes text alone, and {with_pictures[0][0].row.task} row {with_pictures[0][0].index} "
             "shows pictures, which it is to read, too: choose a vision-language model of the policy's own family (algorithm.teacher)."
         )
     processor = PictureProcessor.of(teacher)
@@ -178,7 +178,7 @@ def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
         theirs = tuple(map(processor.count, pictures.files))
         if ours != theirs:
             raise UserError(
-                f"{problem.example.task} row {problem.index}: its pictures take {sum(ours)} tokens of the policy's prompt, and "
+                f"{problem.row.task} row {problem.index}: its pictures take {sum(ours)} tokens of the policy's prompt, and "
                 f"{sum(theirs)} by the preprocessor_config.json of the teacher in {teacher}: set model.max_pixels, which a teacher of the "
                 "hub is given, too, or for another one to the limit that stands there."
             )

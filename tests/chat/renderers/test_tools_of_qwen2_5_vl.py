@@ -10,7 +10,7 @@ from tests import pictures
 from tests.chat.renderers.tokenizers import decoded, encoded
 from tests.chat.tool_calls.tools import TOOLS
 from tests.pictures import picture
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.chat.renderers import CHATS, Message
 from dagrpo.chat.templates import render_template
@@ -71,7 +71,7 @@ def test_a_policy_is_told_of_its_tool_beside_its_picture_and_its_result_follows(
     tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.chat_template = QWEN2_5_VL_TOOLS
     prompts = Prompts(tokenizer, Conversation(), pictures.PROCESSOR)
-    problem = prompts.problem(0, example("<image> Find x.", images=(picture(),), tools=("answer_check",)))
+    problem = prompts.problem(0, task_row("<image> Find x.", images=(picture(),), tools=("answer_check",)))
     assert '"name": "answer_check"' in problem.text
     assert picture_lengths(problem.token_ids, pictures.TOKENS) == (4,)
     template = CHATS.get("template")

@@ -61,7 +61,7 @@ def engine(initial: Path, weights: State, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
-    write_parquet(tmp_path / "train.parquet", to_table([runs.example(number) for number in range(4)]))
+    write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
 
     def make(rollout: Rollout) -> Probe:
         problems = training_problems(

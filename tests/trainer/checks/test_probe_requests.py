@@ -12,7 +12,7 @@ from dagrpo.trainer.checks_config import Gates
 
 
 def _problem(number: int, *token_ids: int) -> Problem:
-    return Problem(index=number, example=runs.example(number), text="", token_ids=token_ids)
+    return Problem(index=number, row=runs.task_row(number), text="", token_ids=token_ids)
 
 
 def _requests(problems: list[Problem], dtype: str = "float32", **gates: int | None) -> list[SamplingRequest]:

@@ -93,7 +93,7 @@ class ObjectEpisode:
         if not self._reward_functions:
             return own
         problem = self._session.problem
-        conversation = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
+        conversation = self._session.turns[-1].messages[len(problem.row.prompt) :] if self._session.turns else ()
         return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), conversation)}
 
     async def _own_reward(self) -> Mapping[str, float]:
@@ -110,14 +110,14 @@ class ObjectEpisode:
 
 def _row(problem: Problem) -> dict[str, Any]:
     """Return the row as an environment and its reward functions receive it."""
-    example = problem.example
+    row = problem.row
     return {
-        "prompt": [dict(message) for message in example.prompt],
-        "question": example.question,
-        "answer": example.answer,
-        "ground_truth": example.ground_truth,
-        "data_source": example.data_source,
-        "index": example.index,
+        "prompt": [dict(message) for message in row.prompt],
+        "question": row.question,
+        "answer": row.answer,
+        "ground_truth": row.ground_truth,
+        "data_source": row.data_source,
+        "index": row.index,
     }
 
 

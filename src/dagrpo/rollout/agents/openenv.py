@@ -57,7 +57,7 @@ class RemoteEpisode:
 
     async def opening(self, problem: Problem) -> str | None:
         """Connect and reset. All attempts at a prompt get the same seed."""
-        observation = await self.exchange("reset", {"seed": problem.example.index})
+        observation = await self.exchange("reset", {"seed": problem.row.index})
         return None if self.functions else self._text(observation)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:

@@ -33,8 +33,8 @@ class ToolAgent:
         """Make one attempt."""
         from dagrpo.rollout.agent_loop import NoUser, SimulatedUser, attempt
 
-        example = problem.example
-        user = SimulatedUser(INTERACTIONS.get(example.interaction), example) if example.interaction else NoUser()
+        row = problem.row
+        user = SimulatedUser(INTERACTIONS.get(row.interaction), row) if row.interaction else NoUser()
         return await attempt(
             session, sample_index, user=user, toolbox=self._toolbox, tools=problem.tools, limits=self._limits
         )

@@ -48,7 +48,7 @@ class VerifiersAgent:
         """Make one attempt, ended by the taskset or by limits.seconds."""
         from dagrpo.rollout.programs.attempt import attempt, reported_rewards, task_message
 
-        key, _, digest = problem.example.ground_truth.rpartition("@")
+        key, _, digest = problem.row.ground_truth.rpartition("@")
         task = {**task_message(problem, sample_index), "key": key, "hash": digest}
 
         async def run(access: Access) -> Mapping[str, float]:

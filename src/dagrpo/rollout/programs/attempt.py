@@ -61,11 +61,11 @@ def _number(name: str, value: Any) -> float:
 def task_message(problem: Problem, sample_index: int) -> dict[str, Any]:
     """Return the row without its ground truth: only what the policy may know."""
     return {
-        "task": problem.example.task,
+        "task": problem.row.task,
         "index": problem.index,
         "attempt": sample_index,
-        "messages": [dict(message) for message in problem.example.prompt],
-        "question": problem.example.question,
+        "messages": [dict(message) for message in problem.row.prompt],
+        "question": problem.row.question,
         "tools": [dict(tool) for tool in problem.tools],
         "model": MODEL,
     }

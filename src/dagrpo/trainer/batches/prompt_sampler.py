@@ -13,7 +13,7 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Problem
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.rollout.prompts import PromptLimit, Prompts, epoch_order, problems_of, read_split
 from dagrpo.trainer.config import Training
 
@@ -118,7 +118,7 @@ class PromptSampler:
     def _pass_rates(self) -> list[float] | None:
         if self._training.order != "easy_first":
             return None
-        rates = [problem.example.pass_rate for problem in self._problems]
+        rates = [problem.row.pass_rate for problem in self._problems]
         known = [rate for rate in rates if rate is not None]
         assert len(known) == len(rates), "checked when the problems were read"
         return known
@@ -129,8 +129,8 @@ def training_problems(path: Path, prompts: Prompts, training: Training) -> list[
 
     Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.
     """
-    examples = read_split(path)
-    chosen = [(index, example) for index, example in enumerate(examples) if _in_range(example, training)]
+    rows = read_split(path)
+    chosen = [(index, row) for index, row in enumerate(rows) if _in_range(row, training)]
     if training.order == "easy_first":
         _require_pass_rates(chosen, path)
     limit = PromptLimit(
@@ -141,20 +141,20 @@ def training_problems(path: Path, prompts: Prompts, training: Training) -> list[
     problems = problems_of(chosen, prompts, limit, path)
     if len(problems) < training.prompts_per_step:
         raise UserError(
-            f"{path} has {len(problems)} problems to train on ({len(examples)} rows, less those outside "
+            f"{path} has {len(problems)} problems to train on ({len(rows)} rows, less those outside "
             f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
             f"({training.prompts_per_step}): lower the latter, or widen the range."
         )
     return problems
 
 
-def _in_range(example: Example, training: Training) -> bool:
-    return example.pass_rate is None or training.min_pass_rate <= example.pass_rate <= training.max_pass_rate
+def _in_range(row: Row, training: Training) -> bool:
+    return row.pass_rate is None or training.min_pass_rate <= row.pass_rate <= training.max_pass_rate
 
 
-def _require_pass_rates(rows: Iterable[tuple[int, Example]], source: Path) -> None:
-    for index, example in rows:
-        if example.pass_rate is None:
+def _require_pass_rates(rows: Iterable[tuple[int, Row]], source: Path) -> None:
+    for index, row in rows:
+        if row.pass_rate is None:
             raise UserError(
                 f"{source} row {index}: training.order is easy_first, but the problem has no pass rate: set "
                 "difficulty.samples, give data.pass_rates, or set training.order to shuffled."

@@ -90,7 +90,7 @@ class StepSampler:
         self.prompt_states = {first: prompts.saved}  # before each step, by its number from 0
         self._teacher = teacher
         self._functions = function_names(problems)
-        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.row.interaction for p in problems)
         self._sampling = replace(
             training_sampling(rollout, training.samples_per_prompt, greedy=greedy), support=rollout.cuts
         )
