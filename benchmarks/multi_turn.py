@@ -29,7 +29,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.tools.simulated_users import Interaction
 
@@ -71,7 +71,7 @@ def _ours(model: Path, trajectories: int, tokens: int) -> tuple[float, float]:
         task="t", split="train", index=0, prompt=({"role": "user", "content": "12+34=?"},), question="12+34=?",
         answer="", ground_truth="46", data_source="benchmark", interaction=f"{__name__}:USER",
     )  # fmt: skip
-    problem = Prompts(tokenizer, Conversation()).problem(0, row)
+    problem = PromptRenderer(tokenizer, Conversation()).prompt(0, row)
     log = model.parent / "server.log"
 
     def timed(lockstep: bool) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.core.types import Row
-from dagrpo.data import sourced
+from dagrpo.data import source_task
 from dagrpo.data.config import Data
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Place, RawFile, Source
@@ -34,7 +34,7 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tmp_path / name).write_text("".join(f'{{"question": "{name} {i}"}}\n' for i in range(2)))
     files = [RawFile(name=n, label=f"sums/{n}", fetch=partial(fetch, n)) for n in ("one.jsonl", "two.jsonl")]
     place = Place(files={"train": files}, origin="hub", revision="0" * 40)
-    monkeypatch.setattr(sourced, "hub_place", lambda source: place)
+    monkeypatch.setattr(source_task, "hub_place", lambda source: place)
     return fetched
 
 

@@ -26,7 +26,7 @@ def _trajectories() -> list[Trajectory]:
     sample = TokenSample(token_ids=(1, 2), loss_mask=(False, True), logprobs=(0.0, 0.0), weight_version="v")
     return [
         Trajectory(
-            problem=problem(index, ground_truth="8"),
+            prompt=problem(index, ground_truth="8"),
             sample_index=attempt,
             sampling_seed=1,
             samples=(sample,),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dagrpo.core.trajectory import Problem
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Row
 
 
@@ -20,9 +20,9 @@ def task_row(question: str = "1+2=?", **changes: Any) -> Row:
     return Row(**(values | changes))
 
 
-def problem(index: int = 0, **changes: Any) -> Problem:
+def problem(index: int = 0, **changes: Any) -> Prompt:
     """Its prompt is two tokens, the last of which is 10 + index."""
-    return Problem(index=index, row=task_row(**changes), text=f"p{index}", token_ids=(5, 10 + index))
+    return Prompt(index=index, row=task_row(**changes), text=f"p{index}", token_ids=(5, 10 + index))
 
 
 # The columns of a rollout that had a single turn, in the tables that tests write by hand.

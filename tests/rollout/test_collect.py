@@ -41,11 +41,11 @@ def test_the_attempts_at_a_problem_are_side_by_side_each_with_its_seed(agent: Op
     engine = ScriptedEngine()
     sampling = replace(SAMPLING, lockstep=lockstep)
     trajectories = collect(PROBLEMS, sampling, seed_of, engine=engine, agent=agent)
-    assert [(t.problem.index, t.sample_index) for t in trajectories] == [(p, s) for p in (0, 1, 1) for s in (-1, 0, 1)]
+    assert [(t.prompt.index, t.sample_index) for t in trajectories] == [(p, s) for p in (0, 1, 1) for s in (-1, 0, 1)]
     assert [t.sampling_seed for t in trajectories] == [0, 1, 2, 100, 101, 102, 200, 201, 202]
     for trajectory in trajectories:
         (sample,) = trajectory.samples
-        prompt = trajectory.problem.token_ids
+        prompt = trajectory.prompt.token_ids
         assert sample.token_ids == (*prompt, trajectory.sampling_seed % 10, prompt[-1])
         assert sample.loss_mask == (False, False, True, True)
         assert sample.logprobs == (0.0, 0.0, -0.5, -0.25)

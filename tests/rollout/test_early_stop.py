@@ -12,7 +12,7 @@ from tests.rollout.paced_engine import NEVER, TOKENS_OF_ABORTED, PacedEngine
 from tests.rollout.talking import SAMPLING, Echo, agent_with, tool_problem
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import Problem, Trajectory
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
 from dagrpo.engine.interface import RolloutEngine
@@ -179,7 +179,7 @@ def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_
     with agent_with({"echo": Echo()}) as agent:
         make_attempt = agent.make_attempt
 
-        async def stubborn(problem: Problem, sample_index: int, session: Any) -> Trajectory:
+        async def stubborn(problem: Prompt, sample_index: int, session: Any) -> Trajectory:
             try:
                 return await make_attempt(problem, sample_index, session)
             except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from dagrpo.rollout.collect import FailedPrograms
 
 def _attempt(fault: str = "") -> Trajectory:
     return Trajectory(
-        problem=problem(),
+        prompt=problem(),
         sample_index=0,
         sampling_seed=1,
         samples=(),

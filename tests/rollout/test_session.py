@@ -10,7 +10,7 @@ from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
 from dagrpo.chat.renderers import Message
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import Problem, TokenSample
+from dagrpo.core.trajectory import Prompt, TokenSample
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures
 from dagrpo.rollout.session import Session, SessionLimits
 
@@ -40,7 +40,7 @@ def _samples(*, rewrites: bool) -> tuple[TokenSample, ...]:
     chat, one = ScriptedChat(rewrites=rewrites), task_row()
     text, token_ids = chat.prompt(one.prompt, ())
     session = Session(
-        problem=Problem(index=0, row=one, text=text, token_ids=token_ids),
+        prompt=Prompt(index=0, row=one, text=text, token_ids=token_ids),
         chat=chat,
         complete=complete,
         limits=SessionLimits(turns=2, tokens=1000, new_tokens=9),
@@ -72,9 +72,9 @@ def _prompts(chat: ScriptedChat, first: Sequence[Message], then: Sequence[Messag
         return _said("<image>")
 
     one = task_row("[<image>] or [<image>]?", images=CAT_AND_DOG.files)
-    problem = Problem(index=0, row=one, text="", token_ids=ids(SHOWN), pictures=CAT_AND_DOG)
+    problem = Prompt(index=0, row=one, text="", token_ids=ids(SHOWN), pictures=CAT_AND_DOG)
     session = Session(
-        problem=problem,
+        prompt=problem,
         chat=chat,
         complete=complete,
         limits=SessionLimits(turns=2, tokens=1000, new_tokens=9),

@@ -22,7 +22,7 @@ SAMPLE = TokenSample(
     weight_version="step_2",
 )
 TRAJECTORY = Trajectory(
-    problem=problem(3), sample_index=1, sampling_seed=77, samples=(SAMPLE,), text="#### 3", finish_reason="stop"
+    prompt=problem(3), sample_index=1, sampling_seed=77, samples=(SAMPLE,), text="#### 3", finish_reason="stop"
 )
 ROW = {
     "task": "arithmetic",

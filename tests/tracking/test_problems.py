@@ -12,7 +12,7 @@ from dagrpo.core.types import Row
 from dagrpo.data.schema import to_table
 from dagrpo.data.task import chat
 from dagrpo.tracking.contents import Contents, DataSet
-from dagrpo.tracking.problems import problems_of
+from dagrpo.tracking.problems import prompts_of
 from dagrpo.tracking.store import open_client, tracking_uri
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import write_parquet
@@ -45,7 +45,7 @@ def write_split(*task_rows: Row) -> Path:
 
 def sample(split: Path, **changes: Any) -> None:
     data = DataSet(name="gsm8k/test", digest=sha256_of(split), path=split, context="evaluation")
-    contents = Contents(data_sets=[data], problems=[(data, problems_of(split))])
+    contents = Contents(data_sets=[data], problems=[(data, prompts_of(split))])
     write(Path.cwd(), execution(stage_record("sample", **changes)), contents)
 
 
@@ -117,7 +117,7 @@ def test_problems_that_differ_in_their_picture_alone_are_two(project: Path) -> N
 def test_a_task_whose_problems_have_no_one_form_has_no_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     split = write_split(task_row(0, "How many?"), task_row(1, "How far?", prompt=chat("Say how far.")))
-    assert problems_of(split)["prompt"] == []
+    assert prompts_of(split)["prompt"] == []
 
 
 def test_a_model_with_the_name_of_a_prompt_costs_the_prompt_alone(project: Path) -> None:

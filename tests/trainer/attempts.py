@@ -17,7 +17,7 @@ def graded(index: int, sample: int, *, reward: float, correct: bool = False, tok
     verdict: Verdict = "right" if correct else "wrong"
     return GradedTrajectory(
         trajectory=Trajectory(
-            problem=problem(index),
+            prompt=problem(index),
             sample_index=sample,
             sampling_seed=sample,
             samples=(written,),

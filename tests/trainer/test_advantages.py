@@ -38,7 +38,7 @@ def _trajectory(*masks: str, **changes: Any) -> GradedTrajectory:
         for mask in masks
     )
     values = {"samples": samples, "text": "", "finish_reason": "stop", **changes}
-    trajectory = Trajectory(problem=problem(), sample_index=0, sampling_seed=1, **values)
+    trajectory = Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values)
     return GradedTrajectory(trajectory=trajectory, score=SCORE)
 
 

@@ -111,7 +111,7 @@ def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
 
     def graded(*arguments: Any) -> Any:
         return [
-            replace(each, score=replace(each.score, correct=each.trajectory.problem.index in (2, 5)))
+            replace(each, score=replace(each.score, correct=each.trajectory.prompt.index in (2, 5)))
             for each in grade(*arguments)
         ]
 

@@ -12,7 +12,7 @@ from tests.trainer import runs
 from tests.trainer.computed import COMPUTED
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer import state
@@ -29,7 +29,7 @@ from dagrpo.utils.tables import read_parquet
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:
-    problem = Problem(index=index // 2, row=runs.task_row(index // 2), text="1+1=?", token_ids=(5, 6))
+    problem = Prompt(index=index // 2, row=runs.task_row(index // 2), text="1+1=?", token_ids=(5, 6))
     sample = TokenSample(
         token_ids=(5, 6, *range(10, 10 + tokens)),
         loss_mask=(False, False, *[True] * tokens),
@@ -37,7 +37,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
         weight_version="step_0",
     )
     trajectory = Trajectory(
-        problem=problem,
+        prompt=problem,
         sample_index=index % 2,
         sampling_seed=index,
         samples=(sample,),

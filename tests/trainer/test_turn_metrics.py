@@ -29,7 +29,7 @@ def _graded(**changes: Any) -> GradedTrajectory:
     values = {"samples": (_sample(4),), "text": "", "finish_reason": "stop", **changes}
     score = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
     return GradedTrajectory(
-        trajectory=Trajectory(problem=problem(), sample_index=0, sampling_seed=1, **values), score=score
+        trajectory=Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values), score=score
     )
 
 

@@ -18,7 +18,7 @@ FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Prompt:
     """Row of a split, rendered by the policy's chat template."""
 
     index: int  # the row of the split
@@ -79,7 +79,7 @@ class Trajectory:
     messages, or a program goes back to an earlier turn. Each token that the policy wrote is in the mask of exactly one sample.
     """
 
-    problem: Problem
+    prompt: Prompt
     sample_index: int  # which of the attempts at the problem, GREEDY, or BLIND
     sampling_seed: int
     samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled

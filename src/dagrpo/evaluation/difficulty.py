@@ -48,17 +48,17 @@ def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path)
     return ratings
 
 
-def ratings_of(trajectories: Sequence[Trajectory], problems: int, reward: Reward, max_new_tokens: int) -> list[Rating]:
+def ratings_of(trajectories: Sequence[Trajectory], prompts: int, reward: Reward, max_new_tokens: int) -> list[Rating]:
     """Return one rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
     with Grader(reward.verify_seconds) as grader:
         graded = grade(trajectories, reward, max_new_tokens, grader)
-    return _counted(graded, problems)
+    return _counted(graded, prompts)
 
 
-def _counted(graded: Sequence[GradedTrajectory], problems: int) -> list[Rating]:
-    verdicts: list[Counter[Verdict]] = [Counter() for _ in range(problems)]
+def _counted(graded: Sequence[GradedTrajectory], prompts: int) -> list[Rating]:
+    verdicts: list[Counter[Verdict]] = [Counter() for _ in range(prompts)]
     for each in graded:
-        verdicts[each.trajectory.problem.index][each.score.verdict] += 1
+        verdicts[each.trajectory.prompt.index][each.score.verdict] += 1
     return [
         Rating(right=count["right"], unverifiable=count["unverifiable"], samples=count.total()) for count in verdicts
     ]

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
-from dagrpo.core.trajectory import Problem
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Row
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import from_table
@@ -34,19 +34,19 @@ Identity = tuple[str, ...]
 class HeldOut:
     """Held-out problems of one task, and the parameters of the attempts."""
 
-    problems: Sequence[Problem]
+    prompts: Sequence[Prompt]
     attempts: SplitAttempts
 
     @property
     def task(self) -> str:
-        return self.problems[0].row.task
+        return self.prompts[0].row.task
 
     def answered(
         self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
     ) -> list[TableRow]:
         """Let the engine's policy answer the problems; return graded rows of HELD_OUT. Raises ServerError if the engine fails."""
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
-        trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
+        trajectories = attempt_unseen(self.prompts, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)
         columns = {name: completions.column(name) for name in ("task", "problem_index")}
         scores = pa.table({**columns, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
@@ -56,8 +56,8 @@ class HeldOut:
     @property
     def _has_oracle(self) -> bool:
         """Return `Task.oracle`, read from the problems."""
-        users = {problem.row.interaction for problem in self.problems} - {""}
-        tools = {name for problem in self.problems for name in problem.row.tools}
+        users = {prompt.row.interaction for prompt in self.prompts} - {""}
+        tools = {name for prompt in self.prompts for name in prompt.row.tools}
         return any(INTERACTIONS.get(name).oracle for name in users) or any(TOOLS.get(name).oracle for name in tools)
 
 
@@ -74,7 +74,7 @@ def held_out(
             f"{attempts.split} has only problems that are also in the train split, so that training.evaluate_every has nothing "
             "to evaluate: set it to 0, or data.contamination to drop."
         )
-    return HeldOut(problems=rendered(rows, attempts, tokenizer), attempts=attempts)
+    return HeldOut(prompts=rendered(rows, attempts, tokenizer), attempts=attempts)
 
 
 def chosen_rows(rows: Sequence[Row], count: int, learned: Collection[Identity] = ()) -> list[tuple[int, Row]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dagrpo.core.escape import one_line
-from dagrpo.core.trajectory import GradedTrajectory, Problem, Trajectory
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, Trajectory
 from dagrpo.core.types import Attempt
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.config import Reward
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def collect(
-    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
     sampling: Sampling,
     seed_of: SeedOf,
     *,
@@ -41,12 +41,12 @@ def collect(
     appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
     """
     order_of_work = in_lockstep if sampling.lockstep else free_running
-    planned = _planned(problems, sampling, seed_of)
+    planned = _planned(prompts, sampling, seed_of)
     return agent.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
 
 
 def collect_until_full(
-    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
     sampling: Sampling,
     seed_of: SeedOf,
     *,
@@ -59,14 +59,14 @@ def collect_until_full(
 
     Once the judge is full, unfinished groups at the positions `cuttable` are cut off.
     """
-    groups = groups_of(_planned(problems, sampling, seed_of), sampling)
+    groups = groups_of(_planned(prompts, sampling, seed_of), sampling)
     return agent.run(EarlyStop(sampling, engine, agent, judge, cuttable).run(groups))
 
 
-def _planned(problems: Sequence[Problem], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:
+def _planned(prompts: Sequence[Prompt], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:
     return [
-        PlannedAttempt(position=position, problem=problem, sample_index=sample, seed=seed_of(position, sample))
-        for position, problem in enumerate(problems)
+        PlannedAttempt(position=position, prompt=prompt, sample_index=sample, seed=seed_of(position, sample))
+        for position, prompt in enumerate(prompts)
         for sample in sampling.sample_indices
     ]
 
@@ -81,7 +81,7 @@ def grade(
 
 def _attempt(trajectory: Trajectory) -> Attempt:
     """Return the part of a trajectory that a reward may see."""
-    row = trajectory.problem.row
+    row = trajectory.prompt.row
     return Attempt(
         text=trajectory.text,
         ground_truth=row.ground_truth,

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, ToolSchema, chat_format
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import Problem
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import PromptPictures, Row
 from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
@@ -37,7 +37,7 @@ def read_split(path: Path) -> list[Row]:
     return rows
 
 
-class Prompts:
+class PromptRenderer:
     """Renderer of prompts with the tools that they offer, as section rollout says.
 
     pictures: the model's processor, if any; then every prompt names its tokens for pictures.
@@ -54,14 +54,14 @@ class Prompts:
         self._tools = conversation.tools
         self._schemas: dict[tuple[str, ...], tuple[ToolSchema, ...]] = {}
 
-    def problem(self, index: int, row: Row) -> Problem:
+    def prompt(self, index: int, row: Row) -> Prompt:
         """Return a row of a split, rendered.
 
         Raises UserError if the template refuses it, would not show a tool's result, or as `render_row`.
         """
         tools, pictures = self._schemas_of(row.tools), self._pictures
         text, token_ids = render_row(self._chat, row, tools, pictures)
-        return Problem(
+        return Prompt(
             index=index,
             row=row,
             text=text,
@@ -102,23 +102,25 @@ def render_row(
         raise UserError(f"{where}: {error}.") from None
 
 
-def tools_of(problems: Iterable[Problem]) -> tuple[str, ...]:
+def tools_of(prompts: Iterable[Prompt]) -> tuple[str, ...]:
     """Return the names of the tools that any of them offers, sorted."""
-    return tuple(sorted({name for problem in problems for name in problem.row.tools}))
+    return tuple(sorted({name for prompt in prompts for name in prompt.row.tools}))
 
 
-def problems_of(rows: Iterable[tuple[int, Row]], prompts: Prompts, limit: PromptLimit, source: Path) -> list[Problem]:
+def prompts_of(
+    rows: Iterable[tuple[int, Row]], renderer: PromptRenderer, limit: PromptLimit, source: Path
+) -> list[Prompt]:
     """Return rows of the split `source` rendered, each with its index. Raises UserError if one is too long."""
-    problems = []
+    prompts = []
     for index, row in rows:
-        problem = prompts.problem(index, row)
-        if len(problem.token_ids) > limit.tokens:
+        prompt = renderer.prompt(index, row)
+        if len(prompt.token_ids) > limit.tokens:
             smaller = ", or lower model.max_pixels so that its pictures take fewer" if row.images else ""
             raise UserError(
-                f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}{smaller}."
+                f"{source} row {index}: the prompt has {len(prompt.token_ids)} tokens, and {limit.reason}{smaller}."
             )
-        problems.append(problem)
-    return problems
+        prompts.append(prompt)
+    return prompts
 
 
 def prompt_indices(

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from dagrpo.core.trajectory import Problem, Trajectory
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.background import all_of
 from dagrpo.engine.errors import ServerGone
@@ -25,7 +25,7 @@ class PlannedAttempt:
     """Attempt that is to be made."""
 
     position: int  # of its problem among those that were asked for: a problem may be among them twice
-    problem: Problem
+    prompt: Prompt
     sample_index: int
     seed: int  # of its first turn
 
@@ -113,11 +113,11 @@ async def attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent,
         nonlocal turn
         seed = planned.seed if turn == 0 else sampling_seed(planned.seed, "turn", turn)
         turn += 1
-        pictures = planned.problem.pictures
+        pictures = planned.prompt.pictures
         return await send(sampling.request(token_ids, planned.sample_index, seed, most, pictures))
 
-    session = agent.session(planned.problem, complete, planned.seed, planned.name)
-    return await agent.make_attempt(planned.problem, planned.sample_index, session)
+    session = agent.session(planned.prompt, complete, planned.seed, planned.name)
+    return await agent.make_attempt(planned.prompt, planned.sample_index, session)
 
 
 class _Waves:

@@ -12,7 +12,7 @@ from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, Message, ParsedAnswer, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths, with_lengths
-from dagrpo.core.trajectory import Problem, TokenSample, Trajectory
+from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
 
@@ -53,9 +53,9 @@ class Session:
     """Turns of one attempt. `seed` is that of the attempt; `name` identifies it."""
 
     def __init__(
-        self, *, problem: Problem, chat: ChatFormat, complete: Complete, limits: SessionLimits, seed: int, name: str
+        self, *, prompt: Prompt, chat: ChatFormat, complete: Complete, limits: SessionLimits, seed: int, name: str
     ) -> None:
-        self.problem = problem
+        self.prompt = prompt
         self.seed = seed
         self.name = name
         self.turns: list[Turn] = []
@@ -79,7 +79,7 @@ class Session:
         limits allow. Raises SessionOver, before any request, if turns or tokens are used up, and ServerError if the engine fails.
         """
         self.require_another_turn()
-        offered = self.problem.tools if tools is None else tools
+        offered = self.prompt.tools if tools is None else tools
         parent, prompt = self._prompt(new, after, offered)
         room = self._limits.tokens - len(prompt)
         if room < 1:
@@ -112,8 +112,8 @@ class Session:
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
     ) -> tuple[Turn | None, tuple[int, ...]]:
         """Return the turn that is extended, if any, and the tokens that the policy continues."""
-        if after is None and tuple(new) == self.problem.row.prompt and tuple(tools) == self.problem.tools:
-            return None, self.problem.token_ids
+        if after is None and tuple(new) == self.prompt.row.prompt and tuple(tools) == self.prompt.tools:
+            return None, self.prompt.token_ids
         if after is None:
             return None, self._rendered(new, tools)
         between = self.chat.extension(after.prompt, after.completion.token_ids, new, tools)
@@ -130,12 +130,12 @@ class Session:
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """Render a conversation that begins with the row's prompt, and its pictures. Raises UserError if the template refuses it."""
-        pictures = self.problem.pictures
+        pictures = self.prompt.pictures
         if pictures is None:
             return self.chat.prompt(messages, tools)[1]
-        begin = len(self.problem.row.prompt) if pictures.files else 0
+        begin = len(self.prompt.row.prompt) if pictures.files else 0
         token_ids = self.chat.prompt([*with_pictures(messages[:begin]), *messages[begin:]], tools)[1]
-        lengths = picture_lengths(self.problem.token_ids, pictures.tokens)
+        lengths = picture_lengths(self.prompt.token_ids, pictures.tokens)
         expanded = with_lengths(token_ids, pictures.tokens, lengths)
         if expanded is None:
             raise UserError(
@@ -197,14 +197,14 @@ def trajectory_of(
     turns = session.turns
     last = turns[-1] if turns else None
     return Trajectory(
-        problem=session.problem,
+        prompt=session.prompt,
         sample_index=sample_index,
         sampling_seed=session.seed,
         samples=session.samples(),
         text=_graded(session.chat, last),
         finish_reason=last.completion.finish_reason if last else "stop",
         turns=len(turns),
-        messages=last.messages[len(session.problem.row.prompt) :] if last else (),
+        messages=last.messages[len(session.prompt.row.prompt) :] if last else (),
         calls=tuple(calls),
         stop_reason=stop_reason,
         fault=fault,

@@ -167,14 +167,14 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:
     """Return the columns of ROLLOUTS, without seconds and cached tokens, which differ in the next run."""
-    problem, row, samples = trajectory.problem, trajectory.problem.row, trajectory.samples
+    prompt, row, samples = trajectory.prompt, trajectory.prompt.row, trajectory.samples
     return {
         "task": row.task,
-        "problem_index": problem.index,
+        "problem_index": prompt.index,
         "sample_index": trajectory.sample_index,
-        "prompt": problem.text,
+        "prompt": prompt.text,
         "completion": _storable(trajectory.text),
-        "prompt_ids": problem.token_ids,
+        "prompt_ids": prompt.token_ids,
         "completion_ids": [token for sample in samples for token in sample.completion_ids],
         "rollout_logprobs": [logprob for sample in samples for logprob in sample.completion_logprobs],
         "weight_version": samples[-1].weight_version if samples else "",
@@ -209,7 +209,7 @@ def _sample(sample: TokenSample) -> dict[str, Any]:
 
 def _is_one_completion(trajectory: Trajectory) -> bool:
     """Return True if the attempt is one prompt and one completion, so that the samples add nothing."""
-    prompt, samples = trajectory.problem.token_ids, trajectory.samples
+    prompt, samples = trajectory.prompt.token_ids, trajectory.samples
     return not samples or (len(samples) == 1 and samples[0].token_ids == prompt + samples[0].completion_ids)
 
 

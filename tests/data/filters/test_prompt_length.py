@@ -14,7 +14,7 @@ from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 
 
 def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_picture_counts_as_the_tokens_that_it_takes(vision: Path) -> None:
     count_prompt_tokens(found, vision)
     (only,) = found.splits["train"]
     assert only.prompt_tokens == len(["<|user|>", "a", "b", "<|end|>", "<|assistant|>"]) + (2 + 6) + (2 + 5)
-    prompts = Prompts(load_tokenizer(vision), Conversation(), PictureProcessor.of(vision))
-    assert len(prompts.problem(0, only).token_ids) == only.prompt_tokens, "what the trainer and the engine see"
+    prompts = PromptRenderer(load_tokenizer(vision), Conversation(), PictureProcessor.of(vision))
+    assert len(prompts.prompt(0, only).token_ids) == only.prompt_tokens, "what the trainer and the engine see"
 
 
 def test_for_a_model_of_text_a_picture_is_the_text_of_its_place(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     async def run() -> Trajectory:
         config = Config(name="program", command=[sys.executable, str(tmp_path / "agent.py")])
         async with open_program(config, context_in(tmp_path)) as agent:
-            return await agent(session.problem, 0, session)
+            return await agent(session.prompt, 0, session)
 
     trajectory = asyncio.run(run())
     assert (trajectory.fault, trajectory.text) == ("", "3")

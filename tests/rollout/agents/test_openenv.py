@@ -66,7 +66,7 @@ def attempt(folder: Path, answer: Answer, *script: str, **values: Any) -> Trajec
             address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with open_openenv(Config(name="openenv", address=address, **values), context_in(folder)) as agent:
                 session = session_with(ScriptedPolicy(*script))
-                return await agent(session.problem, 0, session)
+                return await agent(session.prompt, 0, session)
 
     return asyncio.run(asyncio.wait_for(run(), 30))
 

@@ -57,7 +57,7 @@ def test_a_taskset_is_attempted_and_its_rewards_are_reported(tasks: list[dict[st
                 session_with(policy, ground_truth=f"{task['key']}@{task['hash']}")
                 for policy, task in zip(policies, tasks, strict=True)
             ]
-            return await asyncio.gather(*(agent(session.problem, 0, session) for session in sessions))
+            return await asyncio.gather(*(agent(session.prompt, 0, session) for session in sessions))
 
     right, wrong = asyncio.run(run())
     assert (right.fault, wrong.fault) == ("", "")

@@ -8,7 +8,7 @@ from typing import Any
 from tests.rollout.problems import task_row
 
 from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.core.trajectory import Problem
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion
 from dagrpo.rollout.session import Session, SessionLimits
 
@@ -112,7 +112,7 @@ def session_with(
     asked = task_row(**example_changes)
     text, token_ids = chat.prompt(asked.prompt, tools)
     return Session(
-        problem=Problem(index=0, row=asked, text=text, token_ids=token_ids, tools=tools),
+        prompt=Prompt(index=0, row=asked, text=text, token_ids=token_ids, tools=tools),
         chat=chat,
         complete=policy.complete,
         limits=SessionLimits(turns=turns, tokens=limit, new_tokens=new_tokens),

@@ -16,7 +16,7 @@ from dagrpo.chat.renderers import ChatFormat, Message, ToolSchema, chat_format
 from dagrpo.chat.renderers.template import Config
 from dagrpo.chat.rendering import render
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import Problem
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion, Row
 from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.schema import to_table
@@ -89,9 +89,9 @@ def _rollout(task_row: Row) -> tuple[tuple[int, ...], tuple[bool, ...]]:
         return Completion(token_ids=token_ids, logprobs=(-1.0,) * len(token_ids), finish_reason="stop")
 
     text, token_ids = CHAT.prompt(task_row.prompt, TOOLS)
-    problem = Problem(index=0, row=task_row, text=text, token_ids=token_ids, tools=TOOLS)
+    problem = Prompt(index=0, row=task_row, text=text, token_ids=token_ids, tools=TOOLS)
     limits = SessionLimits(turns=9, tokens=10_000, new_tokens=1000)
-    session = Session(problem=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
+    session = Session(prompt=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
     _play(session, task_row)
     (sample,) = session.samples()
     return sample.token_ids, sample.loss_mask

@@ -21,7 +21,7 @@ def _trajectory(row: int, seed: int, tokens: Sequence[int] = (8,), logprob: floa
         weight_version="step_0",
     )
     return Trajectory(
-        problem=problem(row), sample_index=0, sampling_seed=seed, samples=(sample,), text="", finish_reason="stop"
+        prompt=problem(row), sample_index=0, sampling_seed=seed, samples=(sample,), text="", finish_reason="stop"
     )
 
 

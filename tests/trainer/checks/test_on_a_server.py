@@ -22,8 +22,8 @@ from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts
-from dagrpo.trainer.batches.prompt_sampler import training_problems
+from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.trainer.batches.prompt_sampler import training_prompts
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
@@ -64,8 +64,8 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
     write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
 
     def make(rollout: Rollout) -> Probe:
-        problems = training_problems(
-            tmp_path / "train.parquet", Prompts(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
+        problems = training_prompts(
+            tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
         )
         world = single_process()
         return Probe(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from dagrpo.core.escape import brief
-from dagrpo.core.trajectory import Problem, Trajectory
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import StopReason
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.rewards.reporting import as_reward
@@ -58,15 +58,15 @@ def _number(name: str, value: Any) -> float:
         ) from None
 
 
-def task_message(problem: Problem, sample_index: int) -> dict[str, Any]:
+def task_message(prompt: Prompt, sample_index: int) -> dict[str, Any]:
     """Return the row without its ground truth: only what the policy may know."""
     return {
-        "task": problem.row.task,
-        "index": problem.index,
+        "task": prompt.row.task,
+        "index": prompt.index,
         "attempt": sample_index,
-        "messages": [dict(message) for message in problem.row.prompt],
-        "question": problem.row.question,
-        "tools": [dict(tool) for tool in problem.tools],
+        "messages": [dict(message) for message in prompt.row.prompt],
+        "question": prompt.row.question,
+        "tools": [dict(tool) for tool in prompt.tools],
         "model": MODEL,
     }
 

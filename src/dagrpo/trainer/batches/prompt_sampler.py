@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import GradedTrajectory, Problem
+from dagrpo.core.trajectory import GradedTrajectory, Prompt
 from dagrpo.core.types import Row
-from dagrpo.rollout.prompts import PromptLimit, Prompts, epoch_order, problems_of, read_split
+from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, epoch_order, prompts_of, read_split
 from dagrpo.trainer.config import Training
 
 PromptState = dict[str, Any]  # JSON-serialisable state of a prompt sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class SampledPrompt:
     """Problem that was sampled."""
 
-    problem: Problem
+    prompt: Prompt
     aborts: int = 0  # consecutive earlier times that its group was cut off
 
 
@@ -33,7 +33,7 @@ class PromptSampler:
 
     def __init__(
         self,
-        problems: Sequence[Problem],
+        prompts: Sequence[Prompt],
         training: Training,
         seed: int,
         *,
@@ -42,20 +42,20 @@ class PromptSampler:
     ) -> None:
         """Start at the state `saved` after `finished` steps; None: as if each of them had sampled exactly its batch."""
         known = saved or {"position": finished * training.prompts_per_step, "retired": []}
-        self._problems = problems
+        self._prompts = prompts
         self._training = training
         self._seed = seed
         self._position = int(known["position"])  # in the row: the number of its positions that were sampled or skipped
         self._retired = {int(index) for index in known["retired"]}  # rows of the split
-        by_row = {problem.index: problem for problem in problems}
+        by_row = {prompt.index: prompt for prompt in prompts}
         cut_off = known.get("cut_off", [])  # older states have none
-        self._cut_off = deque(Prompt(problem=by_row[int(row)], aborts=int(aborts)) for row, aborts in cut_off)
+        self._cut_off = deque(SampledPrompt(prompt=by_row[int(row)], aborts=int(aborts)) for row, aborts in cut_off)
         self._epoch: tuple[int, list[int]] = (-1, [])
 
     @property
     def saved(self) -> PromptState:
         """Return the JSON-serialisable sampler state."""
-        cut_off = [[prompt.problem.index, prompt.aborts] for prompt in self._cut_off]
+        cut_off = [[sampled.prompt.index, sampled.aborts] for sampled in self._cut_off]
         return {"position": self._position, "retired": sorted(self._retired), "cut_off": cut_off}
 
     @property
@@ -63,39 +63,39 @@ class PromptSampler:
         """Return the number of retired problems."""
         return len(self._retired)
 
-    def draw(self, count: int, step: int) -> list[Prompt]:
+    def draw(self, count: int, step: int) -> list[SampledPrompt]:
         """Return the next problems for `step` (0-based), first those that were put back. Raises UserError if all are retired."""
-        if all(problem.index in self._retired for problem in self._problems):
+        if all(prompt.index in self._retired for prompt in self._prompts):
             raise UserError(
-                f"step {step + 1}: all {len(self._problems)} problems have reached training.retire_at "
+                f"step {step + 1}: all {len(self._prompts)} problems have reached training.retire_at "
                 f"({self._training.retire_at}), so that none is left to draw: take the policy as it is with training.steps "
                 f"{step}, or give harder problems or a higher training.retire_at and train again."
             )
-        drawn: list[Prompt] = []
+        drawn: list[SampledPrompt] = []
         while len(drawn) < count:
-            prompt = self._cut_off.popleft() if self._cut_off else Prompt(problem=self._next())
-            if prompt.problem.index not in self._retired:
-                drawn.append(prompt)
+            sampled = self._cut_off.popleft() if self._cut_off else SampledPrompt(prompt=self._next())
+            if sampled.prompt.index not in self._retired:
+                drawn.append(sampled)
         return drawn
 
-    def put_back(self, drawn: Sequence[Prompt], finished: Sequence[int]) -> list[Prompt]:
+    def put_back(self, drawn: Sequence[SampledPrompt], finished: Sequence[int]) -> list[SampledPrompt]:
         """Put back the prompts of `drawn` whose groups have not finished, to be sampled before all others. Returns them.
 
         `drawn` and the rows `finished` are in sampling order; if a row was sampled twice and has finished once, the first is the
         finished one. So the result follows from the rows alone.
         """
-        left, rows = list[Prompt](), deque(finished)
-        for prompt in drawn:
-            if rows and rows[0] == prompt.problem.index:
+        left, rows = list[SampledPrompt](), deque(finished)
+        for sampled in drawn:
+            if rows and rows[0] == sampled.prompt.index:
                 rows.popleft()
             else:
-                left.append(prompt)
-        self._cut_off.extendleft(replace(prompt, aborts=prompt.aborts + 1) for prompt in reversed(left))
+                left.append(sampled)
+        self._cut_off.extendleft(replace(sampled, aborts=sampled.aborts + 1) for sampled in reversed(left))
         return left
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:
         """Retire the problems of which a group has reached training.retire_at. `graded`: whole groups, one after the other."""
-        rows = [each.trajectory.problem.index for each in graded]
+        rows = [each.trajectory.prompt.index for each in graded]
         self.retire_rows(rows, [each.score.correct is True if each.trajectory.learned else None for each in graded])
 
     def retire_rows(self, rows: Sequence[int], right: Sequence[bool | None]) -> None:
@@ -108,23 +108,23 @@ class PromptSampler:
             if group and sum(group) / len(group) >= rate:
                 self._retired.add(rows[start])
 
-    def _next(self) -> Problem:
-        epoch, place = divmod(self._position, len(self._problems))
+    def _next(self) -> Prompt:
+        epoch, place = divmod(self._position, len(self._prompts))
         if self._epoch[0] != epoch:
-            self._epoch = (epoch, epoch_order(self._seed, epoch, len(self._problems), self._pass_rates()))
+            self._epoch = (epoch, epoch_order(self._seed, epoch, len(self._prompts), self._pass_rates()))
         self._position += 1
-        return self._problems[self._epoch[1][place]]
+        return self._prompts[self._epoch[1][place]]
 
     def _pass_rates(self) -> list[float] | None:
         if self._training.order != "easy_first":
             return None
-        rates = [problem.row.pass_rate for problem in self._problems]
+        rates = [prompt.row.pass_rate for prompt in self._prompts]
         known = [rate for rate in rates if rate is not None]
         assert len(known) == len(rates), "checked when the problems were read"
         return known
 
 
-def training_problems(path: Path, prompts: Prompts, training: Training) -> list[Problem]:
+def training_prompts(path: Path, renderer: PromptRenderer, training: Training) -> list[Prompt]:
     """Return the train split's prompts within the range of pass rates.
 
     Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.
@@ -138,14 +138,14 @@ def training_problems(path: Path, prompts: Prompts, training: Training) -> list[
         reason=f"training.max_prompt_tokens is {training.max_prompt_tokens}: raise it, "
         "or set data.max_prompt_tokens to leave such rows out",
     )
-    problems = problems_of(chosen, prompts, limit, path)
-    if len(problems) < training.prompts_per_step:
+    prompts = prompts_of(chosen, renderer, limit, path)
+    if len(prompts) < training.prompts_per_step:
         raise UserError(
-            f"{path} has {len(problems)} problems to train on ({len(rows)} rows, less those outside "
+            f"{path} has {len(prompts)} problems to train on ({len(rows)} rows, less those outside "
             f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
             f"({training.prompts_per_step}): lower the latter, or widen the range."
         )
-    return problems
+    return prompts
 
 
 def _in_range(row: Row, training: Training) -> bool:

@@ -92,7 +92,7 @@ class Rollouts:
             sequences=TokenSequences.of(
                 [s.token_ids for s in samples],
                 [s.loss_mask for s in samples],
-                [self.graded[place].trajectory.problem.picture_files for place in places],
+                [self.graded[place].trajectory.prompt.picture_files for place in places],
             ),
             trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),

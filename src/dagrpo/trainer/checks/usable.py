@@ -42,7 +42,7 @@ def _require_no_dropped_calls(trajectories: Sequence[Trajectory], step: int) -> 
         if trajectory.dropped_calls:
             raise UserError(
                 f"step {step}: the chat format lost {trajectory.dropped_calls} tool calls in an attempt at row "
-                f"{trajectory.problem.index} of the train split, which is a fault of the format and not of the policy: choose "
+                f"{trajectory.prompt.index} of the train split, which is a fault of the format and not of the policy: choose "
                 "another rollout.chat, or report it with this row."
             )
 
