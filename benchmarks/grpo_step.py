@@ -31,9 +31,10 @@ from tests.rollout.problems import task_row
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import Row
 from dagrpo.data.schema import to_table
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.components import Component, Weighted
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config import Training
@@ -48,9 +49,9 @@ PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "toke
 Figures = Mapping[str, float]
 
 
-def even(judged: Judged, config: Weighted) -> float:
+def even(graded: GradedTrajectory, config: Weighted) -> float:
     """1 for a text with an even number of characters."""
-    return float(len(judged.attempt.text) % 2 == 0)
+    return float(len(graded.trajectory.text) % 2 == 0)
 
 
 EVEN = Component(config=Weighted, function=even, limits=lambda config: (0.0, 1.0))

@@ -1,11 +1,12 @@
 """A task and a reward of one's own: Roman numerals, with a prize for each right digit."""
 
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import Row
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import chat
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.components import Component, Weighted
 
 SOURCE = Source(
     repository="roman_numerals",  # its name in records; the rows are files below data.mirror
@@ -29,9 +30,9 @@ class Config(Weighted):
     """The share of right digits."""
 
 
-def right_digits(judged: Judged, config: Config) -> float:
+def right_digits(graded: GradedTrajectory, config: Config) -> float:
     """Return the share of the ground truth's digits that the answer has at their positions, 0 to 1."""
-    answer, truth = judged.extracted or "", judged.attempt.ground_truth
+    answer, truth = graded.score.extracted or "", graded.trajectory.prompt.row.ground_truth
     if len(answer) != len(truth):
         return 0.0
     return sum(one == other for one, other in zip(answer, truth, strict=True)) / len(truth)

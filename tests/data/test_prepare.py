@@ -192,7 +192,7 @@ def test_nothing_is_lost(
     beyond = sum(count for reason, count in card.dropped.items() if "beyond" in reason)
     listed = Counter(f"{item.row.split}: {item.reason}" for item in sieve.dropped)
     assert listed == Counter({reason: n for reason, n in card.dropped.items() if n and "beyond" not in reason})
-    assert len({(e.split, e.index) for e in sieve.task_rows()}) == sum(card.counts.values())
+    assert len({(e.split, e.index) for e in sieve.rows()}) == sum(card.counts.values())
     assert sum(map(len, splits.values())) == sum(card.counts.values()) + len(sieve.dropped) + beyond
     if not held_out:
         for split in ("train", "test"):
@@ -212,7 +212,7 @@ def test_a_contaminated_row_is_found_and_dropped_when_asked(mode: str, model: Pa
     params = limited(mirror, held_out=1, contamination=mode)
     card = prepare("dapo", tmp_path / "dapo", params, model=model, evaluate=["gsm8k"])
     assert card.contamination.by_task == {"dapo": 0, "gsm8k": 1}
-    (shared,) = card.contamination.task_rows["gsm8k"]
+    (shared,) = card.contamination.examples["gsm8k"]
     assert (shared.train_index, shared.test_index, shared.words) == (1, 0, " ".join(LONG.split()[:13]))
     questions = [e.question for e in read_split(tmp_path / "dapo", "train")]
     assert (f"So, {LONG}." in questions) == (mode == "report")
@@ -236,7 +236,7 @@ def test_the_held_out_problems_of_another_task_are_its_test_split(model: Path, t
     prepare("dapo", tmp_path / "dapo", params, model=model, evaluate=["dapo"])
     held_out = {e.question for e in read_split(tmp_path / "dapo", "test")}
     card = prepare("gsm8k", tmp_path / "gsm8k", params, model=model, evaluate=["dapo"])
-    assert {questions[found.train_index] for found in card.contamination.task_rows["dapo"]} == held_out
+    assert {questions[found.train_index] for found in card.contamination.examples["dapo"]} == held_out
     assert card.contamination.by_task["dapo"] == len(held_out) == 3
 
 

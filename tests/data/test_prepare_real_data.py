@@ -35,7 +35,7 @@ def test_gsm8k_is_complete(data_folder: Path, gsm8k: tuple[Path, Card]) -> None:
     assert card.raw["gsm8k/test.jsonl"] == sha256_of(data_folder / "gsm8k/test.jsonl")
     assert (card.source, card.origin, card.revision) == ("openai/gsm8k", "mirror", None)
     assert card.contamination.by_task == {"gsm8k": 4}
-    assert [found.train_index for found in card.contamination.task_rows["gsm8k"]] == [20, 406, 1314, 5162]
+    assert [found.train_index for found in card.contamination.examples["gsm8k"]] == [20, 406, 1314, 5162]
     train, test = (read_split(folder, split) for split in ("train", "test"))
     assert [e.index for e in test] == list(range(1319))
     assert test[0].ground_truth == "18"

@@ -45,14 +45,14 @@ def _split(folder: Path) -> Path:
 
 
 def test_a_pass_rate_is_the_share_of_right_completions_of_a_problem() -> None:
-    ratings = ratings_of(_trajectories(), 3, REWARD, 20)
+    ratings = ratings_of(_trajectories(), 3, REWARD)
     assert [rating.pass_rate for rating in ratings] == [2 / 4, 0.0, 1.0]
 
 
 def test_the_verifier_and_the_extractor_are_those_of_the_reward() -> None:
-    flexible = ratings_of(_trajectories(), 3, Reward(extractor="flexible"), 20)
+    flexible = ratings_of(_trajectories(), 3, Reward(extractor="flexible"))
     assert [rating.pass_rate for rating in flexible] == [3 / 4, 0.0, 1.0]
-    boxed = ratings_of(_trajectories(), 3, Reward(verifier="math"), 20)
+    boxed = ratings_of(_trajectories(), 3, Reward(verifier="math"))
     assert [rating.pass_rate for rating in boxed] == [0.0, 0.0, 0.0]
 
 

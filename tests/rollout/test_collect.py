@@ -15,8 +15,8 @@ from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.collect import collect, grade
+from dagrpo.rewards.grading import Grader, grade
+from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling, training_sampling
@@ -133,7 +133,7 @@ def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(agent: OpenAgent)
     reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 0.5, "buffer": 2}}})
     texts = ("#### 3", "#### 4", "no idea")
     with Grader(2.0) as grader:
-        graded = grade([replace(right, text=text) for text in texts], reward, 3, grader)
+        graded = grade([replace(right, text=text) for text in texts], reward, grader)
     assert [each.score.verdict for each in graded] == ["right", "wrong", "missing"]
     # Two tokens of at most three, the last two of which are penalised: half of -1, weighted by 0.5.
     assert [each.score.reward for each in graded] == [1.0 - 0.25, -0.25, -0.25]

@@ -42,7 +42,7 @@ ROW = {
     **SINGLE_TURN,
 }
 SCORE = Score(
-    extracted=None, correct=None, reward=0.25, verdict="unverifiable", components={"format": 1.0, "accuracy": 0.0}
+    extracted=None, reward=0.25, verdict="unverifiable", verifier="gsm8k", components={"format": 1.0, "accuracy": 0.0}
 )
 
 

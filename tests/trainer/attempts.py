@@ -24,5 +24,5 @@ def graded(index: int, sample: int, *, reward: float, correct: bool = False, tok
             text="text",
             finish_reason="stop",
         ),
-        score=Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward}),
+        score=Score(extracted=None, reward=reward, verdict=verdict, verifier="gsm8k", components={"accuracy": reward}),
     )

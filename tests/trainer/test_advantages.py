@@ -18,7 +18,7 @@ from dagrpo.core.types import Score
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.batches.rollouts import Rollouts
 
-SCORE = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
+SCORE = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
 
 
 def _config(name: str, **keys: Any) -> Choice:

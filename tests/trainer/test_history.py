@@ -45,7 +45,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
         finish_reason="length" if tokens == 3 else "stop",
     )
     verdict: Verdict = "right" if correct else "missing"
-    score = Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward})
+    score = Score(extracted=None, reward=reward, verdict=verdict, verifier="gsm8k", components={"accuracy": reward})
     return GradedTrajectory(trajectory=trajectory, score=score)
 
 

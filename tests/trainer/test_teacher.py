@@ -165,7 +165,7 @@ def _rollouts(*samples: TokenSample, problem: Prompt = PROBLEM) -> Rollouts:
     trajectory = Trajectory(
         prompt=problem, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
     )
-    score = Score(extracted=None, correct=None, reward=0.0, verdict="missing", components={})
+    score = Score(extracted=None, reward=0.0, verdict="missing", verifier="gsm8k", components={})
     return Rollouts(
         step=0, group_size=1, graded=(GradedTrajectory(trajectory=trajectory, score=score),), rewards=torch.zeros(1),
         components={},
@@ -189,7 +189,7 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
     ):
-        short.scored(_rollouts(SAMPLE, prompt=pictured))
+        short.scored(_rollouts(SAMPLE, problem=pictured))
     longer = Teacher(engine=ScriptedEngine(), prompts=_Longer(), lockstep=True, longest=100)
     with pytest.raises(UserError, match="row 3: the chat template rewrites the prompt"):
         longer.scored(_rollouts(replace(SAMPLE, token_ids=(0, 0, 7, 8, 9, 4))))

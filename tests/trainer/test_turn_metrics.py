@@ -27,7 +27,7 @@ def _call(name: str, status: CallStatus, characters: int, seconds: float = 0.0) 
 
 def _graded(**changes: Any) -> GradedTrajectory:
     values = {"samples": (_sample(4),), "text": "", "finish_reason": "stop", **changes}
-    score = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
+    score = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
     return GradedTrajectory(
         trajectory=Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values), score=score
     )

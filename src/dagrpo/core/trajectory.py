@@ -83,7 +83,7 @@ class Trajectory:
     sample_index: int  # which of the attempts at the problem, GREEDY, or BLIND
     sampling_seed: int
     samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled
-    text: str  # what is graded: the policy's last turn without its calls and special tokens
+    text: str  # what is graded: the policy's last turn without its calls and special tokens; never a tool's or a user's text
     finish_reason: str  # of the last turn: "stop" or "length"
     turns: int = 1  # of the policy
     # Chat messages after the prompt, in order; results as the policy saw them.
@@ -95,6 +95,7 @@ class Trajectory:
     dropped_calls: int = 0  # that the chat format lost: 0, or a bug
     cached_tokens: int = 0  # of all prompts, which a server had computed before
     prompt_tokens: int = 0  # of all prompts
+    max_new_tokens: int = 0  # of one turn: its limit; 0: unknown
 
     @property
     def tokens(self) -> int:

@@ -147,32 +147,18 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """A policy's attempt at one problem, as far as a reward may read it."""
+class Score:
+    """Verdict on one answer and, of a trajectory, its reward."""
 
-    text: str  # the policy's last turn without its calls; never a tool's result, a user's turn or the prompt
-    ground_truth: str
-    verifier: str
-    tokens: int  # written by the policy, over all its turns
-    turns: int = 1  # of the policy
-    most_tokens_of_a_turn: int | None = None  # None: a single turn
-    calls: tuple[ToolCall, ...] = ()  # of tools, in order
-    stop_reason: StopReason = "answered"
-    # Rewards reported by a program or an environment, by name; {}: no report.
-    reported: Mapping[str, float] = field(default_factory=dict)
+    extracted: str | None  # the answer as read; None without one (verdict missing)
+    verdict: Verdict
+    verifier: str  # the one that judged: reward.verifier, or the row's own
+    reward: float = 0.0
+    components: Mapping[str, float] = field(
+        default_factory=dict
+    )  # each component with a weight -> its value, unweighted
 
     @property
-    def longest_turn(self) -> int:
-        """Return the number of tokens of the policy's longest turn."""
-        return self.tokens if self.most_tokens_of_a_turn is None else self.most_tokens_of_a_turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """One graded attempt. `correct` is None if it could not be decided within the limits (verdict unverifiable)."""
-
-    extracted: str | None  # the answer as read, None without one
-    correct: bool | None
-    reward: float
-    verdict: Verdict
-    components: Mapping[str, float]  # each reward component with a weight -> its value, unweighted
+    def correct(self) -> bool | None:
+        """Return whether the answer is right; None if that could not be decided within the limits (verdict unverifiable)."""
+        return None if self.verdict == "unverifiable" else self.verdict == "right"

@@ -18,8 +18,7 @@ from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.collect import grade
+from dagrpo.rewards.grading import Grader, grade
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 
@@ -41,17 +40,17 @@ class Rating:
 def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:
     """Attempt every problem of the split, grade, and write the split with its column pass_rate, and the ratings."""
     rows = from_table(read_parquet(attempts.split), attempts.split)
-    ratings = ratings_of(attempt_split(attempts), len(rows), reward, attempts.sampling.max_new_tokens)
+    ratings = ratings_of(attempt_split(attempts), len(rows), reward)
     write_parquet(pass_rates, _table(rows, ratings))
     with_rates = [replace(e, pass_rate=r.pass_rate) for e, r in zip(rows, ratings, strict=True)]
     write_parquet(rated, to_table(with_rates))
     return ratings
 
 
-def ratings_of(trajectories: Sequence[Trajectory], prompts: int, reward: Reward, max_new_tokens: int) -> list[Rating]:
+def ratings_of(trajectories: Sequence[Trajectory], prompts: int, reward: Reward) -> list[Rating]:
     """Return one rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
     with Grader(reward.verify_seconds) as grader:
-        graded = grade(trajectories, reward, max_new_tokens, grader)
+        graded = grade(trajectories, reward, grader)
     return _counted(graded, prompts)
 
 

@@ -18,9 +18,9 @@ from dagrpo.core.types import Row
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import from_table
 from dagrpo.engine.interface import RolloutEngine
+from dagrpo.evaluation import verdicts
 from dagrpo.evaluation.held_out_table import OF_SCORES, TableRow
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
-from dagrpo.evaluation.verdicts import judged
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import rollout_table
 from dagrpo.tools import TOOLS
@@ -49,9 +49,10 @@ class HeldOut:
         trajectories = attempt_unseen(self.prompts, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)
         columns = {name: completions.column(name) for name in ("task", "problem_index")}
-        scores = pa.table({**columns, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
+        scores = verdicts.scores_of(completions, extractor, grader)
+        table = pa.table({**columns, **verdicts.columns(scores, completions)}).select(OF_SCORES)
         own = {"step": step, "split": self.attempts.split.stem, "oracle": self._has_oracle}
-        return [{**own, **row} for row in scores.to_pylist()]
+        return [{**own, **row} for row in table.to_pylist()]
 
     @property
     def _has_oracle(self) -> bool:

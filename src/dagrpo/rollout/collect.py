@@ -1,4 +1,4 @@
-"""Sample and grade trajectories for training, difficulty and evaluation.
+"""Sample trajectories for training, difficulty and evaluation.
 
 Two orders of work give the same records. In lockstep the same seeds give the same tokens, to the bit. Free-running is
 faster, and repeatable up to the rounding of matrix products.
@@ -10,11 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dagrpo.core.escape import one_line
-from dagrpo.core.trajectory import GradedTrajectory, Prompt, Trajectory
-from dagrpo.core.types import Attempt
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade_all
 from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
@@ -69,30 +66,6 @@ def _planned(prompts: Sequence[Prompt], sampling: Sampling, seed_of: SeedOf) -> 
         for position, prompt in enumerate(prompts)
         for sample in sampling.sample_indices
     ]
-
-
-def grade(
-    trajectories: Sequence[Trajectory], reward: Reward, max_new_tokens: int, grader: Grader
-) -> list[GradedTrajectory]:
-    """Return each trajectory with its reward, in order. Raises UserError if a ground truth is invalid for its verifier."""
-    scores = grade_all([_attempt(trajectory) for trajectory in trajectories], reward, max_new_tokens, grader)
-    return [GradedTrajectory(trajectory=t, score=score) for t, score in zip(trajectories, scores, strict=True)]
-
-
-def _attempt(trajectory: Trajectory) -> Attempt:
-    """Return the part of a trajectory that a reward may see."""
-    row = trajectory.prompt.row
-    return Attempt(
-        text=trajectory.text,
-        ground_truth=row.ground_truth,
-        verifier=row.verifier,
-        tokens=trajectory.tokens,
-        turns=trajectory.turns,
-        most_tokens_of_a_turn=trajectory.longest_turn,
-        calls=trajectory.calls,
-        stop_reason=trajectory.stop_reason,
-        reported=trajectory.reported,
-    )
 
 
 def _ignore(trajectories: Sequence[Trajectory]) -> None:

@@ -62,7 +62,7 @@ class Session:
         self.chat = chat
         self.failure: ServerError | None = None  # of the engine: the run is over, whatever the agent makes of it
         self._complete = complete
-        self._limits = limits
+        self.limits = limits
         self._started = 0
 
     async def ask(
@@ -81,12 +81,12 @@ class Session:
         self.require_another_turn()
         offered = self.prompt.tools if tools is None else tools
         parent, prompt = self._prompt(new, after, offered)
-        room = self._limits.tokens - len(prompt)
+        room = self.limits.tokens - len(prompt)
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
         try:
-            completion = await self._complete(prompt, min(room, self._limits.new_tokens, most or room))
+            completion = await self._complete(prompt, min(room, self.limits.new_tokens, most or room))
         except ServerError as error:
             self.failure = error
             raise
@@ -105,7 +105,7 @@ class Session:
 
     def require_another_turn(self) -> None:
         """Raise SessionOver if the attempt has used up its turns."""
-        if self._started >= self._limits.turns:
+        if self._started >= self.limits.turns:
             raise SessionOver("max_turns")
 
     def _prompt(
@@ -212,6 +212,7 @@ def trajectory_of(
         dropped_calls=sum(turn.answer.dropped_calls for turn in turns),
         cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
         prompt_tokens=sum(len(turn.prompt) for turn in turns),
+        max_new_tokens=session.limits.new_tokens,
     )
 
 

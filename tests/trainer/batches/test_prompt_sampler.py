@@ -13,7 +13,7 @@ from tests.trainer import attempts
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
+from dagrpo.trainer.batches.prompt_sampler import PromptSampler, SampledPrompt
 from dagrpo.trainer.config import Training
 
 

@@ -20,9 +20,9 @@ from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.rollout.collect import SeedOf, collect, collect_until_full, grade
+from dagrpo.rollout.collect import SeedOf, collect, collect_until_full
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.early_stop import CutOff
 from dagrpo.rollout.open_agent import OpenAgent
@@ -215,7 +215,7 @@ class StepSampler:
 
     def _grade(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         """Grade trajectories. `_graded` alone measures the time."""
-        return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
+        return grade(trajectories, self._reward, self._grader)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]
