@@ -186,7 +186,7 @@ def _judge_halves(processes: ProcessPoolExecutor, half: Corpus) -> None:
 def _judge_part(corpus: Corpus) -> list[tuple[str | None, str]]:
     with Grader(VERIFY_SECONDS) as grader:
         judged = grader.judge(corpus.texts, corpus.truths, [corpus.verifier] * len(corpus.texts), "strict")
-    return [(judgement.answer, judgement.verdict) for judgement in judged]
+    return [(judgement.extracted, judgement.verdict) for judgement in judged]
 
 
 def print_slow_path(rows: int = 400) -> None:

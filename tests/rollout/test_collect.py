@@ -133,7 +133,7 @@ def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(agent: OpenAgent)
     reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 0.5, "buffer": 2}}})
     texts = ("#### 3", "#### 4", "no idea")
     with Grader(2.0) as grader:
-        graded = grade([replace(right, text=text) for text in texts], reward, grader)
+        graded = grade([replace(right, text=text, max_new_tokens=3) for text in texts], reward, grader)
     assert [each.score.verdict for each in graded] == ["right", "wrong", "missing"]
     # Two tokens of at most three, the last two of which are penalised: half of -1, weighted by 0.5.
     assert [each.score.reward for each in graded] == [1.0 - 0.25, -0.25, -0.25]

@@ -27,7 +27,7 @@ from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, prompts_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
-from dagrpo.rollout.schedule import OnBatch
+from dagrpo.rollout.schedule import OnBatch, ignore
 from dagrpo.rollout.table import rollout_table
 from dagrpo.utils.console import progress
 
@@ -169,7 +169,7 @@ def attempt_unseen(
     tokenizer: PreTrainedTokenizerBase,
     *,
     what: str,
-    on_batch: OnBatch | None = None,
+    on_batch: OnBatch = ignore,
 ) -> list[Trajectory]:
     """Sample like `attempt`, without a progress bar. Seeds do not depend on the checkpoint. `what` names the attempts in warnings."""
     batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT

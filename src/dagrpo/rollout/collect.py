@@ -6,19 +6,17 @@ faster, and repeatable up to the rounding of matrix products.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dagrpo.core.escape import one_line
 from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, groups_of, in_lockstep
+from dagrpo.rollout.schedule import OnBatch, SeedOf, attempts_at, free_running, ignore, in_lockstep
 from dagrpo.utils.console import say
 
-SeedOf = Callable[[int, int], int]
 LONGEST_FAULT = 240  # characters that are shown
 logger = logging.getLogger(__name__)
 
@@ -30,7 +28,7 @@ def collect(
     *,
     engine: RolloutEngine,
     agent: OpenAgent,
-    on_batch: OnBatch | None = None,
+    on_batch: OnBatch = ignore,
 ) -> list[Trajectory]:
     """Return all trajectories; per prompt the greedy one if any, then sample 0, 1, ...
 
@@ -38,38 +36,7 @@ def collect(
     appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
     """
     order_of_work = in_lockstep if sampling.lockstep else free_running
-    planned = _planned(prompts, sampling, seed_of)
-    return agent.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
-
-
-def collect_until_full(
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    seed_of: SeedOf,
-    *,
-    engine: RolloutEngine,
-    agent: OpenAgent,
-    judge: Judge,
-    cuttable: Collection[int] = (),
-) -> CutOff:
-    """Sample all groups free-running; `judge` gets each group as it finishes, while others still run.
-
-    Once the judge is full, unfinished groups at the positions `cuttable` are cut off.
-    """
-    groups = groups_of(_planned(prompts, sampling, seed_of), sampling)
-    return agent.run(EarlyStop(sampling, engine, agent, judge, cuttable).run(groups))
-
-
-def _planned(prompts: Sequence[Prompt], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:
-    return [
-        PlannedAttempt(position=position, prompt=prompt, sample_index=sample, seed=seed_of(position, sample))
-        for position, prompt in enumerate(prompts)
-        for sample in sampling.sample_indices
-    ]
-
-
-def _ignore(trajectories: Sequence[Trajectory]) -> None:
-    """Do nothing, as the default callback."""
+    return agent.run(order_of_work(attempts_at(prompts, sampling, seed_of), sampling, engine, agent, on_batch))
 
 
 class FailedPrograms:

@@ -20,7 +20,7 @@ def test_a_planted_run_of_thirteen_words_is_found_and_twelve_are_not() -> None:
     contamination = _check(found, "another", f"Now {THIRTEEN.upper()} then")
     assert contamination.train_problems == 1
     assert contamination.by_task == {"exam": 1}
-    assert contamination.task_rows == {"exam": [Shared(train_index=1, test_task="exam", test_index=1, words=THIRTEEN)]}
+    assert contamination.examples == {"exam": [Shared(train_index=1, test_task="exam", test_index=1, words=THIRTEEN)]}
     assert (left(found), gone(found)) == ([0, 1, 2], [])
 
 
@@ -47,14 +47,14 @@ def test_the_length_of_a_run_is_a_parameter() -> None:
 
 def test_short_questions_are_compared_whole_and_with_their_operators() -> None:
     contamination = _check(sieve(["48+44=?", "48-44=?", "What is 48+44=?"]), "48 + 44 =?")
-    assert [shared.train_index for shared in contamination.task_rows["exam"]] == [0]
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [0]
 
 
 def test_a_short_question_beside_another_figure_is_not_the_same() -> None:
     train = [task_row("Find x.", index=i, images=(bytes([i]),)) for i in range(2)]
     test = [task_row("Find x.", split="test", images=(bytes([1]),))]
     contamination = check_contamination(Sieve({"train": train}), {"figures": test}, 13, "report").report(train)
-    assert [shared.train_index for shared in contamination.task_rows["figures"]] == [1]
+    assert [shared.train_index for shared in contamination.examples["figures"]] == [1]
 
 
 def test_phrases_that_many_train_problems_have_do_not_count_but_are_reported() -> None:
@@ -67,7 +67,7 @@ def test_phrases_that_many_train_problems_have_do_not_count_but_are_reported() -
 def test_up_to_ten_train_problems_may_share_a_phrase_that_counts() -> None:
     contamination = _check(sieve([f"Number {i} is special {TRADE}" for i in range(COMMON)]), f"Something else {TRADE}")
     assert contamination.by_task == {"exam": COMMON}
-    assert [shared.train_index for shared in contamination.task_rows["exam"]] == [0, 1, 2, 3, 4]
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [0, 1, 2, 3, 4]
 
 
 def test_a_rare_ending_does_not_make_a_phrase_of_the_trade_count() -> None:
@@ -81,7 +81,7 @@ def test_a_rare_ending_does_not_make_a_phrase_of_the_trade_count() -> None:
 def test_the_very_same_question_counts_however_common_its_phrases_are() -> None:
     train = [*(f"Number {i} is special {TRADE}" for i in range(COMMON + 1)), f"Something else {TRADE}"]
     contamination = _check(sieve(train), f"Something else {TRADE}")
-    assert [shared.train_index for shared in contamination.task_rows["exam"]] == [COMMON + 1]
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [COMMON + 1]
 
 
 def test_tasks_are_counted_apart_and_a_problem_once_in_all() -> None:

@@ -138,7 +138,7 @@ def test_an_attempt_that_used_up_its_turns_or_tokens_pays(reason: StopReason, pe
 
 def test_of_several_turns_the_longest_is_measured_against_the_limit_of_a_turn() -> None:
     assert value("overlong", _attempted(samples=attempt(tokens=(18432, 18432, 18432)).samples), buffer=4096) == -0.5
-    assert value("overlong", _attempted(tokens=18432), buffer=4096) == -0.5
+    assert value("overlong", judged(tokens=18432), buffer=4096) == -0.5
 
 
 ATTEMPTS = [

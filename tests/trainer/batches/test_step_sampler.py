@@ -67,7 +67,7 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
     problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = runs.ScriptedEngine(run.initial, [])
     engine.load(open_tensors(run.initial), "step_0")
-    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         agent.make_attempt = _flaky(agent.make_attempt)
         sampler = StepSampler(
             engine=engine,
@@ -125,7 +125,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         sampler = StepSampler(
             engine=engine,
             agent=agent,
@@ -155,7 +155,7 @@ def _greedy_step(
     problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         make_attempt = agent.make_attempt
 
         async def attempt(problem: Prompt, sample_index: int, session: Session) -> Trajectory:

@@ -22,11 +22,11 @@ from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.rollout.collect import SeedOf, collect, collect_until_full
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.early_stop import CutOff
+from dagrpo.rollout.early_stop import CutOff, EarlyStop
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed, training_sampling
+from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
 from dagrpo.trainer import checks
 from dagrpo.trainer.batches.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
 from dagrpo.trainer.batches.prompt_sampler import PromptSampler, SampledPrompt
@@ -107,12 +107,20 @@ class StepSampler:
         """
         self._grading_seconds = 0.0
         attempts = _Attempts()
-        attempt = self._attempt_in_lockstep if self._sampling.lockstep else self._attempt_freely
         while attempts.rounds < self._training.dynamic_sampling.max_rounds and (
             count := prompts_to_draw(attempts.graded, self._training)
         ):
             first = len(attempts.graded) // self._training.samples_per_prompt
-            attempt(attempts, self.prompt_sampler.draw(count, step), step, partial(self._seed_of, step, first))
+            sampled = self.prompt_sampler.draw(count, step)
+            wanted = attempts_at([each.prompt for each in sampled], self._sampling, partial(self._seed_of, step, first))
+            if self._sampling.lockstep:
+                finished = self._agent.run(in_lockstep(wanted, self._sampling, self._engine, self._agent))
+                self._add_waves(attempts, finished, step)
+            else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
+                full = FullBatch(attempts.graded, self._grade, self._training)
+                groups = EarlyStop(self._sampling, self._engine, self._agent, full, self._cuttable(sampled))
+                cut_off = self._agent.run(groups.run(groups_of(wanted, self._sampling)))
+                self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
         rollouts = self._rollouts(step, attempts)
         clock.lap("rollout")
@@ -166,37 +174,25 @@ class StepSampler:
         """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
         return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
-    def _attempt_in_lockstep(
-        self, attempts: _Attempts, sampled: Sequence[SampledPrompt], step: int, seed_of: SeedOf
-    ) -> None:
-        """Attempt `prompts` in waves, one after the other, and grade them when all are finished."""
-        prompts = [each.prompt for each in sampled]
-        collected = collect(prompts, self._sampling, seed_of, engine=self._engine, agent=self._agent)
-        sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
+    def _cuttable(self, sampled: Sequence[SampledPrompt]) -> list[int]:
+        """Return the positions of the prompts whose groups may be cut off and put back."""
+        most = self._training.dynamic_sampling.max_aborts
+        return [position for position, each in enumerate(sampled) if each.aborts < most]
+
+    def _add_waves(self, attempts: _Attempts, finished: Sequence[Trajectory], step: int) -> None:
+        """Grade the trajectories of a round in lockstep."""
+        sampled = [trajectory for trajectory in finished if trajectory.sample_index != GREEDY]
         self._require_sound([*(each.trajectory for each in attempts.graded), *sampled], step)
         attempts.graded += self._graded(sampled)
-        attempts.greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
+        attempts.greedy += [trajectory for trajectory in finished if trajectory.sample_index == GREEDY]
 
-    def _attempt_freely(
-        self, attempts: _Attempts, sampled: Sequence[SampledPrompt], step: int, seed_of: SeedOf
+    def _add_groups(
+        self, attempts: _Attempts, full: FullBatch, cut_off: CutOff, sampled: Sequence[SampledPrompt], step: int
     ) -> None:
-        """Attempt `prompts`, each group as fast as it can, and grade each group as soon as it has finished.
-
-        Groups still running when the batch is full are put back, where training.dynamic_sampling.max_aborts allows.
-        """
-        most = self._training.dynamic_sampling.max_aborts
-        full = FullBatch(attempts.graded, self._grade, self._training)
-        attempts.cut_off = collect_until_full(
-            [each.prompt for each in sampled],
-            self._sampling,
-            seed_of,
-            engine=self._engine,
-            agent=self._agent,
-            judge=full,
-            cuttable=[position for position, each in enumerate(sampled) if each.aborts < most],
-        )
-        cut_off = {*attempts.cut_off.positions}
-        self.prompt_sampler.put_back(sampled, [p.prompt.index for at, p in enumerate(sampled) if at not in cut_off])
+        """Add the groups of a free-running round, which were graded as they finished; put back the prompts that were cut off."""
+        attempts.cut_off = cut_off
+        finished = [each for at, each in enumerate(sampled) if at not in cut_off.positions]
+        self.prompt_sampler.put_back(sampled, [each.prompt.index for each in finished])
         attempts.graded += full.graded
         attempts.greedy += full.greedy
         self._require_sound([each.trajectory for each in attempts.graded], step)
