@@ -175,12 +175,12 @@ def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_
     with agent_with({"echo": Echo()}) as agent:
         make_attempt = agent.make_attempt
 
-        async def stubborn(problem: Prompt, sample_index: int, session: Any) -> Trajectory:
+        async def stubborn(prompt: Prompt, sample_index: int, session: Any) -> Trajectory:
             try:
-                return await make_attempt(problem, sample_index, session)
+                return await make_attempt(prompt, sample_index, session)
             except asyncio.CancelledError:
                 with pytest.raises(ServerError) as refused:
-                    await session.ask(problem.row.prompt)
+                    await session.ask(prompt.row.prompt)
                 told.append(str(refused.value))
                 return judge.judged[0][0]
 

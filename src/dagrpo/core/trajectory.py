@@ -13,7 +13,7 @@ from typing import Any
 from dagrpo.core.types import EXCLUDED, CallStatus, PromptPictures, Row, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
-BLIND = -2  # of another one at temperature 0, at the problem without its pictures
+BLIND = -2  # of another one at temperature 0, at the prompt without its pictures
 FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 
@@ -26,7 +26,7 @@ class Prompt:
     text: str  # the prompt as the template writes it
     token_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     tools: tuple[Mapping[str, Any], ...] = ()  # OpenAI function schemas of what the policy may call
-    # Of every problem of a model that takes pictures, without files where this one has none; None: a model of text alone.
+    # Of every prompt of a model that takes pictures, without files where this one has none; None: a model of text alone.
     pictures: PromptPictures | None = None
 
     @property
@@ -80,7 +80,7 @@ class Trajectory:
     """
 
     prompt: Prompt
-    sample_index: int  # which of the attempts at the problem, GREEDY, or BLIND
+    sample_index: int  # which of the attempts at the prompt, GREEDY, or BLIND
     sampling_seed: int
     samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled
     text: str  # what is graded: the policy's last turn without its calls and special tokens; never a tool's or a user's text

@@ -52,9 +52,9 @@ _Sampled = tuple[Rollouts, list[SamplingRequest], list[int]]
 def _flaky(agent: Agent) -> Agent:
     """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
 
-    async def attempt(problem: Prompt, sample_index: int, session: Session) -> Trajectory:
-        trajectory = await agent(problem, sample_index, session)
-        if sample_index == 2 or (problem.index == LOST and sample_index):
+    async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
+        trajectory = await agent(prompt, sample_index, session)
+        if sample_index == 2 or (prompt.index == LOST and sample_index):
             return replace(trajectory, stop_reason="excluded", fault="no server")
         return trajectory
 
@@ -158,9 +158,9 @@ def _greedy_step(
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         make_attempt = agent.make_attempt
 
-        async def attempt(problem: Prompt, sample_index: int, session: Session) -> Trajectory:
-            trajectory = await make_attempt(problem, sample_index, session)
-            broken = sample_index == GREEDY and problem.index == lost
+        async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
+            trajectory = await make_attempt(prompt, sample_index, session)
+            broken = sample_index == GREEDY and prompt.index == lost
             return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
 
         agent.make_attempt = attempt

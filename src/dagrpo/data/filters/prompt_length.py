@@ -124,11 +124,11 @@ def require_tools_shown(rows: Iterable[Row], model: Path, chat: str) -> None:
 
     rows: the rows of one task. chat: rollout.chat.name. Raises UserError, which names the task and the tool.
     """
-    untold = [row for row in rows if row.tools]
-    if chat != TEMPLATE or not untold or any(row.demonstration for row in untold) or _is_fresh(model):
+    with_tools = [row for row in rows if row.tools]
+    if chat != TEMPLATE or not with_tools or any(row.demonstration for row in with_tools) or _is_fresh(model):
         return
     raise UserError(
-        f"{untold[0].task} offers the tool {untold[0].tools[0]}, but the chat template of the model in {model} does not describe "
+        f"{with_tools[0].task} offers the tool {with_tools[0].tools[0]}, but the chat template of the model in {model} does not describe "
         f"tools, so that the policy would never learn of it: {_template_of_ours(model)}choose a model whose template describes tools, or "
         "set rollout.chat to {name: renderers} with the model's family."
     )

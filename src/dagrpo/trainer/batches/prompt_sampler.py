@@ -22,14 +22,14 @@ PromptState = dict[str, Any]  # JSON-serialisable state of a prompt sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledPrompt:
-    """Problem that was sampled."""
+    """Prompt of the sampler, and how often it was cut off."""
 
     prompt: Prompt
     aborts: int = 0  # consecutive earlier times that its group was cut off
 
 
 class PromptSampler:
-    """Prompt sampler of a run: the order of its problems, and the position in it."""
+    """Prompt sampler of a run: the order of its prompts, and the position in it."""
 
     def __init__(
         self,
@@ -60,46 +60,46 @@ class PromptSampler:
 
     @property
     def retired(self) -> int:
-        """Return the number of retired problems."""
+        """Return the number of retired prompts."""
         return len(self._retired)
 
     def draw(self, count: int, step: int) -> list[SampledPrompt]:
-        """Return the next problems for `step` (0-based), first those that were put back. Raises UserError if all are retired."""
+        """Return the next prompts for `step` (0-based), first those that were put back. Raises UserError if all are retired."""
         if all(prompt.index in self._retired for prompt in self._prompts):
             raise UserError(
                 f"step {step + 1}: all {len(self._prompts)} problems have reached training.retire_at "
                 f"({self._training.retire_at}), so that none is left to draw: take the policy as it is with training.steps "
                 f"{step}, or give harder problems or a higher training.retire_at and train again."
             )
-        drawn: list[SampledPrompt] = []
-        while len(drawn) < count:
+        prompts: list[SampledPrompt] = []
+        while len(prompts) < count:
             sampled = self._cut_off.popleft() if self._cut_off else SampledPrompt(prompt=self._next())
             if sampled.prompt.index not in self._retired:
-                drawn.append(sampled)
-        return drawn
+                prompts.append(sampled)
+        return prompts
 
-    def put_back(self, drawn: Sequence[SampledPrompt], finished: Sequence[int]) -> list[SampledPrompt]:
-        """Put back the prompts of `drawn` whose groups have not finished, to be sampled before all others. Returns them.
+    def put_back(self, prompts: Sequence[SampledPrompt], finished: Sequence[int]) -> list[SampledPrompt]:
+        """Put back those of `prompts` whose groups have not finished, to be sampled before all others. Returns them.
 
-        `drawn` and the rows `finished` are in sampling order; if a row was sampled twice and has finished once, the first is the
+        `prompts` and the rows `finished` are in sampling order; if a row was sampled twice and has finished once, the first is the
         finished one. So the result follows from the rows alone.
         """
-        left, rows = list[SampledPrompt](), deque(finished)
-        for sampled in drawn:
+        unfinished, rows = list[SampledPrompt](), deque(finished)
+        for sampled in prompts:
             if rows and rows[0] == sampled.prompt.index:
                 rows.popleft()
             else:
-                left.append(sampled)
-        self._cut_off.extendleft(replace(sampled, aborts=sampled.aborts + 1) for sampled in reversed(left))
-        return left
+                unfinished.append(sampled)
+        self._cut_off.extendleft(replace(sampled, aborts=sampled.aborts + 1) for sampled in reversed(unfinished))
+        return unfinished
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:
-        """Retire the problems of which a group has reached training.retire_at. `graded`: whole groups, one after the other."""
+        """Retire the prompts of which a group has reached training.retire_at. `graded`: whole groups, one after the other."""
         rows = [each.trajectory.prompt.index for each in graded]
         self.retire_rows(rows, [each.score.correct is True if each.trajectory.learned else None for each in graded])
 
     def retire_rows(self, rows: Sequence[int], right: Sequence[bool | None]) -> None:
-        """Retire problems by the split row and the correctness of each attempt (None: left out), whole groups one after the other."""
+        """Retire prompts by the split row and the correctness of each attempt (None: left out), whole groups one after the other."""
         rate, size = self._training.retire_at, self._training.samples_per_prompt
         if rate is None:
             return

@@ -68,8 +68,8 @@ class Supervision:
         turns = row.demonstration or ({"role": "assistant", "content": row.answer},)
         token_ids = list(render_row(self._chat, row, tools, self._pictures)[1])
         loss_mask = [False] * len(token_ids)
-        for said, new in _turns(turns):
-            prompt, completion = tuple(token_ids), self._completion(said, token_ids, tools, where)
+        for message, new in _turns(turns):
+            prompt, completion = tuple(token_ids), self._completion(message, token_ids, tools, where)
             between = self._between(prompt, completion, new, tools, where)
             token_ids += [*completion, *between]
             loss_mask += [True] * len(completion) + [False] * len(between)
