@@ -26,8 +26,8 @@ from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.interface import Adapter, RolloutEngine
 from dagrpo.engine.sglang import ADAPTER_LAYERS
 from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form

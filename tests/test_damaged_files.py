@@ -39,7 +39,7 @@ from dagrpo.report import parameters
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import store, ui
-from dagrpo.trainer.record import Record
+from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
 from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
 from dagrpo.utils.failures import sentence_of

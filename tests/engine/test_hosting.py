@@ -19,7 +19,7 @@ from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.pipeline.stages import difficulty, sample, train
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.utils.devices import VISIBLE
 
 TWO = sglang.Config(replicas=2, max_total_tokens=4096, request_timeout=120)

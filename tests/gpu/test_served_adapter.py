@@ -19,7 +19,7 @@ from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
 from dagrpo.utils.distributed import single_process

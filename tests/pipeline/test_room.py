@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.jobs import configuration_file
 from dagrpo.pipeline.plan import update
 from dagrpo.pipeline.room import require_planned_room, whole_params
-from dagrpo.trainer.objective import Objective
+from dagrpo.trainer.update.objective import Objective
 
 __all__ = ["project"]
 PRESETS = Path(__file__).parents[2] / "presets"

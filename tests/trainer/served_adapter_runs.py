@@ -17,7 +17,7 @@ from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.engine.interface import Adapter, HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
 

@@ -24,16 +24,16 @@ from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer import state
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.vision_tower import Vision
-from dagrpo.trainer.runtime_config import Layout
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.state import states
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 
 TRAINING = Training.model_validate(
@@ -129,7 +129,7 @@ def run(
     )
     optimizer = adamw(policy.parameters(), 0.01)
     if first:
-        state.load(state.at(out / "states", first), policy.model, optimizer)
+        states.load(states.at(out / "states", first), policy.model, optimizer)
     update = PolicyUpdate(
         policy=policy,
         reference=load_reference(initial, world, policy),
@@ -147,7 +147,7 @@ def run(
         stats = update.run(step, rollouts(step) if processor is None else with_pictures(rollouts(step), processor))
         seen.append({"loss": stats.loss, "kl": stats.kl, "entropy": stats.entropy, "norm": stats.grad_norm})
         seen[-1] |= {"clipped": stats.metrics["clip_fraction"], "logprobs": stats.logprobs.tolist()}
-        state.save(out / "states", step + 1, policy.model, optimizer, world)
+        states.save(out / "states", step + 1, policy.model, optimizer, world)
     _write_for_the_engine(out / "engine", GatheredWeights(policy.model, torch.bfloat16, world), world)
     save_sharded(policy.model, initial, out / "policy", world)
     if world.is_rank_zero:

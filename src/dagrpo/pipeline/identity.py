@@ -25,7 +25,7 @@ WITHOUT_EFFECT = (
     "dagrpo.engine.config",
     "dagrpo.pipeline",
     "dagrpo.tracking",
-    "dagrpo.trainer.runtime_config",
+    "dagrpo.trainer.config.runtime",
     "dagrpo.utils.ancestors",
     "dagrpo.utils.console",
     "dagrpo.utils.devices",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import configuration_of
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import words_of
 
 if TYPE_CHECKING:

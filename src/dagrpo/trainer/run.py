@@ -8,9 +8,9 @@ from typing import TypedDict
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Conversation, Rollout
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.runtime_config import Runtime, SftRuntime
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.runtime import Runtime, SftRuntime
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
 from dagrpo.utils.ancestors import USUAL_GRACE
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST

@@ -22,10 +22,10 @@ from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module

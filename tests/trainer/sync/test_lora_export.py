@@ -14,7 +14,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import AdapterForm, HeldWeights
 from dagrpo.engine.sglang import ADAPTER_LAYERS
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
-from dagrpo.trainer.lora_config import TrainedLora
+from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.trainer.sync.weight_sync import PolicyWeights

@@ -14,8 +14,8 @@ import torch
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
 from dagrpo.utils.distributed import World
 
 FLOAT32 = 4  # bytes

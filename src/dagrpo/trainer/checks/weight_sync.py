@@ -17,7 +17,7 @@ from dagrpo.checkpoints.adapted import PREFIX
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import HeldWeights, RolloutEngine
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 
 COMPARED = "gate/digest_tensors"
 _MEBIBYTE = 1 << 20

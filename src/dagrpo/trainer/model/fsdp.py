@@ -19,13 +19,13 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import Lora, untrained_tower
+from dagrpo.trainer.config.lora import Lora, untrained_tower
+from dagrpo.trainer.config.runtime import Reduction
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.attention import attend_in_float32
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, Reference, require_known_logits
 from dagrpo.trainer.model.vision_tower import Tower, Vision, tower_module
-from dagrpo.trainer.runtime_config import Reduction
 from dagrpo.utils.distributed import World
 
 NO_ADAPTER = Lora()

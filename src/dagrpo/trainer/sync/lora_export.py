@@ -17,7 +17,7 @@ from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine import AdapterLayers
 from dagrpo.engine.interface import AdapterForm
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.utils.distributed import World
 
 _MERGE = "set training.lora.serving to merged"
