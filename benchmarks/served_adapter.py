@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from benchmarks.precision import in_one_batch, made_up_requests
 
-from dagrpo.checkpoints.adapted import low_rank_updates
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, total_bytes
 from dagrpo.core.types import SamplingRequest

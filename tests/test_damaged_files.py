@@ -29,7 +29,8 @@ from dagrpo.core.escape import visible
 from dagrpo.engine import sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.pipeline import cache, failure_report, jobs, locks, record
+from dagrpo.pipeline import cache, failure_report, locks, record
+from dagrpo.pipeline import job_files as jobs
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import lock, recording
 from dagrpo.pipeline.dvc import private as dvc_private

@@ -118,9 +118,9 @@ def policy_counts(ranks: int) -> dict[str, Any]:
     """Return the counts of a policy's weights that rank 0 writes as `save_sharded` does, and of their reading by one process."""
     import torch
 
+    from dagrpo.checkpoints.file_plan import write_all
     from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
-    from dagrpo.checkpoints.gathered import GatheredWeights
-    from dagrpo.checkpoints.planned import write_all
+    from dagrpo.checkpoints.gather import GatheredWeights
     from dagrpo.checkpoints.sharded import read_weights
     from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
     from dagrpo.trainer.model.policy import Policy

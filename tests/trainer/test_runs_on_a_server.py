@@ -20,7 +20,7 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
 from dagrpo.engine import sglang
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.sglang.opening import open_sglang
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.run import TrainingRun

@@ -19,7 +19,7 @@ from tests.trainer import vision
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.core.plugin_sections import Choice

@@ -8,8 +8,8 @@ import torch
 from packages.dagrpo_megatron.tests.families import FAMILIES
 
 from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.source import open_source
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.distcp_writer import DistcpPlan

@@ -26,7 +26,7 @@ WITHOUT_EFFECT = (
     "dagrpo.pipeline",
     "dagrpo.tracking",
     "dagrpo.trainer.config.runtime",
-    "dagrpo.utils.ancestors",
+    "dagrpo.utils.watchdog",
     "dagrpo.utils.console",
     "dagrpo.utils.devices",
     "dagrpo.utils.environment",

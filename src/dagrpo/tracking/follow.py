@@ -16,7 +16,6 @@ from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
-from dagrpo.tracking.bring import Target, bring_steps
 from dagrpo.tracking.curve import now_ms, read_curve
 from dagrpo.tracking.execution import of_note
 from dagrpo.tracking.points import log_all
@@ -24,6 +23,7 @@ from dagrpo.tracking.stage_runs import find_experiment, open_run
 from dagrpo.tracking.store import artifact_location, open_client, require_answer, require_usable, tracking_uri
 from dagrpo.tracking.sync import LOCK
 from dagrpo.tracking.variations import recording_root
+from dagrpo.tracking.write import Target, bring_steps
 
 SECONDS = 10.0  # between two looks
 

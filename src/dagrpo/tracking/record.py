@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.bring import Target, bring
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import tag_value
@@ -14,6 +13,7 @@ from dagrpo.tracking.parents import ERROR, settle_parents
 from dagrpo.tracking.read import contents_of
 from dagrpo.tracking.stage_runs import INCOMPLETE, StageRuns, close_others, find_experiment, open_run, tag_digests
 from dagrpo.tracking.store import open_client, trouble_of_store
+from dagrpo.tracking.write import Target, bring
 from dagrpo.utils.console import say
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import remove

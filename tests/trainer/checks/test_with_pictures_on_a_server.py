@@ -7,15 +7,15 @@ import pytest
 import torch
 from tests.trainer import runs, vision
 
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
-from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor

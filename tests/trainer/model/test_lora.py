@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints import lora as adapters
-from dagrpo.checkpoints.adapted import LowRank, low_rank_updates
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import export, write_as
 from dagrpo.checkpoints.formats.dcp import DcpTensors
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.lora_layers import LowRank, low_rank_updates
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.cli.replay.recomputation import replay

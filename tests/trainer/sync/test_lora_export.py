@@ -7,7 +7,7 @@ import torch
 from tests.trainer import picture_runs, runs
 from tests.trainer.served_adapter_runs import Serving, served_run
 
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError

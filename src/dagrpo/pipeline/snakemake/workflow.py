@@ -12,7 +12,8 @@ from snakemake.ioflags import update
 
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline import dag, jobs
+from dagrpo.pipeline import dag
+from dagrpo.pipeline import job_files as jobs
 from dagrpo.pipeline.declaration import Needs, Stage, names_in
 from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.lock import require_readable_lock
@@ -34,10 +35,10 @@ from dagrpo.pipeline.snakemake.private import options, runs_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
-from dagrpo.utils.ancestors import STARTED_BY, name_as_starter
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
+from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 
 __all__ = ["Experiment", "require_project"]
 SECONDS_BETWEEN_SYNCS = 60  # under DVC

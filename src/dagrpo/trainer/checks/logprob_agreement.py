@@ -14,7 +14,7 @@ from torch import Tensor
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.checks.refused import keep
+from dagrpo.trainer.checks.refused_tables import keep
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
 

@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from dagrpo.checkpoints.adapted import PREFIX
+from dagrpo.checkpoints.lora_layers import PREFIX
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import HeldWeights, RolloutEngine

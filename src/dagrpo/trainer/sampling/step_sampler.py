@@ -29,7 +29,7 @@ from dagrpo.rollout.sampling import sampling_seed, training_sampling
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
 from dagrpo.trainer import checks
 from dagrpo.trainer.checks import diversity
-from dagrpo.trainer.checks.refused import keeping_attempts
+from dagrpo.trainer.checks.refused_tables import keeping_attempts
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups

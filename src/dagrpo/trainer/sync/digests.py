@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dagrpo.checkpoints.adapted import low_rank_updates
+from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.trainer.batches.budget import Budget

@@ -15,9 +15,9 @@ from dagrpo.config.overlay import configuration_of
 from dagrpo.config.presets import composed, experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.jobs import configuration_file
+from dagrpo.pipeline.job_files import configuration_file
+from dagrpo.pipeline.memory_check import require_planned_room, whole_params
 from dagrpo.pipeline.plan import update
-from dagrpo.pipeline.room import require_planned_room, whole_params
 from dagrpo.trainer.update.objective import Objective
 
 __all__ = ["project"]

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from dagrpo.checkpoints import gathered
-from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
+from dagrpo.checkpoints import gather
+from dagrpo.checkpoints.gather import GatheredWeights, is_in_checkpoint_form
 from dagrpo.checkpoints.modules import own_state, state_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, first_difference
 from dagrpo.utils.distributed import World, single_process
@@ -61,7 +61,7 @@ def _joining(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tens
 
 
 def test_what_cannot_be_converted_one_by_one_is_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "in_checkpoint_form", _joining)
+    monkeypatch.setattr(gather, "in_checkpoint_form", _joining)
     model = _dense()
     expected = StateTensors(_joining(model, own_state(model)))
     with GatheredWeights(model, torch.float32, single_process()).reading() as tensors:
@@ -69,7 +69,7 @@ def test_what_cannot_be_converted_one_by_one_is_converted_at_once(monkeypatch: p
 
 
 def test_what_cannot_be_gathered_one_by_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "in_checkpoint_form", _joining)
+    monkeypatch.setattr(gather, "in_checkpoint_form", _joining)
     with pytest.raises(
         ValueError, match=r"Qwen2ForCausalLM joins tensors of its checkpoint: set runtime\.training\.processes"
     ):

@@ -14,8 +14,8 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.hosting import gpus_of, log_of
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.servers import gpus_of, log_of
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.pipeline.stages import difficulty, sample, train
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck

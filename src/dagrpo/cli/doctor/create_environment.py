@@ -1,6 +1,6 @@
 """Creation of the project's environment, with uv's Python if needed.
 
-`python3 src/dagrpo/cli/doctor/new_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
+`python3 src/dagrpo/cli/doctor/create_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
 Elsewhere, as on Ubuntu 22.04 (Python 3.10) and a bare Ubuntu 24.04 (neither venv nor headers), it unpacks uv's wheel, from a folder of
 UV_FIND_LINKS or PIP_FIND_LINKS or else from the package index, and has uv get Python 3.12 with headers.
 """

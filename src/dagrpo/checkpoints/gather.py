@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.adapted import low_rank_updates, whole
+from dagrpo.checkpoints.lora_layers import low_rank_updates, whole
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec

@@ -1,8 +1,8 @@
 """Requirements of a machine with a GPU, checked with the standard library.
 
-`python3 src/dagrpo/cli/doctor/needs.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints each missing requirement
-with the command that fixes it, and ends with 1 if one is not met. `make gpu`, `make gpu-check` (which passes --check) and
-`dagrpo doctor` use this list.
+`python3 src/dagrpo/cli/doctor/gpu_requirements.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints each
+missing requirement with the command that fixes it, and ends with 1 if one is not met. `make gpu`, `make gpu-check` (which passes
+--check) and `dagrpo doctor` use this list.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SECONDS = 20.0  # for git to answer
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print every requirement that is not met with its remedy. Raises SystemExit with 1 if a run on the GPU would fail."""
-    parser = argparse.ArgumentParser(prog="needs.py", add_help=False)
+    parser = argparse.ArgumentParser(prog="gpu_requirements.py", add_help=False)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--mirror")
     options, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu

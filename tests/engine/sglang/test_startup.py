@@ -15,7 +15,7 @@ from dagrpo.engine import sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.sglang import server as server_module
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.starting import StartLimit
+from dagrpo.engine.sglang.startup import StartLimit
 
 # ninja for some seconds, then answers; or never answers.
 STAND_IN = """
@@ -101,7 +101,7 @@ def test_what_no_server_compiles_leaves_the_limit_running(
 def test_a_compiler_that_hangs_ends_the_start_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dagrpo.engine.sglang.starting.MOST_SECONDS_OF_COMPILATION", 1.0)
+    monkeypatch.setattr("dagrpo.engine.sglang.startup.MOST_SECONDS_OF_COMPILATION", 1.0)
     (tmp_path / "sampling").mkdir()
     with pytest.raises(ServerError, match=r"waited for 1 s for sampling to be compiled.*ninja.*dagrpo warm.*MAX_JOBS"):
         _start(monkeypatch, tiny_model, tmp_path, "ninja", str(tmp_path / "sampling"))

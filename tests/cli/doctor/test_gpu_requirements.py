@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.doctor import gpus, hub, needs, programs
+from dagrpo.cli.doctor import gpu_requirements, gpus, hub, programs
 from dagrpo.cli.doctor.finding import apt
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ def asked(tmp_path: Path) -> Machine:
         for name, says in answers.items():
             (folder / name).write_text(f"#!/bin/sh\n{says}\n")
             (folder / name).chmod(0o755)
-        command = [sys.executable, "-I", "-S", "src/dagrpo/cli/doctor/needs.py", *arguments]
+        command = [sys.executable, "-I", "-S", "src/dagrpo/cli/doctor/gpu_requirements.py", *arguments]
         bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
         return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
 
@@ -197,9 +197,9 @@ def test_headers_are_needed_only_of_an_environment_that_is_made(
 ) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    (found,) = [each for each in needs.of_check(tmp_path) if each.name == "Python.h"]
+    (found,) = [each for each in gpu_requirements.of_check(tmp_path) if each.name == "Python.h"]
     assert (found.state, "apt-get install -y python3-dev" in found.remedy) == ("missing", True)
-    (found,) = [each for each in needs.of_gpu(tmp_path) if each.name == "Python.h"]
+    (found,) = [each for each in gpu_requirements.of_gpu(tmp_path) if each.name == "Python.h"]
     assert found.state == "none", "`make gpu` gets a Python with headers"
     assert not programs.suits()
 
@@ -225,9 +225,9 @@ def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest
 def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
-    assert (needs.shared_memory().state, needs.disk(tmp_path).state) == ("missing", "missing")
-    assert "0.06 GiB free" in needs.shared_memory().detail
-    assert "--shm-size 16g" in needs.shared_memory().remedy
+    assert (gpu_requirements.shared_memory().state, gpu_requirements.disk(tmp_path).state) == ("missing", "missing")
+    assert "0.06 GiB free" in gpu_requirements.shared_memory().detail
+    assert "--shm-size 16g" in gpu_requirements.shared_memory().remedy
 
 
 @pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
@@ -251,7 +251,7 @@ def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked:
     assert f"gsm8k/train, gsm8k/test (.jsonl or .parquet) not in {mirror[-1]}, which --mirror names" in done.stderr
     planned = ["make", "-n", "gpu-check", "GPU_CHECK=--mirror /copies"]
     commands = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "cli/doctor/needs.py --check --mirror /copies" in commands
+    assert "cli/doctor/gpu_requirements.py --check --mirror /copies" in commands
 
 
 @pytest.mark.parametrize(
@@ -276,17 +276,17 @@ def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_pa
 
 
 def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
-    found = needs.repository(tmp_path)
+    found = gpu_requirements.repository(tmp_path)
     assert (found.state, found.detail.startswith("fatal: not a git repository")) == ("missing", True)
     assert found.remedy == f"git -C {tmp_path} init && git -C {tmp_path} add -A"
-    assert needs.repository(ROOT).state == "ok"
+    assert gpu_requirements.repository(ROOT).state == "ok"
 
 
 def test_a_checkout_of_another_user_is_told_with_git_s_own_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as root in a container that mounts the checkout
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
-    found = needs.repository(ROOT)
+    found = gpu_requirements.repository(ROOT)
     assert (found.state, "dubious ownership" in found.detail) == ("missing", True)
     assert found.remedy == f"git config --global --add safe.directory {ROOT}"
 
@@ -302,4 +302,4 @@ def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path)
     for target in ("gpu", "gpu-check"):
         planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         after = "rm -rf .venv" if target == "gpu" else "-m benchmarks.gpu"
-        assert planned.index("cli/doctor/needs.py") < planned.index(after)
+        assert planned.index("cli/doctor/gpu_requirements.py") < planned.index(after)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from dagrpo.checkpoints.file_plan import PlannedFile, planned_content
 from dagrpo.checkpoints.folder import ADAPTER
-from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.safetensors_file import planned_safetensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.utils.files import json_text

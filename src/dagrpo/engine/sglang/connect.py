@@ -14,10 +14,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.background import BackgroundLoop
-from dagrpo.engine.hosting import lock_elsewhere, raise_open_files, start_all
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter, new_version
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.servers import lock_elsewhere, raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
