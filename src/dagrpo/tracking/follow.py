@@ -23,7 +23,7 @@ from dagrpo.tracking.stage_runs import find_experiment, open_run
 from dagrpo.tracking.store import artifact_location, open_client, require_answer, require_usable, tracking_uri
 from dagrpo.tracking.sync import LOCK
 from dagrpo.tracking.variations import recording_root
-from dagrpo.tracking.write import Target, bring_steps
+from dagrpo.tracking.write import Target, write_steps
 
 SECONDS = 10.0  # between two looks
 
@@ -39,7 +39,7 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
     monitors, offset, sample = _monitors(), 0, 0
     while _works(note):
         steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
-        bring_steps(target, steps)
+        write_steps(target, steps)
         log_all(target.client, target.run_id, _readings(monitors, sample))
         sample += 1
         time.sleep(pause_s)

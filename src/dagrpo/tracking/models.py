@@ -133,10 +133,10 @@ def link_output(client: MlflowClient, run_id: str, model: LoggedModel, step: int
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
 
 
-def bring_input(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
+def link_input_policy(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
     """Link the policy that a stage has read as an input of its run; None if it reads none.
 
-    `read`: {path: sha256}. For a stage that converts, `bring_output` links it. In the trainer's layout it is known since that
+    `read`: {path: sha256}. For a stage that converts, `link_output_policy` links it. In the trainer's layout it is known since that
     conversion, or not at all.
     """
     checkpoints = [checkpoint for checkpoint in checkpoints_in(read) if checkpoint.seed == models.seed]
@@ -147,7 +147,7 @@ def bring_input(models: Models, run_id: str, stage: str, read: Mapping[str, str]
     return model
 
 
-def bring_output(
+def link_output_policy(
     models: Models, run_id: str, stage: str, read: Mapping[str, str], outputs: Mapping[str, str], step: int | None
 ) -> None:
     """Link the policy that a stage has made as an output of its run."""

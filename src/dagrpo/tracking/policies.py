@@ -25,7 +25,7 @@ Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.summaries mak
 logger = logging.getLogger(__name__)
 
 
-def bring_policies(
+def write_policies(
     client: MlflowClient, experiment_id: str, run_id: str, seed: str, policies: Sequence[Policy], time_ms: int
 ) -> dict[str, LoggedModel]:
     """Return the models of one seed's policies by their names, each with its scores; created if missing."""

@@ -1,4 +1,4 @@
-"""Writing of an execution's contents into its MLflow run, idempotently."""
+"""Write an execution's contents into its MLflow run, idempotently."""
 
 import json
 import logging
@@ -25,12 +25,12 @@ from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution
-from dagrpo.tracking.models import Models, bring_input, bring_output
+from dagrpo.tracking.models import Models, link_input_policy, link_output_policy
 from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
 from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
 from dagrpo.tracking.points import log_all, log_points
-from dagrpo.tracking.policies import bring_policies, register
-from dagrpo.tracking.problems import bring_evaluation_set, bring_prompt, link_prompt, share_evaluation_sets
+from dagrpo.tracking.policies import register, write_policies
+from dagrpo.tracking.problems import link_prompt, share_evaluation_sets, write_evaluation_set, write_prompt
 from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
 
@@ -63,30 +63,30 @@ class Target:
         )
 
 
-def bring(target: Target, contents: Contents) -> None:
+def write_contents(target: Target, contents: Contents) -> None:
     """Write an execution's contents into its run, and those for its seed into the seed's run."""
     client, run_id = target.client, target.run_id
-    bring_steps(target, contents.steps)
+    write_steps(target, contents.steps)
     for name, value in contents.tags.items():
         client.set_tag(run_id, name, tag_value(value))
     for artifact in contents.artifacts:
-        _bring_file(client, run_id, artifact.content, artifact.name, artifact.folder)
+        _write_file(client, run_id, artifact.content, artifact.name, artifact.folder)
         if target.execution.stage == "report" and not artifact.folder:  # where people look for it
-            _bring_file(client, target.parent, artifact.content, artifact.name)
-    _bring_tables(target, contents.tables)
+            _write_file(client, target.parent, artifact.content, artifact.name)
+    _write_tables(target, contents.tables)
     log_data_sets(client, run_id, map(_described, contents.data_sets))
     log_data_sets(client, run_id, map(_named, _tests_in(target.execution.behind)))
-    model_id = _bring_input_policy(target)
+    model_id = _write_input_policy(target)
     with optional("problems"):
-        _bring_problems(target, contents.problems)
+        _write_problems(target, contents.problems)
     with optional("traces"):
-        _bring_traces(target, contents.traces, model_id)
-    _bring_output_policy(target)
+        _write_traces(target, contents.traces, model_id)
+    _write_output_policy(target)
     for summary in contents.summaries:
-        _bring_summary(target, summary)
+        _write_summary(target, summary)
 
 
-def bring_steps(target: Target, steps: Sequence[Step]) -> None:
+def write_steps(target: Target, steps: Sequence[Step]) -> None:
     """Write the points that are missing: curves of training to the run of the seed, all else to the stage's own.
 
     Those of an execution that has finished also where an earlier attempt had other values.
@@ -100,14 +100,14 @@ def bring_steps(target: Target, steps: Sequence[Step]) -> None:
     log_points(target.client, run_id, points, are_final=target.execution.status == "FINISHED")
 
 
-def _bring_file(client: MlflowClient, run_id: str, content: bytes, name: str, folder: str = "") -> None:
+def _write_file(client: MlflowClient, run_id: str, content: bytes, name: str, folder: str = "") -> None:
     with TemporaryDirectory(prefix="dagrpo-") as temporary:
         path = Path(temporary, name)
         path.write_bytes(content)
         client.log_artifact(run_id, str(path), folder or None)
 
 
-def _bring_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
+def _write_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
     """Write the files that MlflowClient.log_table would write first (it appends), and their marks on the run."""
     for name, table in tables.items():
         frame = pd.DataFrame(table.to_pydict())
@@ -118,18 +118,18 @@ def _bring_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
         target.client.set_tag(target.run_id, LOGGED_ARTIFACTS, json.dumps(marks))
 
 
-def _bring_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
+def _write_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
     """Write the problems of an evaluation, and the prompt form of its task."""
     for data, split in problems:
-        bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, split)
+        write_evaluation_set(target.client, target.experiment_id, data.name, data.digest, split)
         if split["prompt"]:
             task = data.name.partition("/")[0]
-            version = bring_prompt(target.client, target.experiment_id, task, split["prompt"], split["tools"])
+            version = write_prompt(target.client, target.experiment_id, task, split["prompt"], split["tools"])
             for run_id in (target.run_id, target.parent):
                 link_prompt(target.client, run_id, version)
 
 
-def _bring_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id: str | None) -> None:
+def _write_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id: str | None) -> None:
     for number, attempts in enumerate(tables):
         traces = traces_of(
             attempts,
@@ -142,22 +142,22 @@ def _bring_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id:
         log_traces(TracingClient(target.client.tracking_uri), traces, target.experiment_id)
 
 
-def _bring_input_policy(target: Target) -> str | None:
+def _write_input_policy(target: Target) -> str | None:
     """Make the policy that the stage has read an input of its run; return the policy's id."""
     execution, model = target.execution, None
     with optional("policies"):
-        model = bring_input(target.models, target.run_id, execution.stage, execution.read)
+        model = link_input_policy(target.models, target.run_id, execution.stage, execution.read)
     return None if model is None else str(model.model_id)
 
 
-def _bring_output_policy(target: Target) -> None:
+def _write_output_policy(target: Target) -> None:
     execution = target.execution
     step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
     with optional("policies"):
-        bring_output(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
+        link_output_policy(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
 
 
-def _bring_summary(target: Target, summary: Summary) -> None:
+def _write_summary(target: Target, summary: Summary) -> None:
     """Write figures, tags, text, data sets, curves and policies to the run of a seed, created if missing."""
     client, experiment_id, content = target.client, target.experiment_id, summary.content
     run_id = find_parent(client, experiment_id, target.execution, summary.seed)
@@ -176,14 +176,14 @@ def _bring_summary(target: Target, summary: Summary) -> None:
         share_evaluation_sets(client, experiment_id, content["data"])
     if summary.seed is not None:
         with optional("policies"):
-            _bring_policies(target, run_id, str(summary.seed), content, time_ms)
+            _write_policies(target, run_id, str(summary.seed), content, time_ms)
 
 
-def _bring_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:
+def _write_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:
     verdict = content["verdict"]
     if target.execution.variation:  # its folders are removed at some time
         verdict = {"is_better": False, "reason": f"A variation never becomes champion. {verdict['reason']}"}
-    models = bring_policies(target.client, target.experiment_id, run_id, seed, content["policies"], time_ms)
+    models = write_policies(target.client, target.experiment_id, run_id, seed, content["policies"], time_ms)
     register(target.client, target.execution.experiment, run_id, seed, models, content["policies"], verdict)
 
 
