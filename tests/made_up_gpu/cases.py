@@ -92,7 +92,7 @@ def state_counts() -> dict[str, Any]:
 
     from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
-    from dagrpo.trainer.state import states
+    from dagrpo.trainer.state import states, tensors
     from dagrpo.utils.distributed import World
 
     counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
@@ -102,16 +102,16 @@ def state_counts() -> dict[str, Any]:
         update, optimizer = _update(policy := Policy(models[0], dtype=torch.bfloat16), world, budget, "bfloat16")
         update.run(0, _rollouts())
         counted.reset()
-        states.save(Path(folder), 1, policy, optimizer, world)
+        tensors.save(Path(folder), 1, policy, optimizer, world)
         saved = dict(counted.waits)
         update, resumed = _update(policy := Policy(models[1], dtype=torch.bfloat16), world, budget, "bfloat16")
         counted.reset()
-        states.load(states.at(Path(folder), 1), policy, resumed)
+        tensors.load(states.at(Path(folder), 1), policy, resumed)
         loaded = {"waits": dict(counted.waits), "copies": counted.kernels["copy_"]}
         places = {str(value.device) for states in resumed.state.values() for value in states.values()}
         stats = update.run(1, _rollouts())
-    tensors = len(list(policy.parameters())) + sum(map(len, optimizer.state.values()))
-    return {"tensors": tensors, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
+    count = len(list(policy.parameters())) + sum(map(len, optimizer.state.values()))
+    return {"tensors": count, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
 
 
 def policy_counts(ranks: int) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def policy_counts(ranks: int) -> dict[str, Any]:
             if ranks > 1:
                 _shard(Policy(written, dtype=torch.bfloat16), world)
             counted.reset()
-            with GatheredWeights(written, torch.float32, world).reading() as tensors:
-                write_all(Path(folder), planned_files(tensors, DEFAULT_MAX_SHARD_BYTES))
+            with GatheredWeights(written, torch.float32, world).reading() as gathered:
+                write_all(Path(folder), planned_files(gathered, DEFAULT_MAX_SHARD_BYTES))
             saved = {"waits": dict(counted.waits), "collectives": dict(counted.collectives)}
         counted.reset()
         read_weights(read, DcpTensors(Path(folder)))

@@ -18,7 +18,7 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Tr
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.sampling.rollouts import Rollouts
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update.policy_update import UpdateStats
@@ -194,7 +194,7 @@ def test_a_damaged_early_step_is_made_again_from_the_state_before_it_and_all_is_
     record = _recorded(tmp_path, 5)
     model = torch.nn.Linear(2, 2)
     for step in (1, 4, 5):
-        states.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
+        tensors.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
         (tmp_path / f"step_{step:05d}").rename(
             tmp_path / f"kept_{step}"
         )  # all three, though two are kept while it runs

@@ -20,7 +20,8 @@ from dagrpo.tracking.curve import now_ms, read_curve
 from dagrpo.tracking.execution import of_note
 from dagrpo.tracking.points import log_all
 from dagrpo.tracking.stage_runs import find_experiment, open_run
-from dagrpo.tracking.store import artifact_location, open_client, require_answer, require_usable, tracking_uri
+from dagrpo.tracking.store import open_client, require_answer, require_usable
+from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.tracking.sync import LOCK
 from dagrpo.tracking.variations import recording_root
 from dagrpo.tracking.write import Target, write_steps

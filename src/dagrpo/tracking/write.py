@@ -12,8 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
+from mlflow.entities import Metric, RunTag
 from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
@@ -22,11 +21,12 @@ from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
 from dagrpo.report.attempt import Attempt
-from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Summary
+from dagrpo.tracking.contents import STEP, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
+from dagrpo.tracking.data_sets import described, log_data_sets, named, tests_in
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.models import Models, link_input_policy, link_output_policy
-from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
+from dagrpo.tracking.names import metric_name, tag_value
 from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
 from dagrpo.tracking.points import log_all, log_points
 from dagrpo.tracking.policies import register, write_policies
@@ -74,8 +74,8 @@ def write_contents(target: Target, contents: Contents) -> None:
         if target.execution.stage == "report" and not artifact.folder:  # where people look for it
             _write_file(client, target.parent, artifact.content, artifact.name)
     _write_tables(target, contents.tables)
-    log_data_sets(client, run_id, map(_described, contents.data_sets))
-    log_data_sets(client, run_id, map(_named, _tests_in(target.execution.behind)))
+    log_data_sets(client, run_id, map(described, contents.data_sets))
+    log_data_sets(client, run_id, map(named, tests_in(target.execution.behind)))
     model_id = _write_input_policy(target)
     with optional("problems"):
         _write_problems(target, contents.problems)
@@ -96,7 +96,7 @@ def write_steps(target: Target, steps: Sequence[Step]) -> None:
         for step in steps
         for name, value in step.values.items()
     ]
-    run_id = target.parent if target.execution.stage in WITH_CURVES else target.run_id
+    run_id = target.parent if target.execution.trains else target.run_id
     log_points(target.client, run_id, points, are_final=target.execution.status == "FINISHED")
 
 
@@ -146,7 +146,7 @@ def _write_input_policy(target: Target) -> str | None:
     """Make the policy that the stage has read an input of its run; return the policy's id."""
     execution, model = target.execution, None
     with optional("policies"):
-        model = link_input_policy(target.models, target.run_id, execution.stage, execution.read)
+        model = link_input_policy(target.models, target.run_id, execution)
     return None if model is None else str(model.model_id)
 
 
@@ -154,7 +154,7 @@ def _write_output_policy(target: Target) -> None:
     execution = target.execution
     step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
     with optional("policies"):
-        link_output_policy(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
+        link_output_policy(target.models, target.run_id, execution, step)
 
 
 def _write_summary(target: Target, summary: Summary) -> None:
@@ -168,7 +168,7 @@ def _write_summary(target: Target, summary: Summary) -> None:
     log_all(client, run_id, figures)
     tags = {**content["tags"], HEADLINE: content["text"]}
     client.log_batch(run_id, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
-    log_data_sets(client, run_id, map(_named, content["data"]))
+    log_data_sets(client, run_id, map(named, content["data"]))
     log_points(client, run_id, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
     for name, value in experiment_tags(map(metric_name, content["figures"])).items():
         client.set_experiment_tag(experiment_id, name, value)
@@ -194,48 +194,6 @@ def _curve_points(table: pa.Table, time_ms: int) -> list[Metric]:
         for name, value in row.items()
         if name != STEP and isinstance(value, int | float) and math.isfinite(value)
     ]
-
-
-def log_data_sets(client: MlflowClient, run_id: str, data: Iterable[DatasetInput]) -> None:
-    """Make data sets inputs of a run."""
-    inputs = list(data)
-    if inputs:
-        client.log_inputs(run_id, inputs)
-
-
-def _tests_in(digests: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    for path, digest in sorted(digests.items()):
-        if Path(path).stem == "test":
-            name = f"{Path(path).parent.name}/test"
-            yield {"name": name, "digest": digest, "path": path, "context": "evaluation"}
-
-
-def _named(data: Mapping[str, str]) -> DatasetInput:
-    """Return the data set that a page names."""
-    return _data_set(data["name"], data["digest"], data["path"], data["context"], {"sha256": data["digest"]})
-
-
-def _described(data: DataSet) -> DatasetInput:
-    """Return a data set with the shape of its file."""
-    footer = pq.read_metadata(data.path)
-    types = {field.name: str(field.type) for field in footer.schema.to_arrow_schema()}
-    columns = [{"name": name, "type": kind, "required": True} for name, kind in types.items()]
-    profile = {"num_rows": footer.num_rows, "bytes": data.path.stat().st_size, "sha256": data.digest}
-    return _data_set(data.name, data.digest, str(data.path), data.context, profile, columns)
-
-
-def _data_set(
-    name: str, digest: str, path: str, context: str, profile: Mapping[str, Any], columns: Sequence[Any] = ()
-) -> DatasetInput:
-    dataset = Dataset(
-        name=name,
-        digest=digest[:MAX_DATASET_DIGEST],
-        source_type="local",
-        source=json.dumps({"uri": path}),
-        schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
-        profile=json.dumps(profile),
-    )
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
 
 
 @contextmanager

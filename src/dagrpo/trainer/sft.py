@@ -32,7 +32,7 @@ from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warm
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import Report, SftRun
 from dagrpo.trainer.shutdown import Shutdown
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.console import progress
 from dagrpo.utils.determinism import compute_deterministically, explained
 from dagrpo.utils.distributed import World, expand_segments
@@ -92,7 +92,7 @@ class FineTuning:
     def train(self) -> None:
         """Run every unfinished step, then write the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
-        finished = states.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
+        finished = tensors.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
         # Metrics of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = states.at(run.state, finished).notes if finished else []
         shutdown = Shutdown(run.grace_seconds, self._world)
@@ -104,7 +104,7 @@ class FineTuning:
                 report(step + 1, metrics[-1])
                 is_last = shutdown.requested()
                 if is_last or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
-                    states.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
+                    tensors.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
                 if is_last:
                     break
         save_sharded(model, run.model, run.tuned, self._world)

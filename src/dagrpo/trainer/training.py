@@ -13,7 +13,7 @@ from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.trainer.sampling.setup import open_rollout_source
 from dagrpo.trainer.setup import Setup
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.saver import GATES, Saver
 from dagrpo.utils.determinism import compute_deterministically, explained
 from dagrpo.utils.distributed import World, expand_segments
@@ -41,7 +41,7 @@ def train(
         setup = Setup(run, world, report_held_out)
         history = _history(setup, report)
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
-        finished = states.resume(run.state, steps, policy, optimizer, world, history.require_whole, setup.base)
+        finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_whole, setup.base)
         lacks_evaluation = history.restore(finished)
         if finished < steps or world.broadcast(lacks_evaluation):
             _take_steps(setup, finished, history, opener)

@@ -31,7 +31,7 @@ from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.sync import weight_sync
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
@@ -89,8 +89,8 @@ def test_what_the_policy_computes_is_what_the_merged_weights_compute_as_often_as
     weights = GatheredWeights(policy.model, torch.float32, single_process())
     merged = []
     for _ in range(3):
-        with weights.reading() as tensors:
-            merged.append({name: tensors.read(name).clone() for name in tensors.specs})
+        with weights.reading() as read:
+            merged.append({name: read.read(name).clone() for name in read.specs})
     assert all(torch.equal(one[name], merged[0][name]) for one in merged for name in merged[0])
     assert all(torch.equal(tensor, before[name]) for name, tensor in own_state(policy.model).items())
     plain = load_policy(inputs[0], single_process()).model
@@ -194,13 +194,13 @@ def test_a_state_has_the_adapter_and_names_the_weights_beside_it(whole: Training
     assert all(".lora_" in name for name in names)
     policy = _policy(whole.initial)
     optimizer = adamw(policy.parameters(), 0.0)
-    states.load(saved, policy.model, optimizer, saved.base)
+    tensors.load(saved, policy.model, optimizer, saved.base)
     assert all(update.up.abs().max() > 0 for update in low_rank_updates(policy.model).values())
     with pytest.raises(UserError, match="beside the weights of another checkpoint"):
-        states.load(saved, policy.model, optimizer, "0" * 64)
+        tensors.load(saved, policy.model, optimizer, "0" * 64)
     with pytest.raises(UserError, match="holds another model's weights"):
         plain = load_policy(whole.initial, single_process())
-        states.load(saved, plain.model, adamw(plain.parameters(), 0.0), saved.base)
+        tensors.load(saved, plain.model, adamw(plain.parameters(), 0.0), saved.base)
 
 
 class Forgetful(GatheredWeights):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.checksummed_json import Damaged, write_checksummed
 from dagrpo.utils.distributed import single_process
 
@@ -27,13 +27,13 @@ def _fresh() -> tuple[torch.nn.Linear, torch.optim.AdamW]:
 def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     model, optimizer = _fresh()
     _trained(3, model, optimizer)
-    states.save(tmp_path, 3, model, optimizer, single_process())
+    tensors.save(tmp_path, 3, model, optimizer, single_process())
     _trained(2, model, optimizer)
     resumed, its_optimizer = _fresh()
     saved = states.latest(tmp_path, 99)
     assert saved is not None
     assert saved.step == 3
-    states.load(saved, resumed, its_optimizer)
+    tensors.load(saved, resumed, its_optimizer)
     _trained(2, resumed, its_optimizer)
     assert torch.equal(model.weight, resumed.weight)
     assert torch.equal(model.bias, resumed.bias)
@@ -42,7 +42,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
 def test_only_the_newest_two_states_are_kept(tmp_path: Path) -> None:
     model, optimizer = _fresh()
     for step in (1, 2, 3):
-        states.save(tmp_path, step, model, optimizer, single_process())
+        tensors.save(tmp_path, step, model, optimizer, single_process())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_00002", "step_00003"]
 
 
@@ -54,34 +54,34 @@ def test_a_half_written_state_is_not_taken(tmp_path: Path) -> None:
 
 def test_the_state_of_another_model_is_refused_with_the_remedy(tmp_path: Path) -> None:
     model, optimizer = _fresh()
-    states.save(tmp_path, 1, model, optimizer, single_process())
+    tensors.save(tmp_path, 1, model, optimizer, single_process())
     other = torch.nn.Sequential(torch.nn.Linear(3, 2))
     saved = states.latest(tmp_path, 99)
     assert saved is not None
     with pytest.raises(ValueError, match="holds another model's weights: delete"):
-        states.load(saved, other, adamw(other.parameters(), 0.0))
+        tensors.load(saved, other, adamw(other.parameters(), 0.0))
 
 
 def test_a_state_of_more_steps_than_are_asked_for_is_not_taken(tmp_path: Path) -> None:
     model, optimizer = _fresh()
     for step in (2, 4):
-        states.save(tmp_path, step, model, optimizer, single_process())
+        tensors.save(tmp_path, step, model, optimizer, single_process())
     assert states.latest(tmp_path, 3) == states.at(tmp_path, 2)
     assert states.latest(tmp_path, 1) is None
 
 
 def test_states_of_a_longer_run_are_not_pruned_by_a_shorter_one(tmp_path: Path) -> None:
     model, optimizer = _fresh()
-    states.save(tmp_path, 9, model, optimizer, single_process())
+    tensors.save(tmp_path, 9, model, optimizer, single_process())
     for step in (1, 2, 3):
-        states.save(tmp_path, step, model, optimizer, single_process())
+        tensors.save(tmp_path, step, model, optimizer, single_process())
     states.prune(tmp_path, 3, keep=0)
     assert [path.name for path in tmp_path.iterdir()] == ["step_00009"]
 
 
 def test_notes_are_kept_with_the_state(tmp_path: Path) -> None:
     model, optimizer = _fresh()
-    states.save(tmp_path, 1, model, optimizer, single_process(), notes=[{"loss": 0.5}])
+    tensors.save(tmp_path, 1, model, optimizer, single_process(), notes=[{"loss": 0.5}])
     assert states.at(tmp_path, 1).notes == [{"loss": 0.5}]
 
 
@@ -89,7 +89,7 @@ def _saved(root: Path, *steps: int) -> None:
     model, optimizer = _fresh()
     for step in steps:
         _trained(1, model, optimizer)
-        states.save(root, step, model, optimizer, single_process())
+        tensors.save(root, step, model, optimizer, single_process())
 
 
 def _weights(folder: Path) -> Path:
@@ -128,7 +128,7 @@ def test_a_damaged_state_is_set_aside_and_the_one_before_is_taken(
     _saved(tmp_path, 2, 4)
     DAMAGES[fault](tmp_path / "step_00004")
     model, optimizer = _fresh()
-    assert states.resume(tmp_path, 9, model, optimizer, single_process()) == 2
+    assert tensors.resume(tmp_path, 9, model, optimizer, single_process()) == 2
     told = capsys.readouterr().err.splitlines()[0]
     assert told in caplog.text
     assert fault in told
@@ -151,7 +151,7 @@ def test_with_no_whole_state_a_run_starts_from_its_first_step(
         _saved(tmp_path, 1, 2)
         for name in ("step_00001", "step_00002"):
             _flip_a_byte(_weights(tmp_path / name))
-        assert states.resume(tmp_path, 9, *_fresh(), single_process()) == 0
+        assert tensors.resume(tmp_path, 9, *_fresh(), single_process()) == 0
     assert capsys.readouterr().err.count("and the run starts from its first step.") == 4
     assert len(list(tmp_path.glob("damaged_step_0000?_?"))) == 4
 

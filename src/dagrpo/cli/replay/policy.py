@@ -16,7 +16,7 @@ from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.sync.digest_table import Hash
 from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate, UpdateStats
 from dagrpo.utils.distributed import World
@@ -60,12 +60,12 @@ class UpdatedPolicy:
 
     def load(self, saved: states.SavedState) -> None:
         """Resume from a saved state."""
-        states.load(saved, self.model, self._optimizer, self._base)
+        tensors.load(saved, self.model, self._optimizer, self._base)
         self._saved = saved.notes
 
     def save(self, root: Path, finished: int) -> None:
         """Write the state after `finished` steps, without the state of the prompt sampler."""
-        states.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
+        tensors.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
 
     def budget(self, runtime: TrainingRuntime) -> Budget:
         """Return the budget of runtime.training for this policy. Raises UserError if the policy does not support it."""

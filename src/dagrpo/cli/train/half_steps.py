@@ -24,7 +24,7 @@ from dagrpo.trainer.sampling.setup import open_rollout_source
 from dagrpo.trainer.sampling.source import SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.setup import Setup
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.saver import AHEAD, PROMPTS
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
 from dagrpo.trainer.update.policy_update import PolicyUpdate
@@ -49,7 +49,7 @@ class RolloutHalf:
         self._start = 0 if start is None else start.step
         self._notes: Mapping[str, Any] = {} if start is None else start.notes
         if start is not None:
-            states.load(start, self._setup.policy.model, self._setup.optimizer, self._setup.base)
+            tensors.load(start, self._setup.policy.model, self._setup.optimizer, self._setup.base)
 
     def write(self, steps: Sequence[int], folder: Path) -> Iterator[tuple[int, pa.Table]]:
         """Write the rollouts of each step (1-based) to the folder; yield each once it is written.

@@ -7,7 +7,7 @@ from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.source import RolloutSource
 from dagrpo.trainer.setup import Setup
-from dagrpo.trainer.state import states
+from dagrpo.trainer.state import tensors
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 
 # Among a state's notes:
@@ -40,10 +40,10 @@ class Saver:
         notes: dict[str, Any] = {**self._update.saved, PROMPTS: prompts, GATES: setup.checks.saved}
         if run.training.staleness:
             notes[AHEAD] = len(pending.batches)
-        keep = max(run.runtime.training.keep_states, states.KEPT_WHILE_RUNNING)
+        keep = max(run.runtime.training.keep_states, tensors.KEPT_WHILE_RUNNING)
         beside = partial(prefetch_state.write, pending=pending)
         model, optimizer = setup.policy.model, setup.optimizer
-        states.save(run.state, finished, model, optimizer, setup.world, notes, keep, setup.base, beside)
+        tensors.save(run.state, finished, model, optimizer, setup.world, notes, keep, setup.base, beside)
         self._saved = finished
 
 

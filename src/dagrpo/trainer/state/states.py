@@ -17,32 +17,23 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.state.integrity import require_whole
-from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.console import say
-from dagrpo.utils.distributed import World
-from dagrpo.utils.files import atomic_folder, remove
+from dagrpo.utils.files import remove
 from dagrpo.utils.locks import exclusive_access
-from dagrpo.utils.manifest import FileEntry
 
-OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
-KEPT_WHILE_RUNNING = 2
-_DESCRIPTION = "state.json"
+DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
 READ = (".safetensors", ".parquet")  # suffixes of the files that a run finds in a state by listing its folder
 _PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
 Recorded = Callable[[int], None]
-Beside = Callable[[Path], dict[str, FileEntry]]
 logger = logging.getLogger(__name__)
 
 
@@ -56,12 +47,12 @@ class SavedState:
     @property
     def notes(self) -> Any:
         """Return the notes that were given to `save`."""
-        return read_checksummed(self.folder / _DESCRIPTION)["notes"]
+        return read_checksummed(self.folder / DESCRIPTION)["notes"]
 
     @property
     def base(self) -> str | None:
         """Return the tensor digest of the checkpoint that the run began with; None if it is not recorded."""
-        digest: str | None = read_checksummed(self.folder / _DESCRIPTION).get("base")
+        digest: str | None = read_checksummed(self.folder / DESCRIPTION).get("base")
         return digest
 
 
@@ -77,16 +68,11 @@ def at(root: Path, step: int) -> SavedState:
     return SavedState(folder=root / f"step_{step:05d}", step=step)
 
 
-def _nothing_recorded(step: int) -> None:
+def nothing_recorded(step: int) -> None:
     """Do nothing: the default of a run that keeps no records beside its states."""
 
 
-def _nothing_beside(folder: Path) -> dict[str, FileEntry]:
-    """Write no further files: the default of a state with only weights and optimizer."""
-    return {}
-
-
-def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> SavedState | None:
+def latest(root: Path, at_most: int, recorded: Recorded = nothing_recorded) -> SavedState | None:
     """Return the newest intact state after at most `at_most` steps, or None for a fresh start.
 
     `recorded(step)` raises Damaged if the records beside a state are damaged up to its step. States that cannot be
@@ -131,7 +117,7 @@ def named(folder: Path) -> SavedState:
 
 
 def _require_whole(saved: SavedState) -> None:
-    path = saved.folder / _DESCRIPTION
+    path = saved.folder / DESCRIPTION
     match read_checksummed(path):
         case {"step": saved.step, "files": dict(files)}:
             require_whole(saved.folder, files, READ)
@@ -163,53 +149,6 @@ def _renamed(saved: SavedState) -> Path:
     return aside
 
 
-def resume(
-    root: Path,
-    steps: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.AdamW,
-    world: World,
-    recorded: Recorded = _nothing_recorded,
-    base: str | None = None,
-) -> int:
-    """Load the newest intact state that a run of `steps` steps can resume from; return its finished steps, 0 without a state.
-
-    Every rank calls this; `recorded` as in `latest`. Raises UserError if the state is of another model.
-    """
-    newest = latest(root, steps, recorded) if world.is_rank_zero else None
-    finished = int(world.broadcast(newest.step if newest is not None else 0))
-    if finished:
-        load(at(root, finished), model, optimizer, base)
-        if world.is_rank_zero:
-            say(f"Step {finished} of {steps} is finished: going on from {at(root, finished).folder}.")
-    return finished
-
-
-def save(
-    root: Path,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.AdamW,
-    world: World,
-    notes: Any = None,
-    keep: int = KEPT_WHILE_RUNNING,
-    base: str | None = None,
-    beside: Beside = _nothing_beside,
-) -> None:
-    """Write the state after `step` finished steps; of those up to it, keep the newest `keep`. Every rank writes its part.
-
-    `notes`, of rank 0 and JSON-serialisable, are for a resumed run. `base`: the tensor digest of the checkpoint
-    that the run began with. `beside(folder)`, on rank 0, writes more files below the state's folder, and lists them.
-    """
-    with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
-        files = write_weights(folder, _tensors(model, optimizer))
-        if world.is_rank_zero:
-            entries = {name: asdict(entry) for name, entry in (files | beside(folder)).items()}
-            write_checksummed(folder / _DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
-    if world.is_rank_zero:
-        prune(root, step, keep)
-
-
 def prune(root: Path, step: int, keep: int) -> None:
     """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run with the same results, and stay."""
     oldest_first = _saved(root, step)
@@ -220,53 +159,9 @@ def prune(root: Path, step: int, keep: int) -> None:
         remove(folder)
 
 
-def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW, base: str | None = None) -> None:
-    """Load a saved state into a model and its optimizer. Raises UserError if it belongs to another model or base checkpoint.
-
-    The number of ranks may differ from the one that saved it: each rank reads its part.
-    """
-    stored = DcpTensors(saved.folder)
-    names = {name.removeprefix("weight/") for name in stored.specs if name.startswith("weight/")}
-    trained, every = _trained(model), dict(model.named_parameters())
-    if names not in (trained.keys(), every.keys()):
-        raise UserError(
-            f"{saved.folder} holds another model's weights: delete {saved.folder.parent} and train from the start."
-        )
-    if names != every.keys() and saved.base != base:
-        raise UserError(
-            f"{saved.folder} holds what was trained beside the weights of another checkpoint than this run begins with: name a "
-            "state of this run, or train from the start."
-        )
-    for name, parameter in trained.items():
-        optimizer.state[parameter] = {
-            key: _room_for(key, parameter, optimizer) for key in OPTIMIZER_KEYS if f"{key}/{name}" in stored.specs
-        }
-    stored.read_into(_tensors(model, optimizer))
-
-
 def _saved(root: Path, at_most: int) -> list[SavedState]:
     """Return saved states up to step `at_most`, intact or not, oldest first."""
     names = {path.name: _NAME.fullmatch(path.name) for path in root.glob("step_*") if path.is_dir()}
     found = (at(root, int(match[1])) for match in names.values() if match)
     ours = [saved for saved in found if saved.folder.name in names and 0 < saved.step <= at_most]
     return sorted({saved.step: saved for saved in ours}.values(), key=lambda saved: saved.step)
-
-
-def _room_for(key: str, parameter: torch.nn.Parameter, optimizer: torch.optim.AdamW) -> Tensor:
-    if key != "step":
-        return torch.empty_like(parameter, requires_grad=False)
-    # A fused step counts on the device of the parameter, any other on the CPU.
-    return torch.zeros((), device=parameter.device if optimizer.defaults["fused"] else None)
-
-
-def _tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Return every tensor of the state, to write from or to read into."""
-    trained = _trained(model)
-    tensors = {f"weight/{name}": parameter.detach() for name, parameter in trained.items()}
-    for name, parameter in trained.items():
-        tensors |= {f"{key}/{name}": value for key, value in optimizer.state.get(parameter, {}).items()}
-    return tensors
-
-
-def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.trainer.batches.batch import Batch, MicroBatch, PaddedBatch
+from dagrpo.trainer.batches.batch import Batch, MicroBatch
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.batches.micro_batches import NOTHING, MicroBatchSplitter, Part
+from dagrpo.trainer.batches.micro_batches import Part
 from dagrpo.trainer.batches.mini_batches import MiniBatch, MiniBatchSplitter
 from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.model.fsdp import reduce_next
-from dagrpo.trainer.model.logit_stats import PLAIN, Extras
 from dagrpo.trainer.model.loss_scale import LossScale
 from dagrpo.trainer.model.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
-from dagrpo.trainer.model.policy import Policy, Reference, TokenLogprobs, token_logprobs
+from dagrpo.trainer.model.policy import Policy, Reference
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sync.digest_table import Hash, StepDigests
 from dagrpo.trainer.sync.digests import PendingDigests, computed_by, gradient_digests, read, usual_hash, weight_digests
 from dagrpo.trainer.update.accumulators import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.update.advantages import step_advantages
+from dagrpo.trainer.update.forward import ForwardPasses
 from dagrpo.trainer.update.loss_input import loss_input
 from dagrpo.trainer.update.objective import Objective
 from dagrpo.utils.distributed import World
@@ -90,22 +90,23 @@ class PolicyUpdate:
         self._policy = policy
         self._advantage = algorithm.advantage
         self._clock = clock or Clock()
-        self._reference = reference
+        self._passes = ForwardPasses(
+            policy=policy,
+            reference=reference,
+            budget=budget,
+            temperature=temperature,
+            pad_token_id=pad_token_id,
+            device=world.device,
+        )
         self._optimizer = optimizer
         self._mini_batches = MiniBatchSplitter(algorithm, training, world, seed)
         self._training = training
         self._budget = budget
-        self._temperature = temperature
-        self._pad_token_id = pad_token_id
         self._world = world
         self._hashed_by = hashed_by or usual_hash(world)
         self._trained_tower = _trained_tower(policy)
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
-        if budget.layout == "packed":
-            policy.take_packed()
-            if reference is not None:
-                reference.take_packed()
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class PolicyUpdate:
 
     def computed_before(self, batch: Batch) -> BeforeUpdate:
         """Compute the logprobs before the update unconditionally (see `before`)."""
-        with advice_on_memory(*self._limit_of_memory()), torch.no_grad():
+        with advice_on_memory(*self._passes.limit_of_memory), torch.no_grad():
             return self._computed_before(batch)
 
     def run(self, step: int, batch: Batch, before: BeforeUpdate | None = None) -> UpdateStats:
@@ -151,11 +152,9 @@ class PolicyUpdate:
         a gradient is not finite.
         """
         before = self.before(batch) if before is None else before
-        with advice_on_memory(*self._limit_of_memory()):
+        with advice_on_memory(*self._passes.limit_of_memory):
             stats = self._run(step, batch, before)
-        self._policy.forget_pictures()
-        if self._reference is not None:
-            self._reference.forget_pictures()
+        self._passes.forget_pictures()
         return stats
 
     def _run(self, step: int, batch: Batch, before: BeforeUpdate | None) -> UpdateStats:
@@ -168,7 +167,7 @@ class PolicyUpdate:
         every = self._training.digests_every
         gradients: list[PendingDigests] | None = [] if every and (step + 1) % every == 0 else None
         of_tower: list[float] = []
-        splitter = self._splitter(batch)
+        splitter = self._passes.splitter(batch)
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batches.of(step, number, batch, before, splitter)
             learning_rate = warmed_up(
@@ -237,31 +236,16 @@ class PolicyUpdate:
             self._overflowed += self.loss_scale.adapt(is_finite=is_finite)
         return is_finite
 
-    def _limit_of_memory(self) -> tuple[str, int]:
-        """Return the parameter that determines a micro-batch's memory, and its value."""
-        if self._budget.tokens is not None:
-            return "runtime.training.micro_batch_tokens", self._budget.tokens
-        return "runtime.training.micro_batch_size", self._budget.sequences
-
-    def _splitter(self, batch: Batch) -> MicroBatchSplitter:
-        """Return the splitter of a step's mini-batches. Patches do not limit a frozen tower, which sees one picture at a time anyway."""
-        tower, pictures = self._policy.tower, batch.sequences.pictures
-        limits = self._budget.patches is not None and tower is not None and not tower.frozen
-        files = pictures.files if pictures is not None and limits else ()
-        return MicroBatchSplitter(
-            batch.sequences, self._budget, [tower.patches(file) for file in files] if tower else ()
-        )
-
     def _computed_before(self, batch: Batch) -> BeforeUpdate:
         seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
-        extras, splitter = self.objective.extras_before, self._splitter(batch)
+        extras, splitter = self.objective.extras_before, self._passes.splitter(batch)
         # Cut as the updates are, so that the first update computes the same bits.
         for number in range(self._training.mini_batches):
             spans = splitter.arranged(self._mini_batches.spans(batch, number), self._world.size)
             for part in splitter.micro_batches(spans, self._world.rank, self._world.size):
-                micro_batch, places = self._laid_out(batch, part), batch.sequences.trained_places(part)
-                reference = self._reference_logprobs(micro_batch) if self.objective.penalises else None
-                seen.keep(places, self._logprobs(self._policy, micro_batch, extras), reference)
+                micro_batch, places = self._passes.laid_out(batch, part), batch.sequences.trained_places(part)
+                reference = self._passes.of_reference(micro_batch) if self.objective.penalises else None
+                seen.keep(places, self._passes.of_policy(micro_batch, extras), reference)
         return seen.of_all_ranks(self._world)
 
     def _accumulate(
@@ -272,8 +256,8 @@ class PolicyUpdate:
         starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
         for number, part in enumerate(mini_batch.parts, start=1):
             reduce_next(self._policy, self._budget.reduce_gradients, is_last=number == len(mini_batch.parts))
-            micro_batch = self._laid_out(batch, part)
-            outputs = self._logprobs(self._policy, micro_batch, self.objective.extras)
+            micro_batch = self._passes.laid_out(batch, part)
+            outputs = self._passes.of_policy(micro_batch, self.objective.extras)
             if is_first:
                 seen.keep(batch.sequences.trained_places(part), outputs)
             counts = batch.counts_any(part)
@@ -303,22 +287,7 @@ class PolicyUpdate:
         """Return the reference's logprobs: those that a penalty in the reward has computed before the update, if any."""
         if self.objective.penalises:
             return seen.reference_logprobs(batch.sequences.trained_places(part))
-        return self._reference_logprobs(micro_batch)
-
-    def _reference_logprobs(self, micro_batch: MicroBatch) -> Tensor | None:
-        if self._reference is None:
-            return None
-        with torch.no_grad():
-            return self._logprobs(self._reference, micro_batch).logprobs
-
-    def _logprobs(self, policy: Reference, micro_batch: MicroBatch, extras: Extras = PLAIN) -> TokenLogprobs:
-        return token_logprobs(policy, micro_batch, self._temperature, extras, self._budget.head_chunk_tokens)
-
-    def _laid_out(self, batch: Batch, part: Part) -> MicroBatch:
-        device, budget = self._world.device, self._budget
-        if part == NOTHING:
-            return PaddedBatch.filler(self._pad_token_id, device)
-        return batch.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
+        return self._passes.of_reference(micro_batch)
 
 
 def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:
