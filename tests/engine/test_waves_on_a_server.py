@@ -13,7 +13,7 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.opening import open_sglang
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer

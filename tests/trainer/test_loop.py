@@ -15,9 +15,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup, training
-from dagrpo.trainer.batches.prompt_sampler import training_prompts
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun, no_report
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
@@ -289,7 +289,7 @@ def _with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     def problems(*arguments: Any) -> list[Prompt]:
         return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_prompts(*arguments)]
 
-    monkeypatch.setattr(setup, "training_problems", problems)
+    monkeypatch.setattr(setup, "training_prompts", problems)
 
 
 @pytest.mark.usefixtures("_with_a_tool")

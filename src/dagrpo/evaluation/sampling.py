@@ -129,7 +129,7 @@ def read_prompts(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) ->
 def rendered(
     rows: Iterable[tuple[int, Row]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
 ) -> list[Prompt]:
-    """Return rendered rows of the split, each with its index. Raises UserError like `read_problems`."""
+    """Return rendered rows of the split, each with its index. Raises UserError like `read_prompts`."""
     room = context_tokens(attempts.model, attempts.engine)
     longest = attempts.sampling.max_new_tokens
     limit = PromptLimit(

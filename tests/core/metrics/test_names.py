@@ -26,13 +26,13 @@ from dagrpo.report import build
 from dagrpo.report.comparison import compare
 from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup
-from dagrpo.trainer.batches.prompt_sampler import training_prompts
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import SftRuntime
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.runtime_config import SftRuntime
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.trainer.sft_config import Sft
-from dagrpo.trainer.throughput import Throughput
 from dagrpo.utils.distributed import single_process
 
 EVERYTHING = {
@@ -66,7 +66,7 @@ def _with_a_tool_and_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(*arguments: Any) -> Throughput:
         return replace(known(*arguments), update_peak=1e12, rollout_peak=1e12)
 
-    monkeypatch.setattr(setup, "training_problems", problems)
+    monkeypatch.setattr(setup, "training_prompts", problems)
     monkeypatch.setattr(Throughput, "of", of)
 
 
