@@ -1,7 +1,7 @@
 """held_out.parquet: answers to held-out problems during training, and their accuracies.
 
 Nothing is selected by them: a checkpoint that is chosen by its held-out answers scores better on those problems than on
-others. `held_out_problems` selects the problems.
+others. held_out_prompts.py selects the problems.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ HELD_OUT = pa.schema(
         *(SCORES.field(name) for name in OF_SCORES),
     ]
 )
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class Point:
         return f"{GROUP}/{self.task}_oracle/greedy" if self.oracle else f"{GROUP}/{self.task}/greedy"
 
 
-def points(rows: Sequence[Row]) -> Iterator[Point]:
+def points(rows: Sequence[TableRow]) -> Iterator[Point]:
     """Yield a point for each step and task among the rows of HELD_OUT, in their order."""
-    groups: dict[tuple[int, str], list[Row]] = {}
+    groups: dict[tuple[int, str], list[TableRow]] = {}
     for row in rows:
         groups.setdefault((row["step"], row["task"]), []).append(row)
     for (step, task), own in groups.items():
@@ -70,7 +70,7 @@ def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([rows[step] for step in sorted(rows)], schema=schema)
 
 
-def figures(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
+def figures(rows: Sequence[TableRow]) -> dict[int, dict[str, float]]:
     """Return the accuracies among the rows of HELD_OUT under their recorded names, by step."""
     by_step: dict[int, dict[str, float]] = {}
     for point in points(rows):

@@ -13,16 +13,16 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
-from dagrpo.core.types import Example
+from dagrpo.core.trajectory import Prompt
+from dagrpo.core.types import Row
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import from_table
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.evaluation.held_out import OF_SCORES, Row
+from dagrpo.evaluation import verdicts
+from dagrpo.evaluation.held_out_table import OF_SCORES, TableRow
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
-from dagrpo.evaluation.verdicts import judged
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import rollout_table
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import TOOLS
 from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.utils.tables import read_parquet
@@ -34,30 +34,31 @@ Identity = tuple[str, ...]
 class HeldOut:
     """Held-out problems of one task, and the parameters of the attempts."""
 
-    problems: Sequence[Problem]
+    prompts: Sequence[Prompt]
     attempts: SplitAttempts
 
     @property
     def task(self) -> str:
-        return self.problems[0].example.task
+        return self.prompts[0].row.task
 
     def answered(
         self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
-    ) -> list[Row]:
+    ) -> list[TableRow]:
         """Let the engine's policy answer the problems; return graded rows of HELD_OUT. Raises ServerError if the engine fails."""
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
-        trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
+        trajectories = attempt_unseen(self.prompts, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)
         columns = {name: completions.column(name) for name in ("task", "problem_index")}
-        scores = pa.table({**columns, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
+        scores = verdicts.scores_of(completions, extractor, grader)
+        table = pa.table({**columns, **verdicts.columns(scores, completions)}).select(OF_SCORES)
         own = {"step": step, "split": self.attempts.split.stem, "oracle": self._has_oracle}
-        return [{**own, **row} for row in scores.to_pylist()]
+        return [{**own, **row} for row in table.to_pylist()]
 
     @property
     def _has_oracle(self) -> bool:
         """Return `Task.oracle`, read from the problems."""
-        users = {problem.example.interaction for problem in self.problems} - {""}
-        tools = {name for problem in self.problems for name in problem.example.tools}
+        users = {prompt.row.interaction for prompt in self.prompts} - {""}
+        tools = {name for prompt in self.prompts for name in prompt.row.tools}
         return any(INTERACTIONS.get(name).oracle for name in users) or any(TOOLS.get(name).oracle for name in tools)
 
 
@@ -74,20 +75,16 @@ def held_out(
             f"{attempts.split} has only problems that are also in the train split, so that training.evaluate_every has nothing "
             "to evaluate: set it to 0, or data.contamination to drop."
         )
-    return HeldOut(problems=rendered(rows, attempts, tokenizer), attempts=attempts)
+    return HeldOut(prompts=rendered(rows, attempts, tokenizer), attempts=attempts)
 
 
-def chosen_rows(
-    examples: Sequence[Example], count: int, learned: Collection[Identity] = ()
-) -> list[tuple[int, Example]]:
+def chosen_rows(rows: Sequence[Row], count: int, learned: Collection[Identity] = ()) -> list[tuple[int, Row]]:
     """Return the rows with the smallest sha256 of the normalised question, numbered, in the order of the split.
 
     The choice depends neither on a seed nor on the order of the split, which data sets sort by subject or level.
     """
-    ranked = [
-        (_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned
-    ]
-    return [(index, examples[index]) for index in sorted(index for _, index in sorted(ranked)[:count])]
+    ranked = [(_rank(own), index) for index, row in enumerate(rows) if (own := identity(row)) not in learned]
+    return [(index, rows[index]) for index in sorted(index for _, index in sorted(ranked)[:count])]
 
 
 def _rank(own: Identity) -> str:
@@ -101,4 +98,4 @@ def split_of(validation: Path, test: Path) -> Path:
 
 def identities(split: Path) -> set[Identity]:
     """Return the identity of every problem of a split, which does not depend on its typography."""
-    return {identity(example) for example in from_table(read_parquet(split), split)}
+    return {identity(row) for row in from_table(read_parquet(split), split)}

@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.core.types import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
+from dagrpo.core.types import EXCLUDED, CallStatus, PromptPictures, Row, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
-BLIND = -2  # of another one at temperature 0, at the problem without its pictures
+BLIND = -2  # of another one at temperature 0, at the prompt without its pictures
 FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Prompt:
     """Row of a split, rendered by the policy's chat template."""
 
     index: int  # the row of the split
-    example: Example
+    row: Row
     text: str  # the prompt as the template writes it
     token_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     tools: tuple[Mapping[str, Any], ...] = ()  # OpenAI function schemas of what the policy may call
-    # Of every problem of a model that takes pictures, without files where this one has none; None: a model of text alone.
+    # Of every prompt of a model that takes pictures, without files where this one has none; None: a model of text alone.
     pictures: PromptPictures | None = None
 
     @property
@@ -79,11 +79,11 @@ class Trajectory:
     messages, or a program goes back to an earlier turn. Each token that the policy wrote is in the mask of exactly one sample.
     """
 
-    problem: Problem
-    sample_index: int  # which of the attempts at the problem, GREEDY, or BLIND
+    prompt: Prompt
+    sample_index: int  # which of the attempts at the prompt, GREEDY, or BLIND
     sampling_seed: int
     samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled
-    text: str  # what is graded: the policy's last turn without its calls and special tokens
+    text: str  # what is graded: the policy's last turn without its calls and special tokens; never a tool's or a user's text
     finish_reason: str  # of the last turn: "stop" or "length"
     turns: int = 1  # of the policy
     # Chat messages after the prompt, in order; results as the policy saw them.
@@ -95,6 +95,7 @@ class Trajectory:
     dropped_calls: int = 0  # that the chat format lost: 0, or a bug
     cached_tokens: int = 0  # of all prompts, which a server had computed before
     prompt_tokens: int = 0  # of all prompts
+    max_new_tokens: int = 0  # of one turn: its limit; 0: unknown
 
     @property
     def tokens(self) -> int:

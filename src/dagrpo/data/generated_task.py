@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example
-from dagrpo.data.task import Problems
+from dagrpo.core.types import Row
+from dagrpo.data.task import TaskRows
 from dagrpo.tools.retrieval import Passage
 
 PATIENCE = 1000  # draws in a row that give nothing new: there is hardly anything left to draw
@@ -35,15 +35,15 @@ def demonstrating(count: int, share: float, seed: str) -> frozenset[int]:
 
 def generated(
     task: str,
-    splits: Mapping[str, Sequence[Example]],
+    splits: Mapping[str, Sequence[Row]],
     *,
     levels: Sequence[str] = (),
     passages: Sequence[Passage] = (),
-) -> Problems:
+) -> TaskRows:
     """Return the problems of a generator, which needs no file and repeats nothing."""
-    counts = {split: len(examples) for split, examples in splits.items()}
-    return Problems(
-        splits={split: [replace(example, task=task) for example in examples] for split, examples in splits.items()},
+    counts = {split: len(rows) for split, rows in splits.items()}
+    return TaskRows(
+        splits={split: [replace(row, task=task) for row in rows] for split, rows in splits.items()},
         source=f"generator {task}",
         origin="generator",
         revision=None,

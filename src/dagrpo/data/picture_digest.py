@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.reading import Reader
-from dagrpo.data.row import Row
 from dagrpo.data.source import Source
 
 _MARK = "#"
@@ -17,7 +17,7 @@ _UNREADABLE = bytes(32)  # in place of the digest of a picture's content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PicturesBeside:
+class PictureDigest:
     """Digest and size of all pictures of a column."""
 
     sha256: str
@@ -35,7 +35,7 @@ def file_and_column(name: str) -> tuple[str, str] | None:
     return (file, column) if mark and file and column else None
 
 
-def read_pictures_beside(path: Path, column: str) -> PicturesBeside:
+def picture_digest(path: Path, column: str) -> PictureDigest:
     """Return the digest over names and bytes of all pictures of a column, in row order, one in memory at a time.
 
     It covers the whole file, even if a task reads only a part. An unreadable picture counts as one without content, so that the digest
@@ -56,10 +56,10 @@ def read_pictures_beside(path: Path, column: str) -> PicturesBeside:
             digest.update(hashlib.sha256(name.encode(errors="surrogatepass")).digest())
             digest.update(_UNREADABLE if content is None else hashlib.sha256(content).digest())
             size += len(content or b"")
-    return PicturesBeside(sha256=digest.hexdigest(), bytes=size)
+    return PictureDigest(sha256=digest.hexdigest(), bytes=size)
 
 
-def _content(row: Row, name: str) -> bytes | None:
+def _content(row: RawRow, name: str) -> bytes | None:
     try:
         return row.picture_beside("pictures", name)
     except UserError:

@@ -18,7 +18,7 @@ _NAME_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RawRow:
     """One raw row. Each accessor below raises UserError if the field does not have the requested type."""
 
     file: str

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.row import LARGEST_PICTURE, Row, fault_in, value_at
+from dagrpo.data.raw_row import LARGEST_PICTURE, RawRow, fault_in, value_at
 
 NESTED = {
     "prompt": [{"role": "user", "content": "Find x."}],
@@ -20,8 +20,8 @@ NESTED = {
 }
 
 
-def _row(value: Any, folder: Path = Path()) -> Row:
-    return Row(file="sums.jsonl", number=4, fields={"it": value}, columns={"it": "its.column"}, folder=folder)
+def _row(value: Any, folder: Path = Path()) -> RawRow:
+    return RawRow(file="sums.jsonl", number=4, fields={"it": value}, columns={"it": "its.column"}, folder=folder)
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_a_picture_that_is_none_names_the_file_the_row_and_the_column(
 
 def test_a_text_or_list_without_an_end_is_refused() -> None:
     with pytest.raises(UserError, match=r"field `a` has 1,000,001 characters, which is more than 1,000,000"):
-        Row(file="f", number=1, fields={"a": "x" * 1_000_001}).text("a")
+        RawRow(file="f", number=1, fields={"a": "x" * 1_000_001}).text("a")
     with pytest.raises(UserError, match=r"field `a` holds 1,001 integers"):
-        Row(file="f", number=1, fields={"a": [1] * 1001}).integers("a")
+        RawRow(file="f", number=1, fields={"a": [1] * 1001}).integers("a")
 
 
 @pytest.mark.parametrize("value", [2**63, -(10**400), 1 << 20_000], ids=["64 bits", "401 digits", "6,000 digits"])
 def test_an_integer_beyond_64_bits_is_refused(value: int) -> None:
     with pytest.raises(UserError, match=r"field `a` is int, not an integer of 64 bits"):
-        Row(file="f", number=1, fields={"a": value}).integer("a")
+        RawRow(file="f", number=1, fields={"a": value}).integer("a")
     with pytest.raises(UserError, match=r"field `a` is \[.*\], not a list of integers"):
-        Row(file="f", number=1, fields={"a": [value]}).integers("a")
+        RawRow(file="f", number=1, fields={"a": [value]}).integers("a")
 
 
 def test_a_complaint_is_one_sentence_whatever_the_file_calls_its_columns() -> None:
@@ -183,7 +183,7 @@ def test_a_picture_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_row_of_thousands_of_pictures_is_refused_before_any_is_unpacked() -> None:
-    row = Row(file="f.jsonl", number=1, fields={"images": [{"bytes": b"no picture"}] * 5000})
+    row = RawRow(file="f.jsonl", number=1, fields={"images": [{"bytes": b"no picture"}] * 5000})
     with pytest.raises(UserError, match=r"`images` holds 5,000 pictures, which is more than 100: correct the file"):
         row.images("images")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.pictures import picture
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.pictures_beside import file_and_column, name_in_card, read_pictures_beside
+from dagrpo.data.picture_digest import file_and_column, name_in_card, picture_digest
 
 RED, BLUE = picture(colour="red"), picture(colour="blue")
 
@@ -34,27 +34,27 @@ def _rows(folder: Path, *values: object) -> Path:
 
 
 def test_it_is_over_names_and_bytes_in_the_order_of_the_rows(folder: Path) -> None:
-    found = read_pictures_beside(_rows(folder, "red.png", ["blue.png", {"path": "red.png"}]), "images")
+    found = picture_digest(_rows(folder, "red.png", ["blue.png", {"path": "red.png"}]), "images")
     assert found.sha256 == _digest(b"red.png", RED, b"blue.png", BLUE, b"red.png", RED)
     assert found.bytes == 2 * len(RED) + len(BLUE)
-    swapped = read_pictures_beside(_rows(folder, "blue.png", ["red.png", "red.png"]), "images")
+    swapped = picture_digest(_rows(folder, "blue.png", ["red.png", "red.png"]), "images")
     assert swapped.sha256 != found.sha256
 
 
 def test_a_renamed_picture_and_a_missing_one_are_another_digest(folder: Path) -> None:
     rows = _rows(folder, "red.png")
-    whole = read_pictures_beside(rows, "images").sha256
+    whole = picture_digest(rows, "images").sha256
     (folder / "same.png").write_bytes(RED)
-    assert read_pictures_beside(_rows(folder, "same.png"), "images").sha256 != whole
+    assert picture_digest(_rows(folder, "same.png"), "images").sha256 != whole
     (folder / "red.png").unlink()
-    missing = read_pictures_beside(_rows(folder, "red.png"), "images")
+    missing = picture_digest(_rows(folder, "red.png"), "images")
     assert (missing.sha256 != whole, missing.bytes) == (True, 0)
 
 
 def test_a_path_out_of_the_folder_is_not_read(folder: Path) -> None:
     below = folder / "below"
     below.mkdir()
-    assert read_pictures_beside(_rows(below, "../red.png"), "images").bytes == 0
+    assert picture_digest(_rows(below, "../red.png"), "images").bytes == 0
 
 
 def test_a_picture_that_the_rows_hold_is_in_the_digest_of_their_file_alone(folder: Path) -> None:
@@ -62,14 +62,14 @@ def test_a_picture_that_the_rows_hold_is_in_the_digest_of_their_file_alone(folde
         pa.table({"images": [[{"bytes": RED, "path": "x.png"}, {"bytes": None, "path": "blue.png"}]]}),
         folder / "rows.parquet",
     )
-    found = read_pictures_beside(folder / "rows.parquet", "images")
+    found = picture_digest(folder / "rows.parquet", "images")
     assert (found.sha256, found.bytes) == (_digest(b"blue.png", BLUE), len(BLUE))
 
 
 def test_a_damaged_file_of_rows_is_named(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"rows\.jsonl, line 1 is not valid JSON"):
-        read_pictures_beside(folder / "rows.jsonl", "images")
+        picture_digest(folder / "rows.jsonl", "images")
 
 
 def test_a_name_in_a_card_leads_back_to_file_and_column() -> None:

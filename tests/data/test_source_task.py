@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.data import sourced
+from dagrpo.core.types import Row
+from dagrpo.data import source_task
 from dagrpo.data.config import Data
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Place, RawFile, Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, Task, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import Task, chat
 from dagrpo.utils.files import sha256_of
 
 
-def _to_problem(row: Row) -> Problem:
+def _to_problem(row: RawRow) -> Row:
     question = row.text("question")
-    return Problem(prompt=chat(question), question=question, answer="", ground_truth="1")
+    return Row(prompt=chat(question), question=question, answer="", ground_truth="1")
 
 
 @pytest.fixture
@@ -33,12 +34,12 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tmp_path / name).write_text("".join(f'{{"question": "{name} {i}"}}\n' for i in range(2)))
     files = [RawFile(name=n, label=f"sums/{n}", fetch=partial(fetch, n)) for n in ("one.jsonl", "two.jsonl")]
     place = Place(files={"train": files}, origin="hub", revision="0" * 40)
-    monkeypatch.setattr(sourced, "hub_place", lambda source: place)
+    monkeypatch.setattr(source_task, "hub_place", lambda source: place)
     return fetched
 
 
-def _task(source: Source, to_problem: Callable[[Row], Problem] = _to_problem) -> Task:
-    return sourced_task("sums", source, to_problem, verifier="math", tools=("calculator",), interaction="answer_form")
+def _task(source: Source, to_row: Callable[[RawRow], Row] = _to_problem) -> Task:
+    return sourced_task("sums", source, to_row, verifier="math", tools=("calculator",), interaction="answer_form")
 
 
 def _source(rows: int = 4, *, sampled: bool = False) -> Source:
@@ -70,14 +71,14 @@ def test_the_rows_of_several_files_are_one_split(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_files")
 def test_every_row_gets_what_the_task_says_of_all() -> None:
-    for example in _task(_source()).load(Data()).splits["train"]:
-        assert (example.task, example.split, example.data_source) == ("sums", "train", "someone/sums")
-        assert (example.verifier, example.tools, example.interaction) == ("math", ("calculator",), "answer_form")
+    for task_row in _task(_source()).load(Data()).splits["train"]:
+        assert (task_row.task, task_row.split, task_row.data_source) == ("sums", "train", "someone/sums")
+        assert (task_row.verifier, task_row.tools, task_row.interaction) == ("math", ("calculator",), "answer_form")
 
 
 @pytest.mark.usefixtures("two_files")
 def test_a_fault_in_a_later_file_names_that_file_and_its_own_row_number() -> None:
-    def refuse(row: Row) -> Problem:
+    def refuse(row: RawRow) -> Row:
         if row.text("question") == "two.jsonl 1":
             raise row.error("question", "is odd")
         return _to_problem(row)
@@ -94,5 +95,5 @@ def test_a_split_in_several_files_that_is_not_complete_names_the_first() -> None
 
 def test_a_source_too_large_is_read_up_to_what_is_asked_for(two_files: list[str]) -> None:
     problems = _task(_source(9, sampled=True)).load(Data(max_train=1, held_out=1))
-    assert [example.question for example in problems.splits["train"]] == ["one.jsonl 0", "one.jsonl 1"]
+    assert [task_row.question for task_row in problems.splits["train"]] == ["one.jsonl 0", "one.jsonl 1"]
     assert (problems.read["train"], two_files) == (2, ["one.jsonl"])
