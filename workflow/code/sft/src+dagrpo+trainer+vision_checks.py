@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/vision_checks.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/dynamic_sampling.py

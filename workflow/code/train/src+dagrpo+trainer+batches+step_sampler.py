@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/step_sampler.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/lora_config.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/loss_input.py

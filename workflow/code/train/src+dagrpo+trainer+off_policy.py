@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/off_policy.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/open_source.py

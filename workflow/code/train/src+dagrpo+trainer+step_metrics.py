@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/step_metrics.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/turn_metrics.py
