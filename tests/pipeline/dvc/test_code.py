@@ -11,7 +11,7 @@ from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.pipeline.dvc import code
 from dagrpo.pipeline.dvc.code import FOLDER, folder_of, link_name, links_are_current, write_links
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.jobs import SCRIPT, code_files
+from dagrpo.pipeline.job_files import SCRIPT, code_files
 from dagrpo.pipeline.stages import all_stages
 
 

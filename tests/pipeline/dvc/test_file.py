@@ -16,7 +16,7 @@ from dagrpo.pipeline.dag import PlannedJob, planned_jobs, stage_of
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc.code import FOLDER, folder_of, links_are_current, write_links
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.jobs import NOT_DATA, code_files
+from dagrpo.pipeline.job_files import NOT_DATA, code_files
 from dagrpo.pipeline.override_runs import override_run
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.stages.teacher import require_source

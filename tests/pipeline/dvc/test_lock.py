@@ -15,7 +15,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.code import link_name
 from dagrpo.pipeline.dvc.lock import COPY, require_readable_lock
 from dagrpo.pipeline.dvc.private import LOCK
-from dagrpo.pipeline.jobs import SCRIPT
+from dagrpo.pipeline.job_files import SCRIPT
 from dagrpo.pipeline.runner import RAN
 from dagrpo.utils.files import read_json, write_json
 

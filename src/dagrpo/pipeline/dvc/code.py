@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.declaration import Stage
-from dagrpo.pipeline.jobs import SCRIPT, code_files
+from dagrpo.pipeline.job_files import SCRIPT, code_files
 from dagrpo.pipeline.stages import all_stages
 
 FOLDER = Path("workflow/code")

@@ -11,7 +11,7 @@ from hashlib import md5
 from pathlib import PurePosixPath
 
 from dagrpo.pipeline.dvc.code import FOLDER, link_name
-from dagrpo.pipeline.jobs import SCRIPT
+from dagrpo.pipeline.job_files import SCRIPT
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import TOPS
 

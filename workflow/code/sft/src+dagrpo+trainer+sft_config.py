@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sft_config.py

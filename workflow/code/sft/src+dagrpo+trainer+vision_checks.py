@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/vision_checks.py

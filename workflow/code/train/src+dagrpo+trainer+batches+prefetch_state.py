@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/batches/prefetch_state.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/batches/step_sampler.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/off_policy.py
