@@ -15,10 +15,10 @@ from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.memory import Models
 from dagrpo.pipeline.plan.published import CONFIGS
+from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest
-from dagrpo.pipeline.plan.seconds import StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.speed import speed_of
+from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
 from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = Path(__file__).parents[2] / "presets"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
     from dagrpo.pipeline.plan.memory import StageMemory
     from dagrpo.pipeline.plan.outcome import Plan
-    from dagrpo.pipeline.plan.seconds import StageSeconds
+    from dagrpo.pipeline.plan.times import StageSeconds
 
 PARAMS = Path("params.yaml")
 

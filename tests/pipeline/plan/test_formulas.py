@@ -9,10 +9,10 @@ from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
 from dagrpo.pipeline.plan.memory import Models, cache_bytes, server_memory, stages
 from dagrpo.pipeline.plan.models import policy_shape
-from dagrpo.pipeline.plan.seconds import sampling_seconds
+from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.speed import Speed
+from dagrpo.pipeline.plan.times import sampling_seconds
 from dagrpo.pipeline.plan.training import of_train
 
 WEIGHTS, HEAD = 596_049_920, 155_582_464

@@ -19,15 +19,15 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.jobs import own_params
-from dagrpo.pipeline.plan import speed
+from dagrpo.pipeline.plan import rates
 from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.memory import Models
 from dagrpo.pipeline.plan.outcome import Plan, plan_of
+from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
-from dagrpo.pipeline.plan.seconds import seconds_of_stages
-from dagrpo.pipeline.plan.speed import Speed, speed_of
+from dagrpo.pipeline.plan.times import seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, sha256_of, write_json
@@ -185,8 +185,8 @@ def test_without_data_the_time_of_an_evaluation_is_not_known(project: Path) -> N
 
 
 def test_a_matrix_product_is_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "SIDE", 64)
-    monkeypatch.setattr(speed, "SECONDS", 0.001)
+    monkeypatch.setattr(rates, "SIDE", 64)
+    monkeypatch.setattr(rates, "SECONDS", 0.001)
     cpu = Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
     found = speed_of(cpu, params_with({"training": {"dtype": "bfloat16"}, "runtime": {"engine": {"threads": 2}}}))
     assert found is not None
@@ -196,8 +196,8 @@ def test_a_matrix_product_is_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "SIDE", 64)
-    monkeypatch.setattr(speed, "SECONDS", 0.001)
+    monkeypatch.setattr(rates, "SIDE", 64)
+    monkeypatch.setattr(rates, "SECONDS", 0.001)
     cpu = Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
     found = speed_of(cpu, params_with())
     assert found is not None
@@ -207,15 +207,15 @@ def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.Monk
 def test_the_fastest_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that each call moves on: the first call warms up, and all of the first try are slow."""
     clock = iter([0.0, 0.0, 9.0, 9.0, *(10.0 + each for each in (0.0, 0.0, 0.25, 9.0))])
-    monkeypatch.setattr(speed, "TRIES", 2)
+    monkeypatch.setattr(rates, "TRIES", 2)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    assert speed._fastest(lambda: None) == 0.25
+    assert rates._fastest(lambda: None) == 0.25
 
 
 def test_a_busy_machine_is_told_beside_what_is_estimated(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "SIDE", 64)
-    monkeypatch.setattr(speed, "SECONDS", 0.001)
+    monkeypatch.setattr(rates, "SIDE", 64)
+    monkeypatch.setattr(rates, "SECONDS", 0.001)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
     told = "This machine is busy: 2.5 processes have wanted its 2 cores in the last minute."

@@ -8,16 +8,16 @@ import torch
 from torch.nn.attention import varlen  # noqa: F401 (registers its operators)
 from torch.utils import checkpoint
 
-from dagrpo.pipeline.plan.counting import BACKWARD_LONGEST, LONGEST
+from dagrpo.pipeline.plan.live_bytes import BACKWARD_LONGEST, LONGEST
 from dagrpo.pipeline.plan.stand_in import StandIn
 
 PRIVATE = {
     "torch.autograd.graph": ("_engine_run_backward", "pipeline/plan/stand_in.py"),
-    "torch._C": ("DisableTorchFunction", "pipeline/plan/counting.py"),
-    "torch.utils.checkpoint": ("_allowed_determinism_checks_to_fns", "pipeline/plan/update.py"),
-    "torch.utils.flop_counter": ("flop_registry", "pipeline/plan/counting.py"),
-    "torch.utils._python_dispatch": ("TorchDispatchMode", "pipeline/plan/counting.py"),
-    "torch.utils._pytree": ("tree_map", "pipeline/plan/counting.py"),
+    "torch._C": ("DisableTorchFunction", "pipeline/plan/live_bytes.py"),
+    "torch.utils.checkpoint": ("_allowed_determinism_checks_to_fns", "pipeline/plan/activations.py"),
+    "torch.utils.flop_counter": ("flop_registry", "pipeline/plan/live_bytes.py"),
+    "torch.utils._python_dispatch": ("TorchDispatchMode", "pipeline/plan/live_bytes.py"),
+    "torch.utils._pytree": ("tree_map", "pipeline/plan/live_bytes.py"),
 }
 ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
@@ -45,14 +45,14 @@ def test_torch_has_the_attention_kernels_that_a_plan_is_counted_with(name: str) 
 def test_the_longest_sequence_of_packed_attention_is_where_the_count_reads_it(name: str, place: int) -> None:
     inputs = [each.name for each in getattr(torch.ops.torch_attn, name).default._schema.arguments]
     assert inputs[place] == "max_k", (
-        f"torch {torch.__version__} calls {name} with {inputs}: change LONGEST or BACKWARD_LONGEST in src/dagrpo/pipeline/plan/counting.py"
+        f"torch {torch.__version__} calls {name} with {inputs}: change LONGEST or BACKWARD_LONGEST in pipeline/plan/live_bytes.py"
     )
 
 
 def test_checks_of_recomputation_can_be_turned_off() -> None:
     assert {"default", "none"} <= checkpoint._allowed_determinism_checks_to_fns.keys(), (
         f"torch {torch.__version__} names checks of recomputation otherwise: change _checks_of_recomputation_off in "
-        "src/dagrpo/pipeline/plan/update.py"
+        "src/dagrpo/pipeline/plan/activations.py"
     )
 
 

@@ -10,10 +10,10 @@ from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.machine import Machine
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.memory import SERVER, Models, StageMemory, stages
+from dagrpo.pipeline.plan.rates import Speed, busy, speed_of
 from dagrpo.pipeline.plan.remedy import advice, refusal
-from dagrpo.pipeline.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.sequences import Lengths
-from dagrpo.pipeline.plan.speed import Speed, busy, speed_of
+from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
 

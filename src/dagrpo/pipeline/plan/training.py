@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from dagrpo.config.schema import Params
 from dagrpo.engine import engine_of, may_share_memory
+from dagrpo.pipeline.plan.activations import Passes, Work, work_of
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape, Trained
-from dagrpo.pipeline.plan.update import Passes, Work, work_of
 from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.lora_config import Lora

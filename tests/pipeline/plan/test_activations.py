@@ -7,11 +7,11 @@ import torch
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.pipeline.plan import update
-from dagrpo.pipeline.plan.counting import Counting, Kernel
+from dagrpo.pipeline.plan import activations
+from dagrpo.pipeline.plan.activations import Passes, work_of
+from dagrpo.pipeline.plan.live_bytes import Counting, Kernel
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.stand_in import StandIn
-from dagrpo.pipeline.plan.update import Passes, work_of
 from dagrpo.trainer.lora_config import Lora
 
 SIZES = {
@@ -103,8 +103,8 @@ def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkey
         return [work.peak, work.flops, *of_bytes]
 
     expected = figures()
-    monkeypatch.setattr(update, "DEPTHS", (5, 6))
-    monkeypatch.setattr(update, "_cache", {})
+    monkeypatch.setattr(activations, "DEPTHS", (5, 6))
+    monkeypatch.setattr(activations, "_cache", {})
     whole = figures()
     assert expected[:3] == pytest.approx(whole[:3])
     assert expected[3] == pytest.approx(whole[3], rel=0.02)
@@ -128,13 +128,13 @@ def _fields(passes: Passes) -> dict[str, Any]:
 
 def _really(config: Any, passes: Passes) -> int:
     """Return the peak of the same update with values."""
-    policy = update._policy(config, passes)
+    policy = activations._policy(config, passes)
     reference: Any = None
     if passes.algorithm.kl.coefficient > 0:
-        reference = update._frozen(config, passes)
-    batch, left_out = update._rollouts(config.vocab_size, passes)
+        reference = activations._frozen(config, passes)
+    batch, left_out = activations._rollouts(config.vocab_size, passes)
     assert not left_out
-    step = update._update(policy, reference, passes, torch.device("cpu"))
+    step = activations._update(policy, reference, passes, torch.device("cpu"))
     for weight in policy.parameters():
         weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
     counting = Counting("cpu")
@@ -154,7 +154,7 @@ def _really(config: Any, passes: Passes) -> int:
 def test_kernels_are_the_same_however_often_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Qwen2Config(num_hidden_layers=2, **SIZES)
     first = work_of(config, Passes(**GPU))
-    monkeypatch.setattr(update, "_cache", {})
+    monkeypatch.setattr(activations, "_cache", {})
     again = work_of(config, Passes(**GPU))
     assert again.peak == first.peak
     assert [each.kernels for each in again.counts] == [each.kernels for each in first.counts]
@@ -179,8 +179,8 @@ def test_trained_tokens_that_are_left_out_count_as_those_that_are_not(
     passes = Passes(**{**GPU, "batch": batch, "head_chunk": 256, **LEFT_OUT[case]})
     config = Qwen3Config(num_hidden_layers=2, head_dim=16, **SIZES | {"vocab_size": 60_000})
     whole = work_of(config, passes)
-    monkeypatch.setattr(update, "MOST_TOKENS", 512)
-    monkeypatch.setattr(update, "_cache", {})
+    monkeypatch.setattr(activations, "MOST_TOKENS", 512)
+    monkeypatch.setattr(activations, "_cache", {})
     part = work_of(config, passes)
     assert part.flops == whole.flops
     assert part.peak == pytest.approx(whole.peak, rel=0.02)
@@ -193,11 +193,11 @@ def test_the_logits_of_tokens_that_are_left_out_count_where_all_are_in_memory(mo
     config = Qwen3Config(num_hidden_layers=2, head_dim=16, **SIZES | {"vocab_size": 60_000})
     for chunk in (None, 192):
         passes = Passes(**{**_fields(CPU), "head_chunk": chunk})
-        monkeypatch.setattr(update, "_cache", {})
-        monkeypatch.setattr(update, "MOST_READ", 1 << 30)
+        monkeypatch.setattr(activations, "_cache", {})
+        monkeypatch.setattr(activations, "MOST_READ", 1 << 30)
         whole = work_of(config, passes)
-        monkeypatch.setattr(update, "MOST_READ", 32 * 60_000)
-        monkeypatch.setattr(update, "_cache", {})
+        monkeypatch.setattr(activations, "MOST_READ", 32 * 60_000)
+        monkeypatch.setattr(activations, "_cache", {})
         assert work_of(config, passes).peak == pytest.approx(whole.peak, rel=0.05)
 
 

@@ -19,7 +19,7 @@ from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.counting import Counting, Kernel
+from dagrpo.pipeline.plan.live_bytes import Counting, Kernel
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.stand_in import META, StandIn
 from dagrpo.trainer.batches.batch import Batch, TokenSequences

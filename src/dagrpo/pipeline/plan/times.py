@@ -8,9 +8,9 @@ from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.measured import Measured
+from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, problems_of, usual_prompt
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.speed import Speed
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train
 
 HAND_OVER_BYTES = 1e9  # per second, through a file in memory

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.counting import Kernel
+from dagrpo.pipeline.plan.live_bytes import Kernel
 from dagrpo.pipeline.plan.machine import Machine
 from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.gpu_specs import Gpu
