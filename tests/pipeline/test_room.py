@@ -109,7 +109,7 @@ def _calls_nonzero(_: torch.Tensor) -> None:
     ],
     ids=["a count", "numpy", "a format", "an attribute"],
 )
-def test_an_update_that_cannot_be_counted_is_trained_with_a_warning_that_names_the_reason(
+def test_an_update_that_cannot_run_without_values_is_trained_with_a_warning_that_names_the_reason(
     use: Callable[[torch.Tensor], object],
     reason: str,
     gpu: Path,
@@ -122,9 +122,9 @@ def test_an_update_that_cannot_be_counted_is_trained_with_a_warning_that_names_t
     _require(_short())
     (warning,) = caplog.messages
     assert warning.startswith(
-        "Whether this experiment fits the GPU was not checked: An update of this qwen3 model cannot be"
+        "Whether this experiment fits the GPU was not checked: An update of this qwen3 model cannot run"
     )
-    assert f"counted without values ({reason}" in warning
+    assert f"cannot run without values ({reason}" in warning
 
 
 def test_a_config_that_the_plan_cannot_read_keeps_nothing_from_training(
