@@ -156,6 +156,9 @@ def test_a_bug_is_raised_as_it_is(error: Exception) -> None:
 
     with pytest.raises(type(error)):
         _run(work)
+    (failure,) = Path(".state/failures").glob("*.json")
+    assert read_json(failure)["sentence"].startswith("a bug in ")
+    assert "test_runner.py:" in read_json(failure)["sentence"]
 
 
 SECRET = "m4rked-s3cret"

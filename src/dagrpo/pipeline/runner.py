@@ -27,7 +27,7 @@ from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.ancestors import stop_with_the_workflow
-from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
+from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
 from dagrpo.utils.files import digest_of, link_or_copy, read_json, replace_folder, sha256_of, unshare, write_json
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.utils.manifest import MANIFEST
@@ -72,8 +72,8 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
         damage = damage_found(options) if rank() == 0 else None
         sentence = damage or sentence_of(error)
         if sentence is None:
-            logger.critical("a bug, not a mistake of yours", exc_info=error)
-            report.record_bug(words_of(error))
+            logger.critical("a bug in %s", place_of(error), exc_info=error)
+            report.record_bug(words_of(error), place_of(error))
             raise
         logger.exception(sentence)
         code = MISTAKE if damage else exit_code_of(error)
