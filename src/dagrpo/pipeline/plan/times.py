@@ -102,21 +102,16 @@ def _sft(params: Params, models: Models, speed: Speed) -> StageSeconds:
 
 def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
     """Estimate GRPO. Saving and digests, which not every step does, count with their share of a step."""
-    settings, runtime, shape = params.training, params.runtime.training, models.policy
-    training, lengths = (
-        of_train(params, models, gpu=speed.cores is None),
-        Lengths.of_training(params, shape.positions),
-    )
+    settings, training = params.training, of_train(params, models, gpu=speed.cores is None)
     prompts = round(settings.dynamic_sampling.oversampling * settings.prompts_per_step)
-    prompt = usual_prompt(params, params.experiment.train, "train")
     sampling = sampling_seconds(
         params,
         models,
         speed,
         attempts=prompts * settings.samples_per_prompt,
         prompts=prompts,
-        prompt=prompt,
-        lengths=lengths,
+        prompt=usual_prompt(params, params.experiment.train, "train"),
+        lengths=Lengths.of_training(params, models.policy.positions),
     )
     update, tokens = _update(training, params, speed.update, speed, mini_batches=settings.mini_batches)
     parts = {
@@ -124,7 +119,7 @@ def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
         "update": update,
         "weight sync": _sync(training, params, speed),
         "digests": _digests(training, params, speed),
-        "saving": _saving(training, speed) / runtime.save_every,
+        "saving": _saving(training, speed) / params.runtime.training.save_every,
     }
     return _estimated(TRAIN, params, settings.steps, parts, tokens / update)
 
@@ -135,16 +130,12 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     A forward pass takes 2 N FLOPs a token, the head's part of N at trained tokens alone, and 2 L d s for causal attention to s tokens
     (trainer/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group.
     """
-    batch, passes, arithmetic, text = (
-        training.passes.batch,
-        training.passes,
-        training.shape.arithmetic,
-        training.shape.text,
-    )
+    passes, shape = training.passes, training.shape
+    batch, model = passes.batch, shape.arithmetic
     length = min(batch.written + usual_prompt(params, params.experiment.train, "train"), batch.longest)
     own = batch.written + (length - batch.written) / batch.samples
-    head = text.vocab_size * text.hidden_size
-    forward = 2 * ((arithmetic.parameters - head) * own + head * batch.written + arithmetic.attention * length * own)
+    head = shape.text.vocab_size * shape.text.hidden_size
+    forward = 2 * ((model.parameters - head + model.attention * length) * own + head * batch.written)
     times = 2 if passes.lora.is_on else 3
     times += passes.checkpointed + (passes.algorithm.kl.coefficient > 0) + passes.looks_ahead
     sequences = batch.share * mini_batches * training.processes
