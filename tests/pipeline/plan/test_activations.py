@@ -14,7 +14,7 @@ from dagrpo.pipeline.plan.live_bytes import LiveBytes
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.stand_in import StandIn
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
 
 SIZES = {
     "vocab_size": 512,

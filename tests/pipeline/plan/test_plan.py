@@ -16,7 +16,7 @@ from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.jobs import own_params
+from dagrpo.pipeline.job_files import own_params
 from dagrpo.pipeline.plan import activations, rates
 from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
@@ -27,7 +27,7 @@ from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
 from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.trainer.objective import Objective
+from dagrpo.trainer.update.objective import Objective
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.gpu_specs import gpu_named

@@ -9,7 +9,7 @@ from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.plan.shape import Trained
 from dagrpo.pipeline.stages import convert, export, model, sft, teacher, train
 from dagrpo.trainer.sft import KEPT_STATES
-from dagrpo.trainer.state import KEPT_WHILE_RUNNING
+from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING
 
 BYTES_OF_A_TOKEN = 12  # of a rollout table: its id, two logprobs and its text, compressed; see docs/benchmarks.md
 NUMBERS_OF_A_STATE = 3  # for each trained weight, in float32: itself and two states of AdamW

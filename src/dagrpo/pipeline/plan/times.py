@@ -13,7 +13,7 @@ from dagrpo.pipeline.plan.disk import state_bytes
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed
-from dagrpo.pipeline.plan.sequences import Lengths, problems_of, usual_prompt
+from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
 
@@ -128,7 +128,7 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     """Return the seconds of a step's update, with prompts of the usual length, and the tokens of its sequences.
 
     A forward pass takes 2 N FLOPs a token, the head's part of N at trained tokens alone, and 2 L d s for causal attention to s tokens
-    (trainer/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group.
+    (trainer/metrics/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group.
     """
     passes, shape = training.passes, training.shape
     batch, model = passes.batch, shape.arithmetic
@@ -232,7 +232,7 @@ def _of_split(
     most: int | None = None,
 ) -> float | None:
     """Return the seconds of sampling a split, at most `most` of its problems; None: how many it has is not known."""
-    counts = [count for count in (problems_of(params, task, split), most) if count is not None]
+    counts = [count for count in (prompts_of(params, task, split), most) if count is not None]
     if not counts:
         return None
     prompt, problems = usual_prompt(params, task, split), min(counts)

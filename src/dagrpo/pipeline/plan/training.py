@@ -10,9 +10,9 @@ from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape, Trained
 from dagrpo.rollout.config import Dtype
-from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
-from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.runtime_config import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.trainer.batches.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
+from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.trainer.update.objective import Objective
 
 TRAINING = "training process"
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
