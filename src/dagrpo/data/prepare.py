@@ -36,6 +36,7 @@ from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import atomic_folder, write_json
 from dagrpo.utils.tables import write_parquet
 
+GROUP_BYTES = 64 << 20  # of a row group: a reader holds one at a time
 CARD = "card.json"
 DROPPED = "dropped.parquet"
 PASSAGES = "passages.parquet"
@@ -71,7 +72,7 @@ def prepare(
         require_tools_shown(sieve.examples(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):
-            write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())))
+            write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())), GROUP_BYTES)
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
         write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
@@ -180,7 +181,7 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
 
 def _test_split(task: str, params: Data) -> Sequence[Example]:
     """Return the test problems of another task, held out from train as the task's own prepare does."""
-    problems = get_task(task).load(params)
+    problems = (get_task(task).load_tests or get_task(task).load)(params)
     if not problems.held_out:
         return problems.splits.get("test", ())
     sieve, _ = _without_faults(problems, params)

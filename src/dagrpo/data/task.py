@@ -45,7 +45,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A data set in one prompt form. `load` raises UserError on bad raw data."""
+    """A data set in one prompt form. `load` and `load_tests` raise UserError on bad raw data."""
 
     name: str
     load: Callable[["Data"], Problems]
@@ -53,6 +53,8 @@ class Task:
     tools: tuple[str, ...] = ()  # names of plug-ins (tools/)
     interaction: str = ""  # name of the plug-in that is the simulated user (tools/simulated_users/); "": none
     images: bool = False  # the prompts have pictures
+    # As `load`, with the test split alone, where that reads less; None: the test split is a part of what `load` reads.
+    load_tests: Callable[["Data"], Problems] | None = None
 
     @property
     def oracle(self) -> bool:
@@ -91,11 +93,13 @@ def get_task(name: str) -> Task:
 def _called(name: str, task: Task) -> Task:
     """Return the task under another name, which its problems also get."""
 
-    def load(params: "Data") -> Problems:
-        problems = task.load(params)
-        splits = {
-            split: [replace(example, task=name) for example in examples] for split, examples in problems.splits.items()
-        }
-        return replace(problems, splits=splits)
+    def renamed(load: Callable[["Data"], Problems]) -> Callable[["Data"], Problems]:
+        return lambda params: _with_task(load(params), name)
 
-    return replace(task, name=name, load=load)
+    load_tests = None if task.load_tests is None else renamed(task.load_tests)
+    return replace(task, name=name, load=renamed(task.load), load_tests=load_tests)
+
+
+def _with_task(problems: Problems, name: str) -> Problems:
+    splits = {split: [replace(each, task=name) for each in examples] for split, examples in problems.splits.items()}
+    return replace(problems, splits=splits)
