@@ -36,9 +36,9 @@ from dagrpo.data.schema import to_table
 from dagrpo.rewards.components import Component, Judged, Weighted
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun, files_in
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import write_parquet

@@ -220,6 +220,7 @@ def test_merging_nothing_changes_nothing(key: str) -> None:
         ),
         ({"experiment": {"name": None}}, "`experiment.name` is empty: input should be a valid string."),
         ({"experiment": {"seeds": []}}, "`experiment.seeds` is []: give at least 1 of them."),
+        ({"experiment": {"seeds": 0}}, "`experiment.seeds` is 0: write a list, such as [0]."),
         ({"experiment": {"seeds": [*range(1001)]}}, ": give at most 1000 of them."),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.core.escape import HIDDEN, one_line, sentence, visible
+from dagrpo.core.escape import HIDDEN, INVISIBLE, one_line, sentence, visible
 
 
 def test_text_that_hides_or_reorders_is_made_visible() -> None:
@@ -15,6 +15,12 @@ def test_text_that_hides_or_reorders_is_made_visible() -> None:
 
 def test_escape_sequences_lose_what_starts_them() -> None:
     assert visible("\x1b[2J\x1b]0;title\x07\x9b31m\r") == "\\u001b[2J\\u001b]0;title\\u0007\\u009b31m\\u000d"
+
+
+def test_letters_and_selectors_that_nobody_sees_are_made_visible_and_emoji_stay() -> None:
+    assert visible("a\u3164b\u2800c\U000e0101") == "a\\u3164b\\u2800c\\ue0101"
+    assert visible("\u2764\ufe0f") == "\u2764\ufe0f"
+    assert visible("\u2764\ufe0f\ufe0e\ufe0f") == "\u2764\ufe0f\\ufe0e\\ufe0f"
 
 
 def test_long_text_is_cut_and_says_by_how_much() -> None:
@@ -32,6 +38,7 @@ def test_one_line_is_one_line() -> None:
 def test_no_text_gets_through_with_a_character_that_is_not_seen(text: str, longest: int) -> None:
     for shown in (visible(text), visible(text, longest), one_line(text, longest)):
         assert not {unicodedata.category(character) for character in shown if character not in "\n\t"} & HIDDEN
+        assert not any(map(INVISIBLE.search, shown.split("\n")))
     assert "\n" not in one_line(text, longest)
     assert len(one_line(text, longest)) <= longest
 

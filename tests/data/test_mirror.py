@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.places import mirror_place
+from dagrpo.data.raw_files import mirror_place
 from dagrpo.data.row import Row
 from dagrpo.data.source import Source
 from dagrpo.data.sourced import sourced_task

@@ -195,6 +195,15 @@ def test_a_small_parquet_file_that_decodes_to_more_than_memory_holds_is_refused(
             list(Reader(_source(*copies)).rows(path, "rows"))
 
 
+def test_rows_of_which_every_value_is_null_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("id", "truth", "prompt")
+    pq.write_table(pa.table({name: pa.nulls(50_000, pa.string()) for name in names}), tmp_path / "rows.parquet")
+    assert (tmp_path / "rows.parquet").stat().st_size < 10_000
+    monkeypatch.setattr(reading, "MOST_BYTES", 50_000 * 100)
+    with pytest.raises(UserError, match=r"rows has more than .* GiB in the columns"):
+        list(Reader(_source()).rows(tmp_path / "rows.parquet", "rows"))
+
+
 def test_nested_parquet_texts_count_in_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _write(tmp_path / "rows.parquet", [_row("x" * 1000)] * 2000)
     assert path.stat().st_size < 10_000

@@ -21,8 +21,8 @@ from tests.engine.test_pool import at, request
 
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine.errors import RequestsAborted, ServerUnreachable
-from dagrpo.engine.hosting import most_connections
 from dagrpo.engine.http import Endpoint
+from dagrpo.engine.servers import most_connections
 from dagrpo.engine.sglang.client import ServerClient
 
 REQUEST = SamplingRequest(input_ids=(7,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)

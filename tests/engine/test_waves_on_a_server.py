@@ -12,7 +12,7 @@ from tests.rollout.single_turns import single_turns
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.opening import open_sglang
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer

@@ -35,7 +35,7 @@ def faults_of(sentence: str, output: str) -> list[str]:
     """What a refusal should not be."""
     return [
         *([f"a traceback is shown: {_last_of_traceback(output)}"] if "Traceback" in output else []),
-        *([f"a bug is shown: {sentence[:300]}"] if "a bug, not a mistake of yours" in sentence else []),
+        *([f"a bug is shown: {sentence[:300]}"] if sentence.startswith("a bug in ") else []),
         *([f"the sentence has {len(sentence)} characters"] if len(sentence) > LONGEST_SENTENCE else []),
         *(["nothing is said"] if not sentence else []),
     ]

@@ -20,15 +20,15 @@ from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
 from dagrpo.trainer.checks.probe import OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
+from dagrpo.trainer.sampling.prompt_sampler import training_problems
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet

@@ -15,8 +15,8 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.pipeline.record import without
-from dagrpo.trainer.runtime_config import Runtime
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.sft import Sft
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import read_json, sha256_of, write_json
 
@@ -156,6 +156,9 @@ def test_a_bug_is_raised_as_it_is(error: Exception) -> None:
 
     with pytest.raises(type(error)):
         _run(work)
+    (failure,) = Path(".state/failures").glob("*.json")
+    assert read_json(failure)["sentence"].startswith("a bug in ")
+    assert "test_runner.py:" in read_json(failure)["sentence"]
 
 
 SECRET = "m4rked-s3cret"

@@ -19,8 +19,8 @@ from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, render_row
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.prompt_sampler import training_problems
 from dagrpo.utils.tables import write_parquet
 
 TOKENIZER = character_tokenizer(256)

@@ -21,7 +21,8 @@ from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.record import write_run
 from dagrpo.tracking.stage_runs import find_experiment
-from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 

@@ -13,7 +13,8 @@ from dagrpo.data.schema import to_table
 from dagrpo.data.task import chat
 from dagrpo.tracking.contents import Contents, DataSet
 from dagrpo.tracking.problems import problems_of
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import write_parquet
 

@@ -23,7 +23,7 @@ from dagrpo.data.schema import to_table
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group

@@ -46,9 +46,9 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.pipeline import launch as launcher
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, no_report
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import World, process_group, single_process
 from dagrpo.utils.tables import write_parquet

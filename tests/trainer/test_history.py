@@ -15,13 +15,13 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.trainer import state
-from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.record import Record
-from dagrpo.trainer.step_metrics import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
-from dagrpo.trainer.update import UpdateStats
+from dagrpo.trainer.update.policy_update import UpdateStats
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
@@ -132,7 +132,7 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0, 16.0])
-    monkeypatch.setattr("dagrpo.trainer.clock.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("dagrpo.trainer.metrics.clock.time.perf_counter", lambda: next(now))
     clock = Clock()
     clock.lap("gates")
     clock.lap("rollout")
@@ -194,19 +194,19 @@ def test_a_damaged_early_step_is_made_again_from_the_state_before_it_and_all_is_
     record = _recorded(tmp_path, 5)
     model = torch.nn.Linear(2, 2)
     for step in (1, 4, 5):
-        state.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
+        tensors.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
         (tmp_path / f"step_{step:05d}").rename(
             tmp_path / f"kept_{step}"
         )  # all three, though two are kept while it runs
     for step in (1, 4, 5):
         (tmp_path / f"kept_{step}").rename(tmp_path / f"step_{step:05d}")
     (tmp_path / kind).write_bytes(b"damaged")
-    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
+    assert states.latest(tmp_path, 9, record.require_whole) == states.at(tmp_path, 1)
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith(f"The state of step 5 and 1 before it cannot be used, as {tmp_path / kind} ")
     assert "and step 2, which belongs to the result, has to be made again: they are kept as" in told
     assert told.endswith("and the like, and the run goes on from step 1.")
-    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
+    assert states.latest(tmp_path, 9, record.require_whole) == states.at(tmp_path, 1)
 
 
 def _left_out() -> Rollouts:

@@ -15,9 +15,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import setup, training
-from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun, no_report
+from dagrpo.trainer.sampling.prompt_sampler import training_problems
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet

@@ -20,11 +20,11 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
 from dagrpo.engine import sglang
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.sglang.opening import open_sglang
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.server

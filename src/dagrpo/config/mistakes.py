@@ -46,6 +46,8 @@ class Mistake:
                 return f"write {PATTERNS[context['pattern']]}"
             case "too_short":
                 return f"give at least {context['min_length']} of them"
+            case "list_type":
+                return f"write a list, such as [{brief(self.error['input'])}]"
             case "too_long":
                 return f"give at most {context['max_length']} of them"
             case _:

@@ -3,6 +3,7 @@
 For a page or a terminal: nothing in a model's or a data set's text can hide, reorder or control.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from itertools import islice
@@ -11,6 +12,11 @@ from reprlib import Repr
 from dagrpo.core.redaction import redacted, without_passwords
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph
+# Letters, marks and a symbol without ink: fillers, a blank of Braille, variation selectors. One text or emoji selector after a
+# character is how emoji are written; a row of them hides a message.
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0d\U000e0100-\U000e01ef]|(?:(?<=[\ufe0e\ufe0f])|^)[\ufe0e\ufe0f]"
+)
 LONGEST_SENTENCE = 480
 LONGEST_VALUE = 80
 LONGEST_READ = 8192  # characters of a value, of which only the ends are shown
@@ -42,12 +48,17 @@ def one_line(text: str, longest: int) -> str:
 
 
 def _visible_line(line: str) -> str:
+    line = INVISIBLE.sub(lambda found: _escaped(found[0]), line)
     return line if line.isprintable() else "".join(map(_visible_character, line))  # most are, and long
 
 
 def _visible_character(character: str) -> str:
     if character in "\n\t" or unicodedata.category(character) not in HIDDEN:
         return character
+    return _escaped(character)
+
+
+def _escaped(character: str) -> str:
     return f"\\u{ord(character):04x}"
 
 

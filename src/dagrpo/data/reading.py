@@ -23,6 +23,7 @@ BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once
 LONGEST_LINE = 64 << 20  # bytes
 MOST_BYTES = 4 << 30  # of a parquet file's columns, decoded
+ROW_BYTES = 200  # that a row takes in memory even if all its values are null, of which a file stores nothing
 
 Numbered = tuple[int, Mapping[str, Any]]  # row number from 1, column -> value
 Identity = tuple[str, ...]  # what copies of a row have in common
@@ -107,7 +108,7 @@ def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.R
         with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
             columns = [name for name in file.schema_arrow.names if name in top_level]
             _require_once(columns, label)
-            _require_size(path, columns, label)
+            _require_size(path, file.metadata.num_rows, columns, label)
             for batch in file.iter_batches(size, columns=columns):
                 batch.validate(full=True)  # texts that are not UTF-8, offsets that lead nowhere
                 yield start, batch
@@ -124,9 +125,9 @@ def _require_once(columns: Sequence[str], label: str) -> None:
         raise UserError(f"{label} has two columns called `{twice}`: rename one of them.")
 
 
-def _require_size(path: Path, columns: Sequence[str], label: str) -> None:
+def _require_size(path: Path, rows: int, columns: Sequence[str], label: str) -> None:
     """Raise UserError for a small file that would fill the memory when unpacked."""
-    if decodes_to_more(path, MOST_BYTES, columns):
+    if rows * ROW_BYTES > MOST_BYTES or decodes_to_more(path, MOST_BYTES, columns):
         most = f"{MOST_BYTES / (1 << 30):.3g}"
         names = ", ".join(f"`{name}`" for name in columns)
         raise UserError(

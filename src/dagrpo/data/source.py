@@ -1,6 +1,6 @@
 """Data sets: names, places of their files, and row counts.
 
-Files come from the hub at a pinned commit or from a folder with local copies (places.py), and are read by the same code (reading.py).
+Files come from the hub at a pinned commit or from a folder with local copies (raw_files.py), and are read by the same code (reading.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence

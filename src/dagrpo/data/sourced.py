@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Example
-from dagrpo.data.places import hub_place, mirror_place
+from dagrpo.data.raw_files import hub_place, mirror_place
 from dagrpo.data.row import Row
 from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
 from dagrpo.data.task import Problem, Problems, Task

@@ -87,9 +87,9 @@ class FailureReport:
         if self._prints:
             print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
 
-    def record_bug(self, words: str) -> None:
-        """Record a bug. Python then prints its traceback, unless the same bug is on record from an earlier attempt."""
-        sentence = f"a bug, not a mistake of yours: {words.splitlines()[0]}. The log has its traceback."
+    def record_bug(self, words: str, place: str) -> None:
+        """Record a bug and its place in the code. Python prints its traceback, unless an earlier attempt recorded the same."""
+        sentence = f"a bug in {place}: {words.splitlines()[0]}. The log has its traceback."
         earlier = self.earlier()
         self._note(Kind.BUG, sentence)
         if earlier is not None and earlier.sentence == sentence:

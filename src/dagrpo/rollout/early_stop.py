@@ -1,6 +1,6 @@
 """Free-running groups, judged as they finish, until there are enough.
 
-The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/batches/dynamic_sampling.py decides
+The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/sampling/dynamic_sampling.py decides
 which groups count.
 """
 

@@ -30,8 +30,8 @@ from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.run import step_file
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE

@@ -8,18 +8,18 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.checks.memory import require_room
 from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.checks.suite import CheckSuite
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.held_out import HeldOutEvaluations
+from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
+from dagrpo.trainer.sampling.prompt_sampler import training_problems
 from dagrpo.trainer.shutdown import Shutdown
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World
 
 

@@ -5,7 +5,9 @@ glyph are escaped, since files, servers and models are quoted.
 """
 
 import errno
+import os
 import sys
+import traceback
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.core.escape import visible
@@ -37,6 +39,13 @@ def sentence_of(error: BaseException) -> str | None:
 def words_of(error: BaseException) -> str:
     """Return an error as it is recorded: its message if the user can fix it, else the exception's name and text."""
     return sentence_of(error) or visible(redacted(f"{type(error).__name__}: {error}")).strip().removesuffix(":")
+
+
+def place_of(error: BaseException) -> str:
+    """Return file and line of the innermost call in code of this project or of a plug-in, rather than of a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((sys.prefix, sys.base_prefix))] or frames
+    return f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown place"
 
 
 def _sentence_of(error: BaseException) -> str | None:

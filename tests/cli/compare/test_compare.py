@@ -20,7 +20,7 @@ from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.scoring import score
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.jobs import code_files
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.utils.console import plain_console

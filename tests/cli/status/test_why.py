@@ -97,6 +97,11 @@ def test_a_misspelt_experiment_gets_the_nearest(made_up: Project) -> None:
         explain(Path(made_up.name))
 
 
+def test_the_name_of_a_stage_gets_a_file_that_it_makes(made_up: Project) -> None:
+    with pytest.raises(UserError, match=r"train is a stage: name a file that it makes, such as .*/provenance\.json"):
+        explain(Path("train"))
+
+
 def test_a_folder_that_a_stage_has_yet_to_make_is_told_with_its_stage(made_up: Project) -> None:
     with pytest.raises(UserError, match=r"train, seed 9, which makes it, has not run to its end here"):
         explain(Path(f"results/{made_up.name}/runs/seed_9/policy"))

@@ -26,13 +26,13 @@ from dagrpo.report.comparison import compare
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import setup
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import SftRuntime
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.runtime_config import SftRuntime
+from dagrpo.trainer.sampling.prompt_sampler import training_problems
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.trainer.sft_config import Sft
-from dagrpo.trainer.throughput import Throughput
 from dagrpo.utils.distributed import single_process
 
 EVERYTHING = {

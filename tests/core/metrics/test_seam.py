@@ -8,6 +8,7 @@ from tests.report.synthetic import make_experiment
 from tests.tracking.conftest import execution, stage_record
 
 from dagrpo import core
+from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import METRICS
 from dagrpo.core.metrics.definition import Figure, Metric, Plot
 from dagrpo.core.metrics.document import with_tables
@@ -23,6 +24,7 @@ from dagrpo.tracking.read import contents_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 PAGE = "# Metrics\n\n## policy/\n\nProse stays.\n\n| metric | old |\n|---|---|\n| `policy/gone` | x |\n\n## sft/\n\n"
+HEADINGS = "".join(f"## {group}/\n\n" for group in sorted({each.group for each in METRICS} - {"policy", "sft"}))
 
 
 def _metric(figure: Figure) -> Metric:
@@ -74,10 +76,12 @@ def test_a_defined_metric_is_in_dvc_plots_glossary_mlflow_and_docs(
     rows = contents_of(execution(stage_record("sft"), log=log, started=0, ended=10**15)).tables["metrics"].to_pylist()
     meaning = {"meaning": "Largest weight over the smallest.", "unit": "ratio", "better": "lower"}
     assert rows == [{"metric": "policy/spread_of_weights", **meaning}]
-    page = with_tables(PAGE)
+    page = with_tables(PAGE + HEADINGS)
     assert (
         "| `policy/spread_of_weights` | Largest weight over the smallest. (ratio; lower is better) | near 1 |" in page
     )
     assert "Prose stays." in page
     assert "policy/gone" not in page
-    assert page.endswith("\n\n## sft/\n\n"), "a section without a table is left alone"
+    assert page.endswith("\n\n## sft/\n\n" + HEADINGS), "a section without a table is left alone"
+    with pytest.raises(UserError, match=r"no heading `## sft/`, the group of the metric sft/.*"):
+        with_tables(PAGE.replace("## sft/", "") + HEADINGS)

@@ -19,7 +19,7 @@ from dagrpo.trainer.checks import (
     require_usable,
 )
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.utils.tables import read_parquet
 
 

@@ -17,19 +17,19 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
-from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.sampling.prompt_sampler import training_problems
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet, write_parquet
 

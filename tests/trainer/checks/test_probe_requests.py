@@ -8,7 +8,7 @@ from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.checks.probe import probe_requests
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 
 
 def _problem(number: int, *token_ids: int) -> Problem:

@@ -7,25 +7,25 @@ import pytest
 import torch
 from tests.trainer import runs, vision
 
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
-from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module

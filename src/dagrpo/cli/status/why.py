@@ -23,6 +23,7 @@ from dagrpo.pipeline.changes.executions import (
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.damage import is_marked_damaged
 from dagrpo.pipeline.snakemake.private import is_unfinished
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import TOPS
 
 MOST_LINES_OF_A_FILE = 12  # of code, shown
@@ -68,6 +69,12 @@ def _no_maker(file: Path, today: Today) -> str:
     selected = [] if today.selected is None else [today.selected.experiment.name]
     names = {*experiments(), *selected}
     name = _experiment(file)
+    if str(file) in all_stages():
+        made = (
+            each.provenance for experiment in selected for each in all_records(experiment) if each.stage == str(file)
+        )
+        example = next(map(str, made), None)
+        return f"{file} is a stage: name a file that it makes" + (f", such as {example}." if example else ".")
     if name in names and len(file.parts) == 1:
         return f"{name} is an experiment: name one of its files, such as results/{name}/report/report.html."
     if name is not None and name not in names:

@@ -2,7 +2,9 @@
 
 import re
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import all_metrics
+from dagrpo.core.suggest import nearest
 
 PATH = "docs/metrics.md"
 HEAD = "| metric | meaning | how to read it | what to do |\n|---|---|---|---|\n"
@@ -10,7 +12,18 @@ _TABLE = re.compile(r"^(## (\w+)/\n(?:(?!\n## ).)*?\n)\| metric \|.*?\n(?!\|)", 
 
 
 def with_tables(page: str) -> str:
-    """Return docs/metrics.md with the table below each heading `## <group>/` replaced by the group's definitions."""
+    """Return docs/metrics.md with the table below each heading `## <group>/` replaced by the group's definitions.
+
+    Raises UserError if a group has no heading.
+    """
+    headings = re.findall(r"^## (\w+)/$", page, re.MULTILINE)
+    missing = next((each for each in all_metrics() if each.group not in headings), None)
+    if missing is not None:
+        near = nearest(missing.group, headings)
+        raise UserError(
+            f"{PATH} has no heading `## {missing.group}/`, the group of the metric {missing.name}: {near}. "
+            "Correct the name, or add the heading."
+        )
     return _TABLE.sub(lambda match: f"{match[1]}{HEAD}{_rows(match[2])}", page)
 
 

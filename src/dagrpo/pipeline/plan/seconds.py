@@ -36,7 +36,9 @@ class StageSeconds:
     steps: int | None = None  # of one run; None: it has none
     of_a_step: Mapping[str, float] = field(default_factory=dict)  # seconds by part
     tokens_per_second: float | None = None  # of an estimated update, by all processes, prompts included
-    mfu: float | None = None  # its FLOPs (trainer/throughput.py) in those of the GPUs' peak in the type it computes in
+    mfu: float | None = (
+        None  # its FLOPs (trainer/metrics/throughput.py) in those of the GPUs' peak in the type it computes in
+    )
 
 
 def seconds_of_stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> list[StageSeconds]:

@@ -11,7 +11,7 @@ from itertools import count
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.sampling import SEEDS, Sampling
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 
 IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands
 

@@ -21,12 +21,12 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share
-from dagrpo.trainer.checks.refused import keep
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.checks.refused_tables import keep
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.sampling_mask import TokenSupport
 from dagrpo.utils.distributed import World
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"

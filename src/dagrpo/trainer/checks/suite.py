@@ -14,21 +14,21 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_GROUPS
-from dagrpo.trainer.batches.prefetch import steps_in_sampler
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_or_zero
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, compared_in, require_the_policys_rollouts
 from dagrpo.trainer.checks.no_signal import NoSignal
 from dagrpo.trainer.checks.probe import Probe
 from dagrpo.trainer.checks.prompt_order import require_prompts
 from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.update import UpdateStats
+from dagrpo.trainer.sampling.dynamic_sampling import CUT_OFF_GROUPS
+from dagrpo.trainer.sampling.prefetch import steps_in_sampler
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.update.policy_update import UpdateStats
 from dagrpo.utils.distributed import World
 
 _UNCHANGED = "unchanged_weights"
