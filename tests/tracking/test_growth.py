@@ -8,7 +8,8 @@ from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import STARTED, execution, parent_runs, stage_record, stage_runs, write
 
 from dagrpo.tracking.parents import PARENT
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import tracking_uri
 
 
 def _add_siblings(project: Path, count: int) -> None:
