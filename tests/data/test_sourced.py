@@ -105,8 +105,13 @@ def test_the_test_split_alone_is_read_however_large_the_others_are(
 ) -> None:
     read: list[Row] = []
     monkeypatch.setattr(sourced, "hub_place", lambda source: _place_of(tmp_path, {"train": rows, "test": 5}))
+
+    def counted(row: Row) -> Problem:
+        read.append(row)
+        return _to_problem(row)
+
     source = replace(_source(rows), mirror_files={"train": "train.jsonl", "test": "test.jsonl"})
-    task = _called("mine", _task(source, lambda row: (read.append(row), _to_problem(row))[1]))
+    task = _called("mine", _task(source, counted))
     everything = task.load(Data())
     assert len(read) == rows + 5
     assert task.load_tests is not None
