@@ -1,23 +1,23 @@
-"""How the work beside a step grows: requests at the same moment, answers for math-verify, test splits, runs of one seed.
+"""What is spent beside a step: requests at the same moment, answers for math-verify, test splits, runs of one seed.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.scale_client
+    OMP_NUM_THREADS=1 python -m benchmarks.scale beside_a_step > table.md
 
-Processor time of this process and its workers, in which other work on the machine does not count. The exponent is that of the last two
-sizes: 1 is linear.
+Processor time of this process and its workers, in which other work on the machine does not count.
 """
 
+import argparse
 import asyncio
 import gc
 import json
-import math
 import os
 import resource
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from benchmarks.scale.measuring import exponent, markdown
 from mlflow.tracking import MlflowClient
 from tests.engine.test_growth import REQUEST, answering
 
@@ -34,31 +34,34 @@ from dagrpo.tracking.store import open_client
 Work = Callable[[], str | None]  # returns what else is to be said of it
 
 
-def main() -> None:
+def table(arguments: Sequence[str]) -> str:
+    """Measure each work at its sizes and return the table."""
+    argparse.ArgumentParser(prog="beside_a_step", description=__doc__).parse_args(arguments)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    print("| work | size | processor seconds | exponent | |\n|---|---|---|---|---|")
     with answering() as address:
-        _rows("requests at the same moment", (64, 512, 4096, 8192), lambda count: partial(_ask, address, count))
-    _rows("different LaTeX answers, two workers", (100, 400, 1600), lambda count: partial(_judge, count))
+        rows = [_row("requests at the same moment", (64, 512, 4096, 8192), lambda count: partial(_ask, address, count))]
+    rows.append(
+        _row("different LaTeX answers, two workers and their start", (100, 400, 1600), lambda n: partial(_judge, n))
+    )
     with tempfile.TemporaryDirectory() as folder, _working_in(folder):
-        _rows("another task's test split of 1,319, by its train rows", (10_000, 40_000, 160_000), _mirror)
-        _rows("closing a seed's run, by the runs below it", (50, 200, 800), _Siblings(Path(folder)).add)
+        rows.append(_row("another task's test split, by its train rows", (10_000, 40_000, 160_000), _mirror))
+        rows.append(_row("closing a seed's run, by the runs below it", (50, 200, 800), _Siblings(Path(folder)).add))
+    return markdown(("work", "sizes", "processor seconds", "exponent", ""), rows)
 
 
-def _rows(work: str, sizes: tuple[int, ...], prepare: Callable[[int], Work]) -> None:
-    """Print a line per size, without the seconds of `prepare`. The first size is done twice, and counted once."""
+def _row(work: str, sizes: tuple[int, ...], prepare: Callable[[int], Work]) -> list[str]:
+    """Measure each size without `prepare`, once the first has been done for a start."""
     prepare(sizes[0])()
-    seconds: list[float] = []
+    seconds, remark = [], None
     for size in sizes:
         work_of_size = prepare(size)
         gc.collect()
         start = _processor_seconds()
         remark = work_of_size()
         seconds.append(_processor_seconds() - start)
-        done = sizes[: len(seconds)]
-        exponent = f"{math.log(seconds[-1] / seconds[-2]) / math.log(done[-1] / done[-2]):.2f}" if len(done) > 1 else ""
-        print(f"| {work} | {size:,} | {seconds[-1]:.2f} | {exponent} | {remark or ''} |", flush=True)
+    figures = [" / ".join(f"{value:{form}}" for value in values) for values, form in ((sizes, ","), (seconds, ".2f"))]
+    return [work, *figures, f"{exponent(sizes, seconds):.2f}", remark or ""]
 
 
 def _processor_seconds() -> float:
@@ -133,7 +136,3 @@ def _working_in(folder: str) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-if __name__ == "__main__":
-    main()
