@@ -24,7 +24,7 @@ from tests.tracking.conftest import (
 )
 
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.held_out import HELD_OUT
+from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.tracking import sync
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
