@@ -25,7 +25,7 @@ def test_no_more_runs_are_fetched_for_one_more_run_of_a_seed_however_many_it_has
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, execution(stage_record("teacher"), status="FAILED", outputs={}))
-    fetched = []
+    fetched: list[int] = []
     search_runs = MlflowClient.search_runs
 
     def counted(client: MlflowClient, *arguments: Any, **options: Any) -> Any:
