@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from tests.evaluation.test_held_out import row
 
-from dagrpo.evaluation.held_out import HELD_OUT
+from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import settle_parents

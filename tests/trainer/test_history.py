@@ -12,9 +12,9 @@ from tests.trainer import runs
 from tests.trainer.computed import COMPUTED
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.sampling.rollouts import Rollouts
@@ -29,7 +29,7 @@ from dagrpo.utils.tables import read_parquet
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:
-    problem = Problem(index=index // 2, example=runs.example(index // 2), text="1+1=?", token_ids=(5, 6))
+    problem = Prompt(index=index // 2, row=runs.task_row(index // 2), text="1+1=?", token_ids=(5, 6))
     sample = TokenSample(
         token_ids=(5, 6, *range(10, 10 + tokens)),
         loss_mask=(False, False, *[True] * tokens),
@@ -37,7 +37,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
         weight_version="step_0",
     )
     trajectory = Trajectory(
-        problem=problem,
+        prompt=problem,
         sample_index=index % 2,
         sampling_seed=index,
         samples=(sample,),
@@ -45,7 +45,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
         finish_reason="length" if tokens == 3 else "stop",
     )
     verdict: Verdict = "right" if correct else "missing"
-    score = Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward})
+    score = Score(extracted=None, reward=reward, verdict=verdict, verifier="gsm8k", components={"accuracy": reward})
     return GradedTrajectory(trajectory=trajectory, score=score)
 
 

@@ -38,7 +38,7 @@ DIGEST = "prompt.sha256"
 Messages = Sequence[Mapping[str, str]]
 
 
-def problems_of(split: Path) -> dict[str, Any]:
+def prompts_of(split: Path) -> dict[str, Any]:
     """Return a file's problems: the first ones and their total number, the prompt form, the tools. The file has the row contract.
 
     prompt: chat messages; [] if the rows have no common form.

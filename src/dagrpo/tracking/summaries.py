@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.config.schema import Params
-from dagrpo.evaluation.held_out import with_figures
+from dagrpo.evaluation.held_out_table import with_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare

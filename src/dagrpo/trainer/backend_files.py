@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.evaluation.held_out import HELD_OUT
+from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST

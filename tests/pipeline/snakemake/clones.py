@@ -45,7 +45,7 @@ def clone(destination: Path) -> Path:
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file() and name != "dvc.lock":
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
-            (destination / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copyfile(ROOT / name, destination / name, follow_symlinks=False)
     (destination / "params.yaml").write_text(params_yaml(parse(TINY)))
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "clone"]):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.rollout.problems import problem
 
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import CallStatus, Score, ToolCall
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.metrics.turns import CALLED, turn_metrics, turn_timings
 from dagrpo.trainer.sampling.rollouts import Rollouts
 
@@ -27,9 +27,9 @@ def _call(name: str, status: CallStatus, characters: int, seconds: float = 0.0) 
 
 def _graded(**changes: Any) -> GradedTrajectory:
     values = {"samples": (_sample(4),), "text": "", "finish_reason": "stop", **changes}
-    score = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
+    score = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
     return GradedTrajectory(
-        trajectory=Trajectory(problem=problem(), sample_index=0, sampling_seed=1, **values), score=score
+        trajectory=Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values), score=score
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.trainer import attempts
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rollout.early_stop import CutOff
-from dagrpo.rollout.trajectory import GradedTrajectory
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling.dynamic_sampling import figures, has_spread, prompts_to_draw, spread, used_groups
 
@@ -51,7 +51,7 @@ def test_a_reward_that_is_not_a_number_is_not_filtered_away_before_the_update_se
 
 def test_groups_differ_in_reward_or_in_accuracy() -> None:
     by_length = groups(DIFFERENT)
-    one_is_right = [by_length[0], replace(by_length[1], score=replace(by_length[1].score, correct=True, reward=0.0))]
+    one_is_right = [by_length[0], replace(by_length[1], score=replace(by_length[1].score, verdict="right", reward=0.0))]
     assert has_spread(by_length, training()).tolist() == [True]
     assert has_spread(by_length, training(spread_of="accuracy")).tolist() == [False]
     assert has_spread(one_is_right, training()).tolist() == [False]

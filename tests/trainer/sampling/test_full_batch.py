@@ -15,13 +15,13 @@ from tests.rollout.paced_engine import NEVER, PacedEngine
 from tests.rollout.talking import agent_with, tool_problem
 from tests.trainer import attempts
 
+from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import SamplingRequest
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch
@@ -70,8 +70,8 @@ def steps_with(
             engine=engine,
             agent=agent,
             grader=grader,
-            problems=PROBLEMS,
-            prompts=PromptSampler(PROBLEMS, training, SEED, saved=saved),
+            prompts=PROBLEMS,
+            prompt_sampler=PromptSampler(PROBLEMS, training, SEED, saved=saved),
             rollout=Rollout(deterministic=False),
             reward=Reward(),
             training=training,
@@ -85,7 +85,7 @@ def steps_with(
 def finished(rollouts: Rollouts) -> list[int]:
     """The rows whose groups have finished, in the order of drawing."""
     used, thrown = iter(rollouts.graded[::SAMPLES]), iter(rollouts.discarded[::SAMPLES])
-    return [next(used if is_used else thrown).trajectory.problem.index for is_used in rollouts.used]
+    return [next(used if is_used else thrown).trajectory.prompt.index for is_used in rollouts.used]
 
 
 def row_of_prompts(count: int) -> list[int]:
@@ -133,7 +133,7 @@ def test_no_prompt_is_lost_or_comes_twice_in_an_epoch(luck: int, dynamic: dict[s
         with steps_with(chance(luck), training, saved) as steps:
             for step in range(first, last):
                 rollouts = steps.next(step)
-                saved = json.loads(json.dumps(steps.sampler.prompts.saved))
+                saved = json.loads(json.dumps(steps.sampler.prompt_sampler.saved))
                 waiting = saved["cut_off"]
                 done += finished(rollouts)
                 assert len(rollouts.graded) == PROMPTS * SAMPLES
@@ -149,12 +149,12 @@ def test_a_prompt_that_was_cut_off_comes_first_in_the_next_step_also_after_a_kil
     training = settings_of(spread_of=None)
     with steps_with(_never(first, third), training) as steps:
         rollouts = steps.next(0)
-        saved = json.loads(json.dumps(steps.sampler.prompts.saved))
+        saved = json.loads(json.dumps(steps.sampler.prompt_sampler.saved))
     assert finished(rollouts) == [second, fourth]
     assert saved == {"position": 4, "retired": [], "cut_off": [[first, 1], [third, 1]]}
     with steps_with(_never(fifth, sixth), training, saved) as steps:
         assert finished(steps.next(1)) == [first, third]
-        assert steps.sampler.prompts.saved["cut_off"] == [[fifth, 1], [sixth, 1]]
+        assert steps.sampler.prompt_sampler.saved["cut_off"] == [[fifth, 1], [sixth, 1]]
 
 
 def _never(*rows: int) -> PacedEngine:
@@ -172,7 +172,7 @@ def test_a_prompt_that_was_cut_off_as_often_as_it_may_be_is_waited_for() -> None
         assert first in finished(steps.next(0)), "it was drawn with two aborts, of two"
     with steps_with(engine, settings_of(spread_of=None), saved | {"cut_off": [[first, 1]]}) as steps:
         assert first not in finished(steps.next(0))
-        assert [first, 2] in steps.sampler.prompts.saved["cut_off"]
+        assert [first, 2] in steps.sampler.prompt_sampler.saved["cut_off"]
 
 
 def test_groups_without_spread_do_not_fill_a_batch_that_asks_for_it() -> None:
@@ -190,7 +190,7 @@ def test_groups_without_spread_do_not_fill_a_batch_that_asks_for_it() -> None:
     with steps_with(engine, settings_of()) as steps:
         rollouts = steps.next(0)
     assert finished(rollouts) == rows
-    assert [each.trajectory.problem.index for each in rollouts.graded[::2]] == [rows[1], rows[3]]
+    assert [each.trajectory.prompt.index for each in rollouts.graded[::2]] == [rows[1], rows[3]]
     assert engine.aborted == []
 
 
@@ -223,7 +223,7 @@ def test_without_aborts_a_free_running_step_waits_for_all_of_its_groups() -> Non
 
 def _graded(trajectories: Any) -> list[GradedTrajectory]:
     """Worth as much as its number."""
-    return [attempts.graded(each.problem.index, each.sample_index, reward=each.sample_index) for each in trajectories]
+    return [attempts.graded(each.prompt.index, each.sample_index, reward=each.sample_index) for each in trajectories]
 
 
 def _group(index: int, *samples: int) -> list[Trajectory]:
@@ -238,7 +238,7 @@ def test_a_batch_is_full_when_its_groups_with_spread_and_those_of_earlier_rounds
         batch.judge(position, _group(3 + position, *samples))
         full.append(batch.is_full)
     assert full == [False, True], "the samples of the first do not differ"
-    assert [each.trajectory.problem.index for each in batch.graded] == [4, 4, 5, 5], "in the order of drawing"
+    assert [each.trajectory.prompt.index for each in batch.graded] == [4, 4, 5, 5], "in the order of drawing"
     assert batch.greedy == []
 
 
@@ -261,5 +261,5 @@ def test_what_is_put_back_follows_from_the_rows_alone(drawn: list[int], done: li
         SEED,
         saved={"position": 0, "retired": [], "cut_off": [[row, 0] for row in drawn]},
     ).draw(len(drawn), 0)
-    assert [prompt.problem.index for prompt in sampler.put_back(prompts, done)] == left
+    assert [prompt.prompt.index for prompt in sampler.put_back(prompts, done)] == left
     assert sampler.saved["cut_off"] == [[row, 1] for row in left]

@@ -12,7 +12,7 @@ from tests.trainer import runs
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.evaluation.held_out import HELD_OUT, figures
+from dagrpo.evaluation.held_out_table import HELD_OUT, figures
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, TrainingRun

@@ -11,22 +11,22 @@ from tests.rollout.problems import problem
 from tests.trainer import attempts
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Prompt
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.prompt_sampler import Prompt, PromptSampler
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
 
 
 def training(**values: Any) -> Training:
     return Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 2} | values)
 
 
-def problems(total: int) -> list[Problem]:
+def problems(total: int) -> list[Prompt]:
     return [problem(index) for index in range(total)]
 
 
-def rows(drawn: list[Prompt]) -> list[int]:
-    return [each.problem.index for each in drawn]
+def rows(drawn: list[SampledPrompt]) -> list[int]:
+    return [each.prompt.index for each in drawn]
 
 
 def group(index: int, *right: bool) -> list[GradedTrajectory]:

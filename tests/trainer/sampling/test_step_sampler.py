@@ -15,18 +15,18 @@ from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY, Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import Agent
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts, prompt_indices
+from dagrpo.rollout.prompts import PromptRenderer, prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.session import Session
-from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_problems
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_prompts
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.update.advantages import step_advantages
@@ -52,9 +52,9 @@ _Sampled = tuple[Rollouts, list[SamplingRequest], list[int]]
 def _flaky(agent: Agent) -> Agent:
     """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
 
-    async def attempt(problem: Problem, sample_index: int, session: Session) -> Trajectory:
-        trajectory = await agent(problem, sample_index, session)
-        if sample_index == 2 or (problem.index == LOST and sample_index):
+    async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
+        trajectory = await agent(prompt, sample_index, session)
+        if sample_index == 2 or (prompt.index == LOST and sample_index):
             return replace(trajectory, stop_reason="excluded", fault="no server")
         return trajectory
 
@@ -64,17 +64,17 @@ def _flaky(agent: Agent) -> Agent:
 def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> Rollouts:
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
+    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = runs.ScriptedEngine(run.initial, [])
     engine.load(open_tensors(run.initial), "step_0")
-    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         agent.make_attempt = _flaky(agent.make_attempt)
         sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
-            problems=problems,
-            prompts=PromptSampler(problems, run.training, run.seed),
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, run.training, run.seed),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -90,7 +90,7 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
 @pytest.mark.parametrize("permuted", [False, True])
 def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_path: Path) -> None:
     rollouts = _rollouts_of_a_flaky_agent(tmp_path, permuted=permuted, max_excluded=0.5)
-    left = [each.trajectory.problem.index != LOST or each.trajectory.sample_index == 0 for each in rollouts.graded]
+    left = [each.trajectory.prompt.index != LOST or each.trajectory.sample_index == 0 for each in rollouts.graded]
     kept = [place for place in range(16) if left[place] and place % 4 != 2]
     assert rollouts.learned == kept
     assert len(kept) == 10
@@ -122,16 +122,16 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     folder: Path = tmp_path_factory.mktemp("inputs")
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
+    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
-            problems=problems,
-            prompts=PromptSampler(problems, run.training, run.seed, finished=2),
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, run.training, run.seed, finished=2),
             rollout=run.rollout,
             reward=run.reward,
             training=run.training,
@@ -152,15 +152,15 @@ def _greedy_step(
         run, training=training, reward=Reward.model_validate(run.reward.model_dump() | changed.get("reward", {}))
     )
     tokenizer = load_tokenizer(run.initial)
-    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
+    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
         make_attempt = agent.make_attempt
 
-        async def attempt(problem: Problem, sample_index: int, session: Session) -> Trajectory:
-            trajectory = await make_attempt(problem, sample_index, session)
-            broken = sample_index == GREEDY and problem.index == lost
+        async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
+            trajectory = await make_attempt(prompt, sample_index, session)
+            broken = sample_index == GREEDY and prompt.index == lost
             return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
 
         agent.make_attempt = attempt
@@ -168,8 +168,8 @@ def _greedy_step(
             engine=engine,
             agent=agent,
             grader=grader,
-            problems=problems,
-            prompts=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -230,7 +230,7 @@ def test_each_problem_of_the_step_is_attempted_side_by_side(
     sampled: _Sampled,
 ) -> None:
     rollouts, _, drawn = sampled
-    assert [each.trajectory.problem.index for each in rollouts.graded] == [index for index in drawn for _ in range(4)]
+    assert [each.trajectory.prompt.index for each in rollouts.graded] == [index for index in drawn for _ in range(4)]
     assert [each.trajectory.sample_index for each in rollouts.graded] == [0, 1, 2, 3] * 4
 
 

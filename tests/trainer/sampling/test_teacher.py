@@ -19,11 +19,11 @@ from dagrpo.cli.replay.recomputation import replay
 from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import (
@@ -144,7 +144,7 @@ def test_rollouts_without_a_teacher_are_refused_where_one_is_learned_from(
 
 
 PROMPT = (5, 6)
-PROBLEM = Problem(index=3, example=runs.example(3), text="", token_ids=PROMPT)
+PROBLEM = Prompt(index=3, row=runs.task_row(3), text="", token_ids=PROMPT)
 # A turn of 7 and 8, a tool's result 9, and a turn of 4.
 SAMPLE = TokenSample(
     token_ids=(*PROMPT, 7, 8, 9, 4),
@@ -157,15 +157,15 @@ SAMPLE = TokenSample(
 class _Longer:
     """Prompts that have three more tokens in front."""
 
-    def of(self, problem: Problem) -> tuple[int, ...]:
+    def of(self, problem: Prompt) -> tuple[int, ...]:
         return (1, 2, 3, *problem.token_ids)
 
 
-def _rollouts(*samples: TokenSample, problem: Problem = PROBLEM) -> Rollouts:
+def _rollouts(*samples: TokenSample, problem: Prompt = PROBLEM) -> Rollouts:
     trajectory = Trajectory(
-        problem=problem, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
+        prompt=problem, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
     )
-    score = Score(extracted=None, correct=None, reward=0.0, verdict="missing", components={})
+    score = Score(extracted=None, reward=0.0, verdict="missing", verifier="gsm8k", components={})
     return Rollouts(
         step=0, group_size=1, graded=(GradedTrajectory(trajectory=trajectory, score=score),), rewards=torch.zeros(1),
         components={},
@@ -185,7 +185,7 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
     short = Teacher(engine=ScriptedEngine(), prompts=PlainPrompts(), lockstep=True, longest=6)
     with pytest.raises(UserError, match="would read 6 tokens, and it takes less than 6"):
         short.scored(_rollouts(SAMPLE))
-    pictured = replace(PROBLEM, example=replace(PROBLEM.example, images=(picture(),)))
+    pictured = replace(PROBLEM, row=replace(PROBLEM.row, images=(picture(),)))
     with pytest.raises(
         UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
     ):
@@ -197,11 +197,11 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
 
 def test_a_prompt_with_solution_has_it_behind_the_problem(inputs: Inputs) -> None:
     tokenizer = load_tokenizer(inputs[0])
-    prompts = Prompts(tokenizer, Rollout())
-    problem = prompts.problem(3, runs.example(3))
+    prompts = PromptRenderer(tokenizer, Rollout())
+    problem = prompts.prompt(3, runs.task_row(3))
     longer = PromptsWithSolution(prompts, " ({solution})").of(problem)
     assert tokenizer.decode(longer) == "<|user|>1+3=? (#### 4)<|end|><|assistant|>"
-    without = replace(problem, index=4, example=replace(problem.example, answer=" "))
+    without = replace(problem, index=4, row=replace(problem.row, answer=" "))
     with pytest.raises(UserError, match="arithmetic train row 3 has no solution, which the teacher is to read"):
         PromptsWithSolution(prompts, "{solution}").of(without)
 
@@ -214,9 +214,9 @@ def test_the_metrics_are_the_mean_log_ratio_and_the_share_that_is_far() -> None:
     assert teacher_metrics(replace(rollouts, teacher_logprobs=None), torch.zeros(3)) == {}
 
 
-def _shown() -> Problem:
-    prompts = Prompts(pictures.TOKENIZER, Rollout(), pictures.PROCESSOR)
-    return prompts.problem(3, runs.example_with_pictures(3, picture(160, 160)))
+def _shown() -> Prompt:
+    prompts = PromptRenderer(pictures.TOKENIZER, Rollout(), pictures.PROCESSOR)
+    return prompts.prompt(3, runs.example_with_pictures(3, picture(160, 160)))
 
 
 def test_a_teacher_of_text_is_refused_where_a_problem_shows_a_picture(teacher: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.trainer.config.sft import MomentsDtype
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, take_step
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.checksummed_json import Damaged, write_checksummed
@@ -80,17 +82,17 @@ def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_state_before(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["step_00002"]  # an unfinished one takes no room for long
 
 
-@pytest.mark.parametrize("moments", [torch.float32, torch.bfloat16])
-def test_the_bytes_of_a_state_grow_as_the_model(moments: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
+def test_the_bytes_of_a_state_grow_as_the_model(moments: MomentsDtype, tmp_path: Path) -> None:
     for width in (64, 128, 256):
         model = torch.nn.Linear(width, width, bias=False)
-        optimizer = adamw(model.parameters(), 0.0, moments=moments)
+        optimizer = adamw(model.parameters(), 0.0, moments=NAMED_DTYPES[moments])
         model.weight.grad = torch.ones_like(model.weight)
         take_step(optimizer, 0.1)
         tensors.save(tmp_path / str(width), 1, model, optimizer, single_process())
         written = sum(path.stat().st_size for path in (tmp_path / str(width)).rglob("*.safetensors"))
         expected = tensors.state_bytes(width * width, moments)
-        assert expected == width * width * {torch.float32: 12, torch.bfloat16: 8}[moments]
+        assert expected == width * width * {"float32": 12, "bfloat16": 8}[moments]
         assert 0 < written - expected < 1000  # headers
 
 

@@ -65,10 +65,7 @@ def test_every_tensor_has_its_own_digest_however_many_there_are(count: int) -> N
 def test_a_large_model_is_hashed_in_few_steps_unless_more_are_asked_for(
     parameters: int, every: int | None, recorded: int
 ) -> None:
-    with torch.device("meta"):
-        frozen = torch.nn.Linear(1, 10**9, bias=False).requires_grad_(False)
-        model = torch.nn.Sequential(frozen, torch.nn.Linear(1, parameters, bias=False))
-    rhythm = recorded_every(model, every)
+    rhythm = recorded_every(parameters, every)
     assert sum(rhythm > 0 and step % rhythm == 0 for step in range(1, 41)) == recorded
 
 

@@ -13,12 +13,12 @@ from tests.rollout.problems import problem
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.update.advantages import step_advantages
 
-SCORE = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
+SCORE = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
 
 
 def _config(name: str, **keys: Any) -> Choice:
@@ -38,7 +38,7 @@ def _trajectory(*masks: str, **changes: Any) -> GradedTrajectory:
         for mask in masks
     )
     values = {"samples": samples, "text": "", "finish_reason": "stop", **changes}
-    trajectory = Trajectory(problem=problem(), sample_index=0, sampling_seed=1, **values)
+    trajectory = Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values)
     return GradedTrajectory(trajectory=trajectory, score=SCORE)
 
 

@@ -43,7 +43,7 @@ def pictures_of(initial: Path, split: Path) -> PicturesOf:
 
     @cache
     def files() -> Mapping[int, tuple[bytes, ...]]:
-        return {index: example.images for index, example in enumerate(read_split(split))}
+        return {index: row.images for index, row in enumerate(read_split(split))}
 
     def of(index: int) -> tuple[bytes, ...]:
         if index not in files():

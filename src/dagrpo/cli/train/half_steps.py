@@ -63,7 +63,7 @@ class RolloutHalf:
             former = self._start
             for step in steps:
                 if step != former + 1:
-                    source.sampler.prompts = self._prompts_before(step)
+                    source.sampler.prompt_sampler = self._prompts_before(step)
                 former = step
                 table = _table(step, source.sampler, update)
                 write_parquet(folder / step_file(step), table)
@@ -71,7 +71,7 @@ class RolloutHalf:
 
     def _prompts_before(self, step: int) -> PromptSampler:
         run, saved = self._setup.run, self._notes.get(PROMPTS) if step - 1 == self._start else None
-        return PromptSampler(self._setup.problems, run.training, run.seed, finished=step - 1, saved=saved)
+        return PromptSampler(self._setup.prompts, run.training, run.seed, finished=step - 1, saved=saved)
 
 
 def _table(step: int, sampler: StepSampler, update: PolicyUpdate) -> pa.Table:

@@ -58,7 +58,7 @@ def _planned(recorded: Sequence[int], sampler: PromptSampler, training: Training
     if training.dynamic_sampling.is_on:
         prompts = max(prompts, len(recorded) // size)
     sampled = sampler.draw(prompts + cut_off, step - 1)
-    rows = [prompt.problem.index for prompt in sampled]
+    rows = [prompt.prompt.index for prompt in sampled]
     if cut_off and len(sampler.put_back(sampled, recorded[::size])) == cut_off:
         rows = [*recorded[::size]]
     return [row for row in rows for _ in range(size)]

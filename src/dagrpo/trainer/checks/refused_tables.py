@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.utils.tables import write_parquet
 
 FOLDER = "refused"  # in the folder of the run's state
@@ -34,7 +34,7 @@ def keeping_attempts(state: Path, step: int, trajectories: Sequence[Trajectory])
 def _table(trajectories: Sequence[Trajectory]) -> pa.Table:
     """Return a table with one row per trajectory, before grading."""
     columns = {
-        "problem_index": pa.array([each.problem.index for each in trajectories], pa.int64()),
+        "problem_index": pa.array([each.prompt.index for each in trajectories], pa.int64()),
         "sample_index": pa.array([each.sample_index for each in trajectories], pa.int32()),
         "sampling_seed": pa.array([each.sampling_seed for each in trajectories], pa.int64()),
         "stop_reason": pa.array([each.stop_reason for each in trajectories], pa.string()),

@@ -11,8 +11,8 @@ import pyarrow as pa
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.core.trajectory import Prompt
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_or_zero
@@ -41,7 +41,7 @@ class CheckSuite:
     def __init__(
         self,
         run: TrainingRun,
-        problems: Sequence[Problem],
+        prompts: Sequence[Prompt],
         record: Record,
         *,
         policy: Policy,
@@ -52,14 +52,14 @@ class CheckSuite:
         """Set up the checks. `problems` are rank 0's, empty elsewhere. `budget`: the update's."""
         gates = run.training.gates
         self._run = run
-        self._problems = problems
+        self._prompts = prompts
         self._record = record
         self._world = world
         self._weight_sync = WeightSyncCheck(gates, run.seed)
         self._probe = Probe(
             gates,
             run.rollout,
-            problems,
+            prompts,
             dtype=compared_in(run.rollout, run.training),
             policy=policy,
             budget=budget,
@@ -139,7 +139,7 @@ class CheckSuite:
         """Check the prompts of `steps` recorded steps, when a run resumes or ends."""
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
-            sampler = PromptSampler(self._problems, training, self._run.seed)
+            sampler = PromptSampler(self._prompts, training, self._run.seed)
             require_prompts(self._record.rollouts, steps, sampler, training, self._cut_off)
 
     def _cut_off(self, step: int) -> int:

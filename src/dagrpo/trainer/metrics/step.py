@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Score
 from dagrpo.rollout.table import discarded_table, training_table
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.trainer.checks import logprob_differences
 from dagrpo.trainer.checks.finite import OVERFLOWED
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
@@ -85,7 +85,7 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
 
 def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return metrics of the problems' pictures; {} for a model that takes text alone."""
-    prompts = [(each.problem.token_ids, each.problem.pictures) for each in trajectories]
+    prompts = [(each.prompt.token_ids, each.prompt.pictures) for each in trajectories]
     lengths = [picture_lengths(token_ids, pictures.tokens) for token_ids, pictures in prompts if pictures is not None]
     if not lengths:
         return {}

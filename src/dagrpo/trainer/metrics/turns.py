@@ -10,8 +10,8 @@ from typing import get_args
 
 import numpy as np
 
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import CallStatus, StopReason, ToolCall
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.trainer.sampling.rollouts import Rollouts
 
 CALLED = "tool/called_fraction"  # of the trajectories

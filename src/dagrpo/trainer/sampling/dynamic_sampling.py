@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.rollout.early_stop import CutOff
-from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.trainer.config.training import Training
 
 T = TypeVar("T")

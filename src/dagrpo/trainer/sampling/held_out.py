@@ -14,8 +14,8 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.evaluation.held_out import HELD_OUT, Row, figures, points
-from dagrpo.evaluation.held_out_problems import HeldOut, held_out, identities, split_of
+from dagrpo.evaluation.held_out_prompts import HeldOut, held_out, identities, split_of
+from dagrpo.evaluation.held_out_table import HELD_OUT, TableRow, figures, points
 from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.sampling import training_sampling
@@ -101,7 +101,7 @@ class HeldOutEvaluations:
         for step, values in figures(self._rows(finished)).items():
             self._report(step, values)
 
-    def _rows(self, step: int) -> list[Row]:
+    def _rows(self, step: int) -> list[TableRow]:
         match read_checksummed(self._file(step)):
             case {"rows": list(rows)}:
                 return rows

@@ -17,8 +17,8 @@ import torch
 
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score, ToolCall
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.sampling.prefetch import PendingBatches
 from dagrpo.trainer.sampling.rollouts import Rollouts
@@ -68,9 +68,9 @@ def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
     return {str(path.relative_to(folder)): entry_of(path) for path in paths}
 
 
-def read(folder: Path, problems: Sequence[Problem]) -> PendingBatches:
+def read(folder: Path, prompts: Sequence[Prompt]) -> PendingBatches:
     """Read the batches and weights of a state's folder, which may have none. `problems` are the run's."""
-    by_row = {problem.index: problem for problem in problems}
+    by_row = {prompt.index: prompt for prompt in prompts}
     tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
     batches = [_batch(table, by_row) for table in tables]
     return PendingBatches(batches={batch.step: batch for batch in batches}, samplers=dict(_samplers(folder / FOLDER)))
@@ -111,9 +111,9 @@ def _of_step(batch: Rollouts) -> dict[str, Any]:
     }
 
 
-def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> Rollouts:
+def _batch(table: pa.Table, prompts: Mapping[int, Prompt]) -> Rollouts:
     known, rows = json.loads(table.schema.metadata[_OF_STEP]), table.to_pylist()
-    graded = tuple(_graded(row, problems[row["problem_index"]]) for row in rows)
+    graded = tuple(_graded(row, prompts[row["problem_index"]]) for row in rows)
     inside, greedy = known["trajectories"], known["greedy_rewards"]
     teacher = [logprob for row in rows for logprob in row["teacher_logprobs"]]
     return Rollouts(
@@ -134,7 +134,7 @@ def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> Rollouts:
 def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, Any]:
     trajectory = graded.trajectory
     return {
-        "problem_index": trajectory.problem.index,
+        "problem_index": trajectory.prompt.index,
         "samples": [{name: getattr(sample, name) for name in _SAMPLE.names} for sample in trajectory.samples],
         "teacher_logprobs": teacher_logprobs,
         "trajectory": json.dumps(_rest(trajectory)),
@@ -149,10 +149,10 @@ def _rest(trajectory: Trajectory) -> dict[str, Any]:
     return plain | {"calls": [asdict(call) for call in trajectory.calls], "reported": dict(trajectory.reported)}
 
 
-def _graded(row: Mapping[str, Any], problem: Problem) -> GradedTrajectory:
+def _graded(row: Mapping[str, Any], prompt: Prompt) -> GradedTrajectory:
     rest = json.loads(row["trajectory"])
     rest |= {"calls": tuple(ToolCall(**call) for call in rest["calls"]), "messages": tuple(rest["messages"])}
-    trajectory = Trajectory(problem=problem, samples=tuple(map(_sample, row["samples"])), **rest)
+    trajectory = Trajectory(prompt=prompt, samples=tuple(map(_sample, row["samples"])), **rest)
     return GradedTrajectory(trajectory=trajectory, score=Score(**json.loads(row["score"])))
 
 

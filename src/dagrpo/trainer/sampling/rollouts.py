@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.sampling.dynamic_sampling import Flags, spread
@@ -92,7 +92,7 @@ class Rollouts:
             sequences=TokenSequences.of(
                 [s.token_ids for s in samples],
                 [s.loss_mask for s in samples],
-                [self.graded[place].trajectory.problem.picture_files for place in places],
+                [self.graded[place].trajectory.prompt.picture_files for place in places],
             ),
             trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),

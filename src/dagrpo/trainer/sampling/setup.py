@@ -67,10 +67,10 @@ def _source(
     """Open teacher, agent and grader on `stack`; return the source that uses them."""
     assert setup.held_out is not None
     run = setup.run
-    teacher = stack.enter_context(open_teacher(run, setup.tokenizer, opener, setup.problems))
+    teacher = stack.enter_context(open_teacher(run, setup.tokenizer, opener, setup.prompts))
     agent = stack.enter_context(_agent(setup))
     grader = stack.enter_context(Grader(run.reward.verify_seconds))
-    pending = prefetch_state.read(states.at(run.state, first).folder, setup.problems)
+    pending = prefetch_state.read(states.at(run.state, first).folder, setup.prompts)
     sampler = _sampler(setup, engine, agent, grader, teacher, first=first, pending=pending, notes=notes)
     prefetch = Prefetch(
         sampler.sample,
@@ -104,7 +104,7 @@ def _agent(setup: Setup) -> AbstractContextManager[OpenAgent]:
         context_tokens=context_tokens(run.initial, run.runtime.engine),
         wants_report=bool(run.reward.reported_keys),
     )
-    return open_agent(run.rollout, setup.tokenizer, tools_of(setup.problems), around)
+    return open_agent(run.rollout, setup.tokenizer, tools_of(setup.prompts), around)
 
 
 def _sampler(
@@ -124,8 +124,8 @@ def _sampler(
         agent=agent,
         grader=grader,
         teacher=teacher,
-        problems=setup.problems,
-        prompts=PromptSampler(setup.problems, run.training, run.seed, finished=first, saved=notes.get(PROMPTS)),
+        prompts=setup.prompts,
+        prompt_sampler=PromptSampler(setup.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS)),
         first=max((step for step in pending.batches if step >= first), default=first - 1) + 1,
         rollout=run.rollout,
         reward=run.reward,

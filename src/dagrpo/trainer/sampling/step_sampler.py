@@ -16,24 +16,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.rollout.collect import SeedOf, collect, collect_until_full, grade
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.early_stop import CutOff
+from dagrpo.rollout.early_stop import CutOff, EarlyStop
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed, training_sampling
-from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, Trajectory
+from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
 from dagrpo.trainer import checks
 from dagrpo.trainer.checks import diversity
 from dagrpo.trainer.checks.refused_tables import keeping_attempts
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
-from dagrpo.trainer.sampling.prompt_sampler import Prompt, PromptSampler
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import Teacher
 
@@ -48,9 +48,9 @@ class _Attempts:
     cut_off: CutOff = field(default_factory=CutOff)  # by the last round
 
 
-def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
+def function_names(prompts: Sequence[Prompt]) -> tuple[str, ...]:
     """Return the names of all functions that some problem offers, sorted."""
-    return tuple(sorted({tool["function"]["name"] for problem in problems for tool in problem.tools}))
+    return tuple(sorted({tool["function"]["name"] for prompt in prompts for tool in prompt.tools}))
 
 
 class StepSampler:
@@ -66,8 +66,8 @@ class StepSampler:
         engine: RolloutEngine,
         agent: OpenAgent,
         grader: Grader,
-        problems: Sequence[Problem],
-        prompts: PromptSampler,
+        prompts: Sequence[Prompt],
+        prompt_sampler: PromptSampler,
         rollout: Rollout,
         reward: Reward,
         training: Training,
@@ -86,11 +86,11 @@ class StepSampler:
         self._agent = agent
         self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
-        self.prompts = prompts
-        self.prompt_states = {first: prompts.saved}  # before each step, by its number from 0
+        self.prompt_sampler = prompt_sampler
+        self.prompt_states = {first: prompt_sampler.saved}  # before each step, by its number from 0
         self._teacher = teacher
-        self._functions = function_names(problems)
-        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
+        self._functions = function_names(prompts)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.row.interaction for p in prompts)
         self._sampling = replace(
             training_sampling(rollout, training.samples_per_prompt, greedy=greedy), support=rollout.cuts
         )
@@ -107,12 +107,20 @@ class StepSampler:
         """
         self._grading_seconds = 0.0
         attempts = _Attempts()
-        attempt = self._attempt_in_lockstep if self._sampling.lockstep else self._attempt_freely
         while attempts.rounds < self._training.dynamic_sampling.max_rounds and (
             count := prompts_to_draw(attempts.graded, self._training)
         ):
             first = len(attempts.graded) // self._training.samples_per_prompt
-            attempt(attempts, self.prompts.draw(count, step), step, partial(self._seed_of, step, first))
+            sampled = self.prompt_sampler.draw(count, step)
+            wanted = attempts_at([each.prompt for each in sampled], self._sampling, partial(self._seed_of, step, first))
+            if self._sampling.lockstep:
+                finished = self._agent.run(in_lockstep(wanted, self._sampling, self._engine, self._agent))
+                self._add_waves(attempts, finished, step)
+            else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
+                full = FullBatch(attempts.graded, self._grade, self._training)
+                groups = EarlyStop(self._sampling, self._engine, self._agent, full, self._cuttable(sampled))
+                cut_off = self._agent.run(groups.run(groups_of(wanted, self._sampling)))
+                self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
         rollouts = self._rollouts(step, attempts)
         clock.lap("rollout")
@@ -122,7 +130,7 @@ class StepSampler:
         needed = {
             before: each for before, each in self.prompt_states.items() if before >= step - self._training.staleness
         }
-        self.prompt_states = needed | {step + 1: self.prompts.saved}
+        self.prompt_states = needed | {step + 1: self.prompt_sampler.saved}
         return rollouts
 
     def interrupt(self) -> None:
@@ -136,7 +144,7 @@ class StepSampler:
         """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
         graded = attempts.graded
         used = used_groups(graded, self._training, step)
-        self.prompts.retire(graded)
+        self.prompt_sampler.retire(graded)
         in_batch = used.repeat(self._training.samples_per_prompt)
         batch = [*itertools.compress(graded, in_batch)]
         order = self._order(step, 1, np.array([each.trajectory.learned for each in batch]))
@@ -155,7 +163,9 @@ class StepSampler:
             functions=self._functions,
             used=tuple(used.tolist()),
             discarded=tuple(itertools.compress(graded, ~in_batch)),
-            sampling_metrics=figures(used, attempts.rounds, self.prompts.retired, attempts.cut_off, self._training),
+            sampling_metrics=figures(
+                used, attempts.rounds, self.prompt_sampler.retired, attempts.cut_off, self._training
+            ),
             zero_variance_filter=self._training.zero_variance_filter,
             grading_seconds=self._grading_seconds,
         )
@@ -164,33 +174,25 @@ class StepSampler:
         """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
         return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
-    def _attempt_in_lockstep(self, attempts: _Attempts, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
-        """Attempt `prompts` in waves, one after the other, and grade them when all are finished."""
-        problems = [prompt.problem for prompt in prompts]
-        collected = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
-        sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
+    def _cuttable(self, sampled: Sequence[SampledPrompt]) -> list[int]:
+        """Return the positions of the prompts whose groups may be cut off and put back."""
+        most = self._training.dynamic_sampling.max_aborts
+        return [position for position, each in enumerate(sampled) if each.aborts < most]
+
+    def _add_waves(self, attempts: _Attempts, finished: Sequence[Trajectory], step: int) -> None:
+        """Grade the trajectories of a round in lockstep."""
+        sampled = [trajectory for trajectory in finished if trajectory.sample_index != GREEDY]
         self._require_sound([*(each.trajectory for each in attempts.graded), *sampled], step)
         attempts.graded += self._graded(sampled)
-        attempts.greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
+        attempts.greedy += [trajectory for trajectory in finished if trajectory.sample_index == GREEDY]
 
-    def _attempt_freely(self, attempts: _Attempts, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
-        """Attempt `prompts`, each group as fast as it can, and grade each group as soon as it has finished.
-
-        Groups still running when the batch is full are put back, where training.dynamic_sampling.max_aborts allows.
-        """
-        most = self._training.dynamic_sampling.max_aborts
-        full = FullBatch(attempts.graded, self._grade, self._training)
-        attempts.cut_off = collect_until_full(
-            [prompt.problem for prompt in prompts],
-            self._sampling,
-            seed_of,
-            engine=self._engine,
-            agent=self._agent,
-            judge=full,
-            cuttable=[position for position, prompt in enumerate(prompts) if prompt.aborts < most],
-        )
-        cut_off = {*attempts.cut_off.positions}
-        self.prompts.put_back(prompts, [p.problem.index for at, p in enumerate(prompts) if at not in cut_off])
+    def _add_groups(
+        self, attempts: _Attempts, full: FullBatch, cut_off: CutOff, sampled: Sequence[SampledPrompt], step: int
+    ) -> None:
+        """Add the groups of a free-running round, which were graded as they finished; put back the prompts that were cut off."""
+        attempts.cut_off = cut_off
+        finished = [each for at, each in enumerate(sampled) if at not in cut_off.positions]
+        self.prompt_sampler.put_back(sampled, [each.prompt.index for each in finished])
         attempts.graded += full.graded
         attempts.greedy += full.greedy
         self._require_sound([each.trajectory for each in attempts.graded], step)
@@ -209,7 +211,7 @@ class StepSampler:
 
     def _grade(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         """Grade trajectories. `_graded` alone measures the time."""
-        return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
+        return grade(trajectories, self._reward, self._grader)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]

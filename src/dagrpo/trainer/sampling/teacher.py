@@ -18,13 +18,13 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths
-from dagrpo.core.types import Example, ScoringRequest
+from dagrpo.core.trajectory import Prompt, TokenSample
+from dagrpo.core.types import Row, ScoringRequest
 from dagrpo.engine import engine_of
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import context_tokens
-from dagrpo.rollout.trajectory import Problem, TokenSample
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.rollouts import Rollouts
 
@@ -35,43 +35,43 @@ DIVERGENCE, FAR_FRACTION = "policy/teacher_kl", "policy/teacher_far_fraction"
 class TeacherPrompts(Protocol):
     """Prompts that the teacher reads in the place of a problem's prompt."""
 
-    def of(self, problem: Problem) -> tuple[int, ...]: ...
+    def of(self, prompt: Prompt) -> tuple[int, ...]: ...
 
 
 class PlainPrompts:
     """Prompts that the policy reads."""
 
-    def of(self, problem: Problem) -> tuple[int, ...]:
+    def of(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the tokens of the problem's prompt."""
-        return problem.token_ids
+        return prompt.token_ids
 
 
 class PromptsWithSolution:
     """Prompts of the policy with the problem's solution behind the last message (arXiv 2601.18734)."""
 
-    def __init__(self, prompts: Prompts, text: str) -> None:
+    def __init__(self, renderer: PromptRenderer, text: str) -> None:
         """Keep `text`, which follows the problem; SOLUTION in it stands for the solution."""
-        self._prompts = prompts
+        self._renderer = renderer
         self._text = text
         self._known: dict[int, tuple[int, ...]] = {}
 
-    def of(self, problem: Problem) -> tuple[int, ...]:
+    def of(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the tokens of the longer prompt. Raises UserError if the problem has no solution."""
-        if problem.index not in self._known:
-            longer = _with_solution(problem.example, self._text)
-            self._known[problem.index] = self._prompts.problem(problem.index, longer).token_ids
-        return self._known[problem.index]
+        if prompt.index not in self._known:
+            longer = _with_solution(prompt.row, self._text)
+            self._known[prompt.index] = self._renderer.prompt(prompt.index, longer).token_ids
+        return self._known[prompt.index]
 
 
-def _with_solution(example: Example, text: str) -> Example:
-    if not example.answer.strip():
+def _with_solution(row: Row, text: str) -> Row:
+    if not row.answer.strip():
         raise UserError(
-            f"{example.task} {example.split} row {example.index} has no solution, which the teacher is to read: set "
+            f"{row.task} {row.split} row {row.index} has no solution, which the teacher is to read: set "
             "algorithm.teacher.prompt to plain, or train on a task whose rows have an answer"
         )
-    *before, last = example.prompt
-    longer = {**last, "content": last["content"] + text.replace(SOLUTION, example.answer)}
-    return replace(example, prompt=(*before, longer))
+    *before, last = row.prompt
+    longer = {**last, "content": last["content"] + text.replace(SOLUTION, row.answer)}
+    return replace(row, prompt=(*before, longer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ class Teacher:
 
         Raises UserError if a sequence is too long for the teacher, or does not begin with its problem's prompt.
         """
-        samples = [(rollouts.graded[place].trajectory.problem, sample) for place, sample in rollouts.samples]
-        requests = [self._request(problem, sample) for problem, sample in samples]
+        samples = [(rollouts.graded[place].trajectory.prompt, sample) for place, sample in rollouts.samples]
+        requests = [self._request(prompt, sample) for prompt, sample in samples]
         scores = self.engine.score(requests, lockstep=self.lockstep)
         logprobs = [
             score
@@ -98,28 +98,28 @@ class Teacher:
         ]
         return replace(rollouts, teacher_logprobs=torch.tensor(logprobs, dtype=torch.float32))
 
-    def _request(self, problem: Problem, sample: TokenSample) -> ScoringRequest:
+    def _request(self, prompt: Prompt, sample: TokenSample) -> ScoringRequest:
         """Return the request to score a sample after the teacher's prompt, as the policy has continued its own prompt."""
-        prompt, own = self.prompts.of(problem), problem.token_ids
+        longer, own = self.prompts.of(prompt), prompt.token_ids
         first = sample.loss_mask.index(True)
         token_ids = sample.token_ids
-        if prompt != own:
+        if longer != own:
             if token_ids[: len(own)] != own:
                 raise UserError(
-                    f"{problem.example.task} row {problem.index}: the chat template rewrites the prompt after a turn, so that it "
+                    f"{prompt.row.task} row {prompt.index}: the chat template rewrites the prompt after a turn, so that it "
                     "cannot have a solution in it: set algorithm.teacher.prompt to plain"
                 )
-            token_ids, first = prompt + token_ids[len(own) :], first + len(prompt) - len(own)
+            token_ids, first = longer + token_ids[len(own) :], first + len(longer) - len(own)
         if len(token_ids) >= self.longest:
-            smaller = "lower model.max_pixels so that its pictures take fewer, or " if problem.example.images else ""
+            smaller = "lower model.max_pixels so that its pictures take fewer, or " if prompt.row.images else ""
             raise UserError(
-                f"{problem.example.task} row {problem.index}: with what the policy wrote, the teacher would read "
+                f"{prompt.row.task} row {prompt.index}: with what the policy wrote, the teacher would read "
                 f"{len(token_ids)} tokens, and it takes less than {self.longest} (its max_position_embeddings, or "
                 "runtime.teacher.max_total_tokens, less what its engine keeps): lower rollout.max_new_tokens or "
                 "training.max_prompt_tokens, or "
                 f"{smaller}take a teacher that reads more"
             )
-        return ScoringRequest(token_ids=token_ids, first=first, pictures=problem.pictures)
+        return ScoringRequest(token_ids=token_ids, first=first, pictures=prompt.pictures)
 
 
 def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[float]:
@@ -130,7 +130,7 @@ def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[flo
 
 @contextmanager
 def open_teacher(
-    run: TrainingRun, tokenizer: PreTrainedTokenizerBase, opener: EngineOpener, problems: Sequence[Problem]
+    run: TrainingRun, tokenizer: PreTrainedTokenizerBase, opener: EngineOpener, prompts: Sequence[Prompt]
 ) -> Iterator[Teacher | None]:
     """Yield the teacher of a run on these problems, served until the end; None if the run has no teacher."""
     params, engine = run.algorithm.teacher, run.runtime.teacher
@@ -138,7 +138,7 @@ def open_teacher(
         yield None
         return
     folder = _folder(run)
-    require_same_pictures(folder, problems)
+    require_same_pictures(folder, prompts)
     weights = CastTensors(open_tensors(folder), NAMED_DTYPES[run.rollout.dtype]) if folder == run.initial else None
     opened = opener(
         folder,
@@ -154,7 +154,9 @@ def open_teacher(
     with opened as served:
         yield Teacher(
             engine=served,
-            prompts=PromptsWithSolution(Prompts(tokenizer, run.rollout, processor_of(run.initial)), params.solution)
+            prompts=PromptsWithSolution(
+                PromptRenderer(tokenizer, run.rollout, processor_of(run.initial)), params.solution
+            )
             if with_solution
             else PlainPrompts(),
             lockstep=run.rollout.deterministic,
@@ -162,23 +164,23 @@ def open_teacher(
         )
 
 
-def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
+def require_same_pictures(teacher: Path, prompts: Sequence[Prompt]) -> None:
     """Raise UserError, which names a problem whose pictures the teacher cannot read, or reads as another number of tokens."""
-    with_pictures = [(problem, problem.pictures) for problem in problems if problem.pictures and problem.pictures.files]
+    with_pictures = [(prompt, prompt.pictures) for prompt in prompts if prompt.pictures and prompt.pictures.files]
     if not with_pictures:
         return
     if not takes_pictures(teacher):
         raise UserError(
-            f"The teacher in {teacher} takes text alone, and {with_pictures[0][0].example.task} row {with_pictures[0][0].index} "
+            f"The teacher in {teacher} takes text alone, and {with_pictures[0][0].row.task} row {with_pictures[0][0].index} "
             "shows pictures, which it is to read, too: choose a vision-language model of the policy's own family (algorithm.teacher)."
         )
     processor = PictureProcessor.of(teacher)
-    for problem, pictures in with_pictures:
-        ours = picture_lengths(problem.token_ids, pictures.tokens)
+    for prompt, pictures in with_pictures:
+        ours = picture_lengths(prompt.token_ids, pictures.tokens)
         theirs = tuple(map(processor.count, pictures.files))
         if ours != theirs:
             raise UserError(
-                f"{problem.example.task} row {problem.index}: its pictures take {sum(ours)} tokens of the policy's prompt, and "
+                f"{prompt.row.task} row {prompt.index}: its pictures take {sum(ours)} tokens of the policy's prompt, and "
                 f"{sum(theirs)} by the preprocessor_config.json of the teacher in {teacher}: set model.max_pixels, which a teacher of the "
                 "hub is given, too, or for another one to the limit that stands there."
             )

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
+from dagrpo.trainer.config.sft import MomentsDtype
 from dagrpo.trainer.model.policy import WEIGHTS
 from dagrpo.trainer.state.states import DESCRIPTION, Recorded, SavedState, at, latest, nothing_recorded, prune
 from dagrpo.utils.checksummed_json import write_checksummed
@@ -19,7 +21,7 @@ from dagrpo.utils.files import atomic_folder
 from dagrpo.utils.manifest import FileEntry
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
-MOST_STATES = 2  # of a run at a time, the one that is being written included
+KEPT_WHILE_RUNNING = 2  # of a run at a time, the one that is being written included
 Beside = Callable[[Path], dict[str, FileEntry]]
 
 
@@ -57,7 +59,7 @@ def save(
     optimizer: torch.optim.AdamW,
     world: World,
     notes: Any = None,
-    keep: int = MOST_STATES,
+    keep: int = KEPT_WHILE_RUNNING,
     base: str | None = None,
     beside: Beside = _nothing_beside,
 ) -> None:
@@ -85,7 +87,7 @@ def prepared(
 
     def write() -> None:
         if world.is_rank_zero:
-            prune(root, step - 1, max(keep, MOST_STATES) - 1)  # first, so that the disk never holds one more
+            prune(root, step - 1, max(keep, KEPT_WHILE_RUNNING) - 1)  # first, so that the disk never holds one more
         with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
             files = write_weights(folder, state, world.patient)
             if world.is_rank_zero:
@@ -95,12 +97,12 @@ def prepared(
     return write
 
 
-def state_bytes(trained: int, moments: torch.dtype) -> int:
+def state_bytes(trained: int, moments: MomentsDtype) -> int:
     """Return the bytes of a state of `trained` parameters on the disk, all ranks together: weights in float32, and two moments.
 
     Without what does not grow with the model: headers, a number for each tensor, and batches that were sampled ahead.
     """
-    return trained * (WEIGHTS.itemsize + 2 * moments.itemsize)
+    return trained * (WEIGHTS.itemsize + 2 * NAMED_DTYPES[moments].itemsize)
 
 
 def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW, base: str | None = None) -> None:

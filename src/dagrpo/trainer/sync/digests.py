@@ -55,11 +55,10 @@ class PendingDigests:
     words: Tensor  # [tensors, 64-bit words of a digest], int64; rows of tensors that other ranks hash are 0
 
 
-def recorded_every(model: torch.nn.Module, every: int | None) -> int:
-    """Return after how many steps digests are recorded, 0 for never, by training.digests_every and the size of what is trained."""
+def recorded_every(trained: int, every: int | None) -> int:
+    """Return after how many steps digests of `trained` parameters are recorded, by training.digests_every; 0: never."""
     if every is not None:
         return every
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return 1 if trained <= FEW_PARAMETERS else RARELY
 
 

@@ -112,7 +112,8 @@ class PolicyUpdate:
         self._budget = budget
         self._world = world
         self._hashed_by = hashed_by or usual_hash(world)
-        self._digests_every = recorded_every(policy.model, training.digests_every)
+        trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
+        self._digests_every = recorded_every(trained, training.digests_every)
         self._trained_tower = _trained_tower(policy)
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
