@@ -1,7 +1,10 @@
 """When states are written, and beside what."""
 
+import os
+import signal
 import threading
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +23,10 @@ Inputs = tuple[Path, Path]
 
 def _two_steps(inputs: Inputs, folder: Path) -> TrainingRun:
     return runs.training_run(inputs, folder / "state", folder, steps=2, save_every=1, keep_states=2)
+
+
+def _three_steps(inputs: Inputs, folder: Path) -> TrainingRun:
+    return runs.training_run(inputs, folder / "state", folder, steps=3, save_every=1, keep_states=2)
 
 
 def _bytes(run: TrainingRun) -> dict[str, bytes]:
@@ -74,6 +81,35 @@ def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_
     assert [path.name for path in run.state.glob("*step_*")] == ["step_00001"]
     assert runs.execute(run)[0] == ["load step_1", "generate"]
     assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def _killed_in_the_second_state(inputs: Inputs, folder: Path) -> None:
+    write, calls = tensors.write_weights, list[Path]()
+
+    def killed(part: Path, *given: Any) -> Any:
+        calls.append(part)
+        entries = write(part, *given)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return entries
+
+    tensors.write_weights = killed
+    runs.execute(_three_steps(inputs, folder))
+
+
+def test_a_run_that_is_killed_while_a_state_is_written_leaves_the_bytes_of_a_whole_one(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    whole, run = _three_steps(inputs, tmp_path / "whole"), _three_steps(inputs, tmp_path / "killed")
+    runs.execute(whole)
+    process = get_context("forkserver").Process(target=_killed_in_the_second_state, args=(inputs, tmp_path / "killed"))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(list(run.state.glob(".step_00002.*.part/*.safetensors"))) == 1  # all but described
+    assert runs.execute(run)[0] == ["load step_1", "generate", "load step_2", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+    assert sorted(path.name for path in run.state.glob("*step_*")) == ["step_00002", "step_00003"]
 
 
 @pytest.mark.parametrize(
