@@ -136,7 +136,8 @@ def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[
 
 
 def _patient_group() -> dist.ProcessGroup:
-    return dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
+    return group
 
 
 def expand_segments() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.trainer import runs
 
-from dagrpo.engine.interface import Completion, SamplingRequest
+from dagrpo.checkpoints.formats import dcp
+from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import saver, states, tensors
@@ -38,7 +39,7 @@ def test_a_state_is_written_while_the_next_step_is_sampled_and_before_its_update
 ) -> None:
     plain = _two_steps(inputs, tmp_path / "plain")
     runs.execute(plain)
-    sampled, order, write = threading.Event(), list[str](), tensors.write_weights
+    sampled, order, write = threading.Event(), list[str](), dcp.write_weights
 
     class Noting(runs.ScriptedEngine):
         def generate(self, requests: Sequence[SamplingRequest], **rest: Any) -> list[Completion]:
@@ -67,7 +68,7 @@ def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_
 ) -> None:
     whole, run = _two_steps(inputs, tmp_path / "whole"), _two_steps(inputs, tmp_path / "full")
     runs.execute(whole)
-    write, calls = tensors.write_weights, list[Path]()
+    write, calls = dcp.write_weights, list[Path]()
 
     def full(folder: Path, *given: Any) -> Any:
         calls.append(folder)
@@ -84,7 +85,7 @@ def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_
 
 
 def _killed_in_the_second_state(inputs: Inputs, folder: Path) -> None:
-    write, calls = tensors.write_weights, list[Path]()
+    write, calls = dcp.write_weights, list[Path]()
 
     def killed(part: Path, *given: Any) -> Any:
         calls.append(part)
@@ -93,7 +94,7 @@ def _killed_in_the_second_state(inputs: Inputs, folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return entries
 
-    tensors.write_weights = killed
+    pytest.MonkeyPatch().setattr(tensors, "write_weights", killed)
     runs.execute(_three_steps(inputs, folder))
 
 
@@ -120,7 +121,7 @@ def test_states_are_saved_by_time_as_well(
 ) -> None:
     """Steps of two minutes: five minutes after a state are over after three steps."""
     written: list[int] = []
-    monkeypatch.setattr(saver.tensors, "prepared", lambda root, step, *rest: lambda: written.append(step))
+    monkeypatch.setattr(tensors, "prepared", lambda root, step, *rest: lambda: written.append(step))
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=12, save_every=5, save_every_minutes=minutes)
     setup: Any = SimpleNamespace(
         run=run,
@@ -144,7 +145,7 @@ def test_states_are_saved_by_time_as_well(
 def test_a_state_is_not_recorded_before_it_is_whole(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, write, seen = _two_steps(inputs, tmp_path), tensors.write_weights, list[states.SavedState | None]()
+    run, write, seen = _two_steps(inputs, tmp_path), dcp.write_weights, list[states.SavedState | None]()
 
     def observed(*given: Any) -> Any:
         entries = write(*given)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from dagrpo.checkpoints.formats import dcp
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.trainer.config.sft import MomentsDtype
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, take_step
@@ -56,7 +57,7 @@ def test_the_oldest_state_is_removed_before_the_next_is_written(
     keep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     present: list[list[str]] = []
-    write = tensors.write_weights
+    write = dcp.write_weights
 
     def observed(folder: Path, *rest: Any) -> Any:
         present.append(sorted(path.name for path in tmp_path.iterdir() if path != folder))
@@ -73,7 +74,7 @@ def test_the_oldest_state_is_removed_before_the_next_is_written(
 def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_state_before(tmp_path: Path) -> None:
     _saved(tmp_path, 1, 2)
     if (child := os.fork()) == 0:
-        tensors.write_weights = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(tensors, "write_weights", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         _saved(tmp_path, 3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     left = [path.name.split(".")[0] or "unfinished" for path in sorted(tmp_path.iterdir())]

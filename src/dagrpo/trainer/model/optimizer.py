@@ -65,7 +65,7 @@ class RoundedAdamW(torch.optim.AdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no other closure
         """Update all parameters that have a gradient."""
         assert closure is None, "the loss is computed before"
         counts = [state["step"] for state in self.state.values()]
