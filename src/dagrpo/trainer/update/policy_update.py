@@ -168,9 +168,8 @@ class PolicyUpdate:
         return stats
 
     def _run(self, step: int, batch: Batch, before: BeforeUpdate | None) -> UpdateStats:
-        seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
-        if before is not None:
-            seen.fill(before)
+        device, tokens = self._world.device, len(batch.rollout_logprobs)
+        seen = StepTokens.zeros(tokens, device) if before is None else StepTokens.of(before, device)
         sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
         self._overflowed = 0
         grad_norms: list[float | None] = []
@@ -247,8 +246,13 @@ class PolicyUpdate:
         return is_finite
 
     def _computed_before(self, batch: Batch) -> BeforeUpdate:
-        seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
         extras, splitter = self.objective.extras_before, self._passes.splitter(batch)
+        seen = StepTokens.zeros(
+            len(batch.rollout_logprobs),
+            self._world.device,
+            collision=extras.collision,
+            reference_logprobs=self.objective.penalises,
+        )
         # Cut as the updates are, so that the first update computes the same bits.
         for number in range(self._training.mini_batches):
             spans = splitter.arranged(self._mini_batches.spans(batch, number), self._world.size)
