@@ -226,8 +226,13 @@ def make_inputs(folder: Path) -> tuple[Path, Path]:
     """(initial checkpoint, train split) with ten problems."""
     make_fresh(folder / "model", SHAPE, torch.float32)
     convert(folder / "model", folder / "initial", Checkpoint())
+    return folder / "initial", make_split(folder)
+
+
+def make_split(folder: Path) -> Path:
+    """Write the train split of ten problems."""
     write_parquet(folder / "train.parquet", to_table([example(number) for number in range(10)]))
-    return folder / "initial", folder / "train.parquet"
+    return folder / "train.parquet"
 
 
 def example(number: int) -> Example:
