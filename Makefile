@@ -5,7 +5,7 @@ LOCK ?= requirements/cpu.lock
 FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
 # Where the system's Python has another version, no venv or no headers, uv gets one.
-NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/new_environment.py
+NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/create_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,14 +96,14 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	touch $@
 
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
-	@python3 -I src/dagrpo/cli/doctor/needs.py
+	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py
 	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
 # Asks first what the machine lacks; installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
 gpu-check: BEGUN := $(shell date +%s)
 gpu-check: ## on a machine with a GPU, in 30 minutes: what only a GPU shows, tests to scores, into docs/gpu_baseline.json
-	@python3 -I src/dagrpo/cli/doctor/needs.py --check $(GPU_CHECK)
+	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py --check $(GPU_CHECK)
 	@.venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null || $(MAKE) gpu
 	.venv/bin/python -m benchmarks.gpu --begun $(BEGUN) $(GPU_CHECK)
 

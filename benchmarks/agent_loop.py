@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.chat.renderers import chat_format
-from dagrpo.core.types import Completion, Example, SamplingRequest
+from dagrpo.core.trajectory import Trajectory
+from dagrpo.core.types import Completion, Row, SamplingRequest
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import Trajectory
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "123*456"}}\n</tool_call>'
 
@@ -36,7 +36,7 @@ def main() -> None:
     tokenizer = character_tokenizer(4096, calls=(("calculator", "expression"),))
     conversation = Conversation.model_validate({"agent": {"name": "tool_agent", "max_turns": options.turns}})
     engine = ScriptedEngine(tuple(tokenizer(CALL + "<|end|>", add_special_tokens=False)["input_ids"]))
-    problem = Prompts(tokenizer, conversation).problem(0, _example())
+    problem = PromptRenderer(tokenizer, conversation).prompt(0, _row())
     around = AgentEnv(folder=Path(), passages=None, max_new_tokens=64, context_tokens=4096)
     sampling = Sampling(
         samples=options.trajectories, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=64, lockstep=True
@@ -87,8 +87,8 @@ class ScriptedEngine:
         return []
 
 
-def _example() -> Example:
-    return Example(
+def _row() -> Row:
+    return Row(
         task="arithmetic_tool",
         split="train",
         index=0,
@@ -104,13 +104,13 @@ def _example() -> Example:
 def _rendered_again(trajectory: Trajectory, conversation: Conversation, tokenizer: Any) -> float:
     """Seconds to render and tokenize a conversation at each of its turns, per turn."""
     chat = chat_format(tokenizer, conversation.chat)
-    whole = [*trajectory.problem.example.prompt, *trajectory.messages]
+    whole = [*trajectory.prompt.row.prompt, *trajectory.messages]
     ends = [place for place, message in enumerate(whole) if message["role"] == "assistant"]
     start = time.process_time()
     repeats = 50
     for _ in range(repeats):
         for end in ends:
-            chat.prompt(whole[:end], trajectory.problem.tools)
+            chat.prompt(whole[:end], trajectory.prompt.tools)
     return (time.process_time() - start) / repeats / len(ends)
 
 

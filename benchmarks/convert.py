@@ -26,7 +26,7 @@ from typing import Any, Self
 import torch
 
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.store import finish
 from dagrpo.checkpoints.tensors import TensorSpec
 from dagrpo_megatron.config import load_config
@@ -113,8 +113,10 @@ def _transformers(source: Path, destination: Path) -> None:
 
 STEPS: dict[str, Callable[[Path, Path], object]] = {
     "cp and fsync": _copy,
-    "to Megatron": lambda source, destination: write_as("megatron", open_source(source), destination, SHARD_BYTES),
-    "from Megatron": lambda source, destination: write_as("huggingface", open_source(source), destination, SHARD_BYTES),
+    "to Megatron": lambda source, destination: write_as("megatron", open_checkpoint(source), destination, SHARD_BYTES),
+    "from Megatron": lambda source, destination: write_as(
+        "huggingface", open_checkpoint(source), destination, SHARD_BYTES
+    ),
     "transformers from_pretrained and save_pretrained": _transformers,
 }
 

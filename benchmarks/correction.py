@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.trainer.off_policy import effective_sample_size, off_policy_metrics
+from dagrpo.trainer.metrics.off_policy import effective_sample_size, off_policy_metrics
 
 COLUMNS = ["rollout_logprobs", "trainer_logprobs"]
 OF_THE_ENGINE = (

@@ -25,7 +25,7 @@ from dagrpo.checkpoints.convert import export, write_as
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import write_manifest
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
@@ -90,7 +90,7 @@ def main() -> None:
         return
     make_source(folder / "source", CONFIGS["dense"] | {"num_hidden_layers": LAYERS})
     _add_tokenizer(folder / "source")
-    write_as("dcp", open_source(folder / "source"), folder / "initial", SHARD_BYTES)
+    write_as("dcp", open_checkpoint(folder / "source"), folder / "initial", SHARD_BYTES)
     whole = parameter_count(open_tensors(folder / "initial")) * 4 / 1024**2
     print(f"the model in float32: {whole:,.0f} MiB; MiB of a process")
     print("| processes | load s | load MiB | of the model | write s | write MiB | export s | export MiB |")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.trainer.lending import lending
 
 from dagrpo.algorithms.config import Algorithm
@@ -19,9 +19,9 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun, files_in
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import write_parquet
@@ -36,7 +36,7 @@ def inputs_in(folder: Path, model: Path | None, shape: Fresh) -> tuple[Path, Pat
         make_fresh(model, shape, torch.float32)
     convert(model, folder / "initial", Checkpoint())
     questions = ["+".join(str((7 * row + term) % 10) for term in range(8)) + "=?" for row in range(64)]
-    rows = [example(each, index=number) for number, each in enumerate(questions)]
+    rows = [task_row(each, index=number) for number, each in enumerate(questions)]
     write_parquet(folder / "train.parquet", to_table(rows))
     return folder / "initial", folder / "train.parquet"
 

@@ -62,13 +62,13 @@ async def _median(
 
 
 async def _directly(session: Session, turns: int) -> None:
-    turn = await session.ask(session.problem.example.prompt)
+    turn = await session.ask(session.prompt.row.prompt)
     for number in range(turns - 1):
         turn = await session.ask([{"role": "user", "content": f"go on {number}"}], turn)
 
 
 async def _through(gateway: Gateway, http: ClientSession, session: Session, turns: int) -> None:
-    messages = [dict(message) for message in session.problem.example.prompt]
+    messages = [dict(message) for message in session.prompt.row.prompt]
     async with gateway.admit(session) as access:
         headers = {"Authorization": f"Bearer {access.key}"}
         for number in range(turns):

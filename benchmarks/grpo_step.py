@@ -26,19 +26,20 @@ from typing import Any
 
 import psutil
 import torch
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
-from dagrpo.core.types import Example
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.core.types import Row
 from dagrpo.data.schema import to_table
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.components import Component, Weighted
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun, files_in
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import write_parquet
@@ -48,9 +49,9 @@ PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "toke
 Figures = Mapping[str, float]
 
 
-def even(judged: Judged, config: Weighted) -> float:
+def even(graded: GradedTrajectory, config: Weighted) -> float:
     """1 for a text with an even number of characters."""
-    return float(len(judged.attempt.text) % 2 == 0)
+    return float(len(graded.trajectory.text) % 2 == 0)
 
 
 EVEN = Component(config=Weighted, function=even, limits=lambda config: (0.0, 1.0))
@@ -189,7 +190,7 @@ def _run(given: dict[str, Any]) -> TrainingRun:
     folder = Path(given["folder"]) / "ours"
     folder.mkdir()
     convert(Path(given["model"]), folder / "initial", Checkpoint())
-    write_parquet(folder / "train.parquet", to_table([_example(*each) for each in enumerate(given["questions"])]))
+    write_parquet(folder / "train.parquet", to_table([_row(*each) for each in enumerate(given["questions"])]))
     shape = {
         "steps": given["steps"],
         "prompts_per_step": given["prompts"],
@@ -218,8 +219,8 @@ def _run(given: dict[str, Any]) -> TrainingRun:
     )
 
 
-def _example(number: int, question: str) -> Example:
-    return example(question, index=number, answer="#### 0", ground_truth="0", data_source="benchmark")
+def _row(number: int, question: str) -> Row:
+    return task_row(question, index=number, answer="#### 0", ground_truth="0", data_source="benchmark")
 
 
 if __name__ == "__main__":

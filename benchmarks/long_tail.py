@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from benchmarks.few_steps import Figures, engine_for, inputs_in, medians, seconds_of, steps_of, training_run
 
-from dagrpo.engine.sglang.opening import open_sglang
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.models.config import Fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.run import TrainingRun

@@ -20,7 +20,7 @@ import httpx
 import torch
 from tests.rollout.single_turns import single_turns
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.sglang import command
 from dagrpo.engine.sglang import server as engine_server
@@ -29,7 +29,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.tools.simulated_users import Interaction
 
@@ -58,7 +58,7 @@ def main() -> None:
         )
 
 
-def _reply(example: Example, answers: Any) -> str | None:
+def _reply(task_row: Row, answers: Any) -> str | None:
     return "and once more?" if len(answers) < TURNS else None
 
 
@@ -67,11 +67,11 @@ USER = Interaction(reply=_reply)
 
 def _ours(model: Path, trajectories: int, tokens: int) -> tuple[float, float]:
     tokenizer = character_tokenizer(CONTEXT)
-    row = Example(
+    row = Row(
         task="t", split="train", index=0, prompt=({"role": "user", "content": "12+34=?"},), question="12+34=?",
         answer="", ground_truth="46", data_source="benchmark", interaction=f"{__name__}:USER",
     )  # fmt: skip
-    problem = Prompts(tokenizer, Conversation()).problem(0, row)
+    problem = PromptRenderer(tokenizer, Conversation()).prompt(0, row)
     log = model.parent / "server.log"
 
     def timed(lockstep: bool) -> float:

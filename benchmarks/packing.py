@@ -20,11 +20,11 @@ import torch
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch, TokenSequences
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

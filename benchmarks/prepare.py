@@ -22,7 +22,7 @@ import datasets
 import pyarrow.parquet as pq
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.filters.text import normalised
 from dagrpo.data.prepare import prepare
@@ -80,24 +80,24 @@ def _datasets(mirror: Path, model: Path, cache: Path) -> None:
     """The same file through load_dataset, map and filter, with a cache of its own so that nothing is found there."""
     datasets.disable_progress_bars()
     tokenizer = load_tokenizer(model)
-    example = get_task(TASK).load(Data(mirror=str(mirror), max_train=1)).splits["train"][0]
+    task_row = get_task(TASK).load(Data(mirror=str(mirror), max_train=1)).splits["train"][0]
     seen: set[str] = set()
     rows = datasets.load_dataset("parquet", data_files=str(mirror / FILE), split="train", cache_dir=str(cache))
-    rows = rows.map(lambda row, index: _row(row, index, example), with_indices=True, remove_columns=rows.column_names)
-    rows = rows.filter(lambda row: _readable(example.verifier, row["reward_model"]["ground_truth"]))
+    rows = rows.map(lambda row, index: _row(row, index, task_row), with_indices=True, remove_columns=rows.column_names)
+    rows = rows.filter(lambda row: _readable(task_row.verifier, row["reward_model"]["ground_truth"]))
     rows = rows.filter(lambda row: _is_first(row["prompt"][-1]["content"], seen))
     rows = rows.map(lambda batch: {"prompt_tokens": _tokens(tokenizer, batch["prompt"])}, batched=True)
     rows.to_parquet(cache / "train.parquet")
 
 
-def _row(row: dict[str, Any], index: int, example: Example) -> dict[str, Any]:
+def _row(row: dict[str, Any], index: int, task_row: Row) -> dict[str, Any]:
     return {
-        "data_source": example.data_source,
+        "data_source": task_row.data_source,
         "prompt": row["prompt"],
-        "ability": example.ability,
+        "ability": task_row.ability,
         "reward_model": {"style": "rule", "ground_truth": row["reward_model"]["ground_truth"]},
         "extra_info": {"split": "train", "index": index, "question": row["prompt"][-1]["content"]},
-        "verifier": example.verifier,
+        "verifier": task_row.verifier,
     }
 
 

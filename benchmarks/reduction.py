@@ -26,12 +26,12 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.runtime import Reduction
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.runtime_config import Reduction
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import process_group
 
 SHAPE = Fresh(

@@ -155,7 +155,7 @@ def print_speeds(gsm8k: Corpus, dapo: Corpus) -> None:
 
 def _judge(grader: Grader, corpus: Corpus) -> None:
     judged = grader.judge(corpus.texts, corpus.truths, [corpus.verifier] * len(corpus.texts), "strict")
-    assert all(judgement.verdict == "right" for judgement in judged)
+    assert all(score.verdict == "right" for score in judged)
 
 
 def _speed_of(
@@ -186,7 +186,7 @@ def _judge_halves(processes: ProcessPoolExecutor, half: Corpus) -> None:
 def _judge_part(corpus: Corpus) -> list[tuple[str | None, str]]:
     with Grader(VERIFY_SECONDS) as grader:
         judged = grader.judge(corpus.texts, corpus.truths, [corpus.verifier] * len(corpus.texts), "strict")
-    return [(judgement.answer, judgement.verdict) for judgement in judged]
+    return [(score.extracted, score.verdict) for score in judged]
 
 
 def print_slow_path(rows: int = 400) -> None:
@@ -266,7 +266,7 @@ def print_hostile() -> None:
             started = time.perf_counter()
             judged = grader.judge(texts, [HALF_ROOT] * 33, ["math_verify"] * 33, "strict")
             took = time.perf_counter() - started
-            others = sum(judgement.verdict == "right" for judgement in judged[1:])
+            others = sum(score.verdict == "right" for score in judged[1:])
             print(f"| {name} | {judged[0].verdict} | {took:.2f} | {others} of 32 |")
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from benchmarks.precision import in_one_batch, made_up_requests
 
-from dagrpo.checkpoints.adapted import low_rank_updates
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, total_bytes
 from dagrpo.core.types import SamplingRequest
@@ -26,8 +26,8 @@ from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.interface import Adapter, RolloutEngine
 from dagrpo.engine.sglang import ADAPTER_LAYERS
 from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form

@@ -37,7 +37,7 @@ from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 8, "intermediate_size": 1024}  # 8M parameters

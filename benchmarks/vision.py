@@ -29,11 +29,11 @@ from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 
 FAMILIES: tuple[Literal["qwen2_5_vl", "qwen3_vl"], ...] = ("qwen2_5_vl", "qwen3_vl")

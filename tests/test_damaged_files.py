@@ -29,7 +29,7 @@ from dagrpo.core.escape import visible
 from dagrpo.engine import sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.pipeline import cache, failure_report, jobs, locks, record
+from dagrpo.pipeline import cache, failure_report, job_files, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import lock, recording
 from dagrpo.pipeline.dvc import private as dvc_private
@@ -38,8 +38,8 @@ from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tracking import store, ui
-from dagrpo.trainer.record import Record
+from dagrpo.tracking import store, store_address, ui
+from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
 from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
 from dagrpo.utils.failures import sentence_of
@@ -200,10 +200,10 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/model.safetensors"),
     ),
     "ui": (ui._experiment_name, ("params.yaml",)),
-    "the database": (lambda: store.require_usable(store.tracking_uri(Path.cwd())), ("mlflow.db",)),
-    "job file": (lambda: jobs.job_file(PARAMS, SCORE), (JOB,)),
+    "the database": (lambda: store.require_usable(store_address.tracking_uri(Path.cwd())), ("mlflow.db",)),
+    "job file": (lambda: job_files.job_file(PARAMS, SCORE), (JOB,)),
     "memory": (
-        lambda: jobs.memory_mb(TRAIN.needs(PARAMS.runtime), [f"{MODEL}/manifest.json"]),
+        lambda: job_files.memory_mb(TRAIN.needs(PARAMS.runtime), [f"{MODEL}/manifest.json"]),
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
@@ -276,7 +276,7 @@ def _patience() -> Iterator[None]:
 @pytest.mark.parametrize(("reader", "file", "way"), CASES)
 def test_damage_is_one_sentence_soon(reader: str, file: str, way: str, project: Path) -> None:
     call = READERS[reader][0]
-    path = Path(jobs.job_file(PARAMS, SCORE) if file == JOB else file).absolute()
+    path = Path(job_files.job_file(PARAMS, SCORE) if file == JOB else file).absolute()
     started = time.process_time()
     with damaging.damaged(path, way), _patience():
         try:

@@ -50,13 +50,14 @@ def test_an_example_fits_the_machine_that_it_is_meant_for(name: str) -> None:
 
 def test_the_reward_of_own_task_counts_right_digits() -> None:
     import roman  # type: ignore[import-not-found]
+    from tests.rewards.attempts import attempt
 
-    from dagrpo.core.types import Attempt
-    from dagrpo.rewards.components import Judged
+    from dagrpo.core.trajectory import GradedTrajectory
+    from dagrpo.core.types import Score
 
     def value(extracted: str | None) -> float:
-        attempt = Attempt(text="", ground_truth="942", verifier="gsm8k", tokens=1)
-        judged = Judged(attempt=attempt, verdict="wrong", extracted=extracted, verifier="gsm8k", max_new_tokens=20)
-        return float(roman.right_digits(judged, roman.Config()))
+        score = Score(extracted=extracted, verdict="wrong", verifier="gsm8k")
+        graded = GradedTrajectory(trajectory=attempt(ground_truth="942"), score=score)
+        return float(roman.right_digits(graded, roman.Config()))
 
     assert [value(text) for text in ("942", "952", "42", None)] == [1.0, 2 / 3, 0.0, 0.0]

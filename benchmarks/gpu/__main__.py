@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes
 
-from dagrpo.cli.doctor import needs
+from dagrpo.cli.doctor import gpu_requirements
 from dagrpo.core.errors import UserError
 from dagrpo.utils.devices import visible_devices
 
@@ -240,7 +240,11 @@ def parsed(arguments: Sequence[str]) -> Given:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what was asked for. SystemExit with 1: a part did not end well; with a sentence: it cannot run here."""
     given = parsed(sys.argv[1:] if arguments is None else arguments)
-    missing = [] if given.rehearse else [each for each in needs.of_check(ROOT, mirror=given.mirror) if each.is_trouble]
+    missing = (
+        []
+        if given.rehearse
+        else [each for each in gpu_requirements.of_check(ROOT, mirror=given.mirror) if each.is_trouble]
+    )
     if missing:
         raise SystemExit("\n".join(f"missing: {each.name}: {each.detail}; {each.remedy}" for each in missing))
     given.out.mkdir(parents=True, exist_ok=True)

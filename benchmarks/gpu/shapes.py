@@ -19,15 +19,15 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.layout import prepare_layout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Layout, SftRuntime
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.runtime_config import Layout, SftRuntime
 from dagrpo.trainer.sft import accumulate
-from dagrpo.trainer.throughput import Arithmetic
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.gpu_specs import kind_of

@@ -1,10 +1,12 @@
 """A task and a reward of one's own: Roman numerals, with a prize for each right digit."""
 
-from dagrpo.data.row import Row
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
+from dagrpo.rewards.components import Component, Weighted
 
 SOURCE = Source(
     repository="roman_numerals",  # its name in records; the rows are files below data.mirror
@@ -15,22 +17,22 @@ SOURCE = Source(
 )
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return a row as the policy sees it, with the answer that fine-tuning learns and the verifier compares."""
-    question, number = f"{row.text('numeral')}=?", str(row.integer("number"))
-    return Problem(prompt=chat(question), question=question, answer=f"#### {number}", ground_truth=number)
+    question, number = f"{raw.text('numeral')}=?", str(raw.integer("number"))
+    return Row(prompt=chat(question), question=question, answer=f"#### {number}", ground_truth=number)
 
 
-numerals = sourced_task("numerals", SOURCE, to_problem, verifier="gsm8k")
+numerals = sourced_task("numerals", SOURCE, to_row, verifier="gsm8k")
 
 
 class Config(Weighted):
     """The share of right digits."""
 
 
-def right_digits(judged: Judged, config: Config) -> float:
+def right_digits(graded: GradedTrajectory, config: Config) -> float:
     """Return the share of the ground truth's digits that the answer has at their positions, 0 to 1."""
-    answer, truth = judged.extracted or "", judged.attempt.ground_truth
+    answer, truth = graded.score.extracted or "", graded.trajectory.prompt.row.ground_truth
     if len(answer) != len(truth):
         return 0.0
     return sum(one == other for one, other in zip(answer, truth, strict=True)) / len(truth)

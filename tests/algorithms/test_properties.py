@@ -24,11 +24,11 @@ from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.loss_input import filler
 from dagrpo.trainer.model.policy import TokenLogprobs
-from dagrpo.trainer.objective import Objective
+from dagrpo.trainer.update.loss_input import filler
+from dagrpo.trainer.update.objective import Objective
 
 CASES = [
     (name, aggregation)

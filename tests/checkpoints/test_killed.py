@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import verify
-from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.source import open_checkpoint
 
 LIMIT = 1 << 20
 
@@ -58,7 +58,7 @@ def _bytes(folder: Path) -> dict[str, bytes]:
 def test_a_killed_conversion_leaves_no_checkpoint_and_the_next_one_removes_what_it_wrote(
     format: str, source: Path, destination: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = write_as(format, open_source(source), destination.parent / "whole", LIMIT)
+    whole = write_as(format, open_checkpoint(source), destination.parent / "whole", LIMIT)
     process = _in_the_midst(source, destination, format)
     process.kill()
     assert process.wait() == -signal.SIGKILL
@@ -66,7 +66,7 @@ def test_a_killed_conversion_leaves_no_checkpoint_and_the_next_one_removes_what_
     [left] = destination.parent.glob(".made.*.part")
     # What the killed one wrote is removed before the room for the next one is asked for.
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0 if left.exists() else whole.bytes))
-    write_as(format, open_source(source), destination, LIMIT)
+    write_as(format, open_checkpoint(source), destination, LIMIT)
     assert _bytes(destination) == _bytes(destination.parent / "whole")
     assert sorted(destination.parent.iterdir()) == [destination, destination.parent / "whole"]
 
@@ -75,7 +75,7 @@ def test_two_conversions_to_one_destination_do_not_meet(source: Path, destinatio
     process = _in_the_midst(source, destination, "dcp")
     process.send_signal(signal.SIGSTOP)
     with pytest.raises(ValueError, match=r"made is being written by another conversion: wait for it, or give another"):
-        write_as("huggingface", open_source(source), destination, LIMIT)
+        write_as("huggingface", open_checkpoint(source), destination, LIMIT)
     process.send_signal(signal.SIGCONT)
     assert process.wait() == 0
     assert verify(destination).format == "dcp"
@@ -85,10 +85,10 @@ def test_two_conversions_to_one_destination_do_not_meet(source: Path, destinatio
 def test_a_checkpoint_that_was_being_replaced_is_put_back(
     source: Path, destination: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_as("dcp", open_source(source), destination, LIMIT)
+    write_as("dcp", open_checkpoint(source), destination, LIMIT)
     before = _bytes(destination)
     destination.rename(destination.parent / ".made.replaced.old")  # killed between the two renames
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     with pytest.raises(OSError, match="bytes are needed, 0 are free"):
-        write_as("huggingface", open_source(source), destination, LIMIT)
+        write_as("huggingface", open_checkpoint(source), destination, LIMIT)
     assert _bytes(destination) == before

@@ -13,7 +13,7 @@ from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.lora import merged, with_adapter_beside
 from dagrpo.checkpoints.manifest import verify
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.core.errors import UserError
 
 LARGE = 1 << 30
@@ -61,7 +61,7 @@ def test_a_merged_adapter_adds_its_scaled_product(
     format: Any, config: dict[str, Any], query_scale: float, down_scale: float, pristine: Path, tmp_path: Path
 ) -> None:
     adapter = _adapter(tmp_path / "adapter", **config)
-    write_as(format, merged(open_source(pristine), adapter), tmp_path / "merged", LARGE)
+    write_as(format, merged(open_checkpoint(pristine), adapter), tmp_path / "merged", LARGE)
     before, after = open_tensors(pristine), open_tensors(tmp_path / "merged")
     assert before.specs == after.specs
     for module, scale in ((QUERY, query_scale), (DOWN, down_scale)):
@@ -73,12 +73,12 @@ def test_a_merged_adapter_adds_its_scaled_product(
 
 def test_a_merge_into_bfloat16_is_rounded_once(pristine: Path, tmp_path: Path) -> None:
     adapter = _adapter(tmp_path / "adapter")
-    source = open_source(pristine)
+    source = open_checkpoint(pristine)
     state = {name: source.tensors.read(name).bfloat16() for name in source.tensors.specs}
     (tmp_path / "half").mkdir()
     safetensors.torch.save_file(state, tmp_path / "half" / "model.safetensors")
     (tmp_path / "half" / "config.json").write_bytes((pristine / "config.json").read_bytes())
-    result = merged(open_source(tmp_path / "half"), adapter).tensors.read(f"{QUERY}.weight")
+    result = merged(open_checkpoint(tmp_path / "half"), adapter).tensors.read(f"{QUERY}.weight")
     exact = state[f"{QUERY}.weight"].double() + 2.0 * _product(adapter, QUERY).double()
     assert torch.equal(result, exact.float().bfloat16())
 
@@ -88,15 +88,15 @@ def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(
     format: str, pristine: Path, tmp_path: Path
 ) -> None:
     adapter = _adapter(tmp_path / "adapter")
-    apart = write_as(format, with_adapter_beside(open_source(pristine), adapter), tmp_path / "apart", LARGE)
+    apart = write_as(format, with_adapter_beside(open_checkpoint(pristine), adapter), tmp_path / "apart", LARGE)
     assert apart.tensors == verify(pristine).tensors
-    write_as("huggingface", open_source(tmp_path / "apart"), tmp_path / "back", LARGE)
+    write_as("huggingface", open_checkpoint(tmp_path / "apart"), tmp_path / "back", LARGE)
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (tmp_path / "back" / "adapter" / name).read_bytes() == (adapter / name).read_bytes()
     # Merging it later is merging it at once, and the result carries no adapter to merge twice.
-    later = merged(open_source(tmp_path / "back"), tmp_path / "back" / "adapter")
+    later = merged(open_checkpoint(tmp_path / "back"), tmp_path / "back" / "adapter")
     write_as("huggingface", later, tmp_path / "later", LARGE)
-    write_as("huggingface", merged(open_source(pristine), adapter), tmp_path / "at once", LARGE)
+    write_as("huggingface", merged(open_checkpoint(pristine), adapter), tmp_path / "at once", LARGE)
     assert verify(tmp_path / "later") == verify(tmp_path / "at once")
     assert not (tmp_path / "later" / "adapter").exists()
 
@@ -124,7 +124,7 @@ def test_an_adapter_that_does_more_or_contradicts_itself_is_refused(
     config: dict[str, Any], message: str, pristine: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        merged(open_source(pristine), _adapter(tmp_path / "adapter", **config))
+        merged(open_checkpoint(pristine), _adapter(tmp_path / "adapter", **config))
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,16 @@ def test_an_adapter_of_another_model_is_named(
 ) -> None:
     tensors = {f"base_model.model.{name}": torch.ones(*shape) for name, shape in state.items()}
     with pytest.raises(ValueError, match=message):
-        merged(open_source(pristine), _adapter(tmp_path / "adapter", tensors))
+        merged(open_checkpoint(pristine), _adapter(tmp_path / "adapter", tensors))
 
 
 def test_rank_stabilised_scaling_of_an_odd_rank_is_alpha_over_its_root(pristine: Path, tmp_path: Path) -> None:
     modules = {"A": torch.ones(3, 16), "B": torch.ones(16, 3)}
     state = {f"base_model.model.{QUERY}.lora_{which}.weight": tensor for which, tensor in modules.items()}
     adapter = _adapter(tmp_path / "adapter", state, r=3, use_rslora=True)
-    difference = merged(open_source(pristine), adapter).tensors.read(f"{QUERY}.weight") - open_tensors(pristine).read(
-        f"{QUERY}.weight"
-    )
+    difference = merged(open_checkpoint(pristine), adapter).tensors.read(f"{QUERY}.weight") - open_tensors(
+        pristine
+    ).read(f"{QUERY}.weight")
     assert torch.allclose(difference, torch.full((16, 16), 8 / math.sqrt(3) * 3), rtol=1e-5)
 
 
@@ -165,7 +165,7 @@ def test_a_config_that_is_no_object_is_refused(pristine: Path, tmp_path: Path, c
     adapter = _adapter(tmp_path / "adapter")
     (adapter / "adapter_config.json").write_text(content)
     with pytest.raises(UserError, match=r"adapter_config\.json is not valid JSON"):
-        merged(open_source(pristine), adapter)
+        merged(open_checkpoint(pristine), adapter)
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
@@ -176,4 +176,4 @@ def test_an_adapters_file_that_is_a_link_out_of_its_folder_is_refused(
     (adapter / name).rename(tmp_path / name)
     (adapter / name).symlink_to(tmp_path / name)
     with pytest.raises(UserError, match="is a link out of its folder"):
-        merged(open_source(pristine), adapter)
+        merged(open_checkpoint(pristine), adapter)

@@ -15,7 +15,7 @@ from tests.hostile import NOT_IN_THE_FOLDER, anything, refusal
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import read_manifest, tensor_digest, verify, write_manifest
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.utils.manifest import MANIFEST
@@ -103,7 +103,7 @@ def test_a_manifest_of_a_format_that_is_not_installed_says_what_to_install(model
     with pytest.raises(ValueError, match=r"the format of \S+/model is 'zip', .*pip install \./packages/dagrpo_zip"):
         open_tensors(model_folder)
     with pytest.raises(ValueError, match="is 'zip', a checkpoint format that is not installed"):
-        open_source(model_folder)
+        open_checkpoint(model_folder)
 
 
 def _list_too(folder: Path, name: str) -> Path:

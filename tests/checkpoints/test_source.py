@@ -8,7 +8,7 @@ import pytest
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import verify
-from dagrpo.checkpoints.source import format_of, open_source
+from dagrpo.checkpoints.source import format_of, open_checkpoint
 from dagrpo.core.errors import UserError
 from dagrpo.utils.manifest import MANIFEST
 
@@ -23,8 +23,8 @@ def test_a_plain_download_is_converted_without_what_belongs_to_other_formats(
     for name in ("pytorch_model.bin", "pytorch_model.bin.index.json", "README.md", ".gitattributes", "original/x.json"):
         (model_folder / name).write_text("{}")
     (model_folder / "LICENSE").write_text("free")
-    write_as("dcp", open_source(model_folder), tmp_path / "there", LARGE)
-    back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    write_as("dcp", open_checkpoint(model_folder), tmp_path / "there", LARGE)
+    back = write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", LARGE)
     assert set(back.files) == {*verify(pristine).files, "LICENSE"}
     assert back.tensors == verify(pristine).tensors
 
@@ -41,15 +41,15 @@ def test_what_goes_along_from_a_folder_without_a_manifest_is_no_link_out_of_it(
     (model_folder / name).unlink(missing_ok=True)
     (model_folder / name).symlink_to(outside)
     with pytest.raises(UserError, match=rf"/{name} is a link out of its folder: put the file itself there"):
-        open_source(model_folder)
+        open_checkpoint(model_folder)
     with pytest.raises(UserError, match="is a link out of its folder"):  # nor as the base of other weights
-        open_source(_weights_alone(model_folder, tmp_path / "saved"), model_folder)
+        open_checkpoint(_weights_alone(model_folder, tmp_path / "saved"), model_folder)
 
 
 def test_links_inside_a_folder_without_a_manifest_are_followed(model_folder: Path) -> None:
     (model_folder / MANIFEST).unlink()
     (model_folder / "vocab.txt").symlink_to("config.json")
-    assert "vocab.txt" in open_source(model_folder).auxiliary
+    assert "vocab.txt" in open_checkpoint(model_folder).auxiliary
 
 
 def test_what_goes_along_from_the_hubs_own_cache_may_be_links_to_its_blobs(model_folder: Path, tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_what_goes_along_from_the_hubs_own_cache_may_be_links_to_its_blobs(model
     snapshot, blobs = repository / "snapshots/0123", repository / "blobs"
     snapshot.mkdir(parents=True)
     shutil.copytree(model_folder, blobs)
-    for name in (*open_source(model_folder).auxiliary, "model.safetensors"):
+    for name in (*open_checkpoint(model_folder).auxiliary, "model.safetensors"):
         (snapshot / name).symlink_to(f"../../blobs/{name}")
-    assert open_source(snapshot).auxiliary == tuple(sorted(open_source(model_folder).auxiliary))
+    assert open_checkpoint(snapshot).auxiliary == tuple(sorted(open_checkpoint(model_folder).auxiliary))
 
 
 def _weights_alone(model_folder: Path, saved: Path) -> Path:
@@ -70,10 +70,10 @@ def _weights_alone(model_folder: Path, saved: Path) -> Path:
 
 @pytest.mark.parametrize("format", FORMATS.names())
 def test_the_format_is_known_without_a_manifest(format: str, pristine: Path, tmp_path: Path) -> None:
-    write_as(format, open_source(pristine), tmp_path / "x", LARGE)
+    write_as(format, open_checkpoint(pristine), tmp_path / "x", LARGE)
     (tmp_path / "x" / MANIFEST).unlink()
     assert format_of(tmp_path / "x") == format
-    assert open_source(tmp_path / "x").summary() == verify(pristine).tensors
+    assert open_checkpoint(tmp_path / "x").summary() == verify(pristine).tensors
 
 
 def test_the_base_gives_config_and_tokenizer(pristine: Path, tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_the_base_gives_config_and_tokenizer(pristine: Path, tmp_path: Path) -> 
     saved.mkdir()
     (saved / "model.safetensors").write_bytes((pristine / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match=r"saved has no config\.json: give the model that training began with"):
-        open_source(saved)
-    write_as("huggingface", open_source(saved, pristine), tmp_path / "back", LARGE)
+        open_checkpoint(saved)
+    write_as("huggingface", open_checkpoint(saved, pristine), tmp_path / "back", LARGE)
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
     # The base may itself be in another format.
-    write_as("dcp", open_source(pristine), tmp_path / "dcp", LARGE)
-    write_as("huggingface", open_source(saved, tmp_path / "dcp"), tmp_path / "again", LARGE)
+    write_as("dcp", open_checkpoint(pristine), tmp_path / "dcp", LARGE)
+    write_as("huggingface", open_checkpoint(saved, tmp_path / "dcp"), tmp_path / "again", LARGE)
     assert (tmp_path / "again" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
 
 

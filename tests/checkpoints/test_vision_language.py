@@ -9,7 +9,7 @@ import torch
 
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.modules import build_model, state_of
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.utils.files import sha256_of
@@ -31,8 +31,8 @@ def vision_language(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 def test_both_parts_make_the_round_trip_byte_for_byte(vision_language: Path, tmp_path: Path) -> None:
-    write_as("dcp", open_source(vision_language), tmp_path / "dcp", 1 << 30)
-    write_as("huggingface", open_source(tmp_path / "dcp"), tmp_path / "back", 1 << 30)
+    write_as("dcp", open_checkpoint(vision_language), tmp_path / "dcp", 1 << 30)
+    write_as("huggingface", open_checkpoint(tmp_path / "dcp"), tmp_path / "back", 1 << 30)
     names = set(open_tensors(tmp_path / "back").specs)
     assert any("visual." in name for name in names)
     assert any("layers." in name and "visual" not in name for name in names)

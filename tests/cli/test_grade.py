@@ -21,7 +21,7 @@ def test_every_extractor_reads_every_line(tmp_path: Path) -> None:
     path = _write(tmp_path)
     graded = grade_lines(read_lines(path), "gsm8k", path)
     assert EXTRACTORS == ("strict", "flexible", "exact")
-    verdicts = [[judgement.verdict for judgement in each.judgements] for each in graded]
+    verdicts = [[score.verdict for score in each.scores] for each in graded]
     assert verdicts == [
         ["right", "right", "right"],
         ["missing", "right", "missing"],

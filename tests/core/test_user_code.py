@@ -11,7 +11,7 @@ from dagrpo.config.schema import parse
 from dagrpo.core.user_code import NamedCode
 from dagrpo.pipeline import identity
 from dagrpo.pipeline.identity import code_digest
-from dagrpo.pipeline.jobs import code_files
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
 PROGRAM = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.dapo import CLOSING, OPENING
 from dagrpo.data.schema import from_table
@@ -16,7 +16,7 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 FILES = ("card.json", "dropped.parquet", "passages.parquet", "test.parquet", "train.parquet", "validation.parquet")
 
 
-def read_split(folder: Path, split: str) -> list[Example]:
+def read_split(folder: Path, split: str) -> list[Row]:
     """The problems of a prepared split."""
     path = folder / f"{split}.parquet"
     return from_table(read_parquet(path), path)

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.places import mirror_place
-from dagrpo.data.row import Row
+from dagrpo.data.raw_files import mirror_place
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, Problems, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import TaskRows, chat
 
 SOURCE = Source(
     repository="someone/sums",
@@ -28,29 +29,29 @@ ROWS = [{"question": "1 + 1", "answer": "#### 2"}, {"question": "1 + 2", "answer
 TEST = {"question": "2 + 2", "answer": "#### 4"}
 
 
-def _to_problem(row: Row) -> Problem:
-    question, answer = row.text("question"), row.text("answer")
-    return Problem(prompt=chat(question), question=question, answer=answer, ground_truth=answer)
+def _to_row(raw: RawRow) -> Row:
+    question, answer = raw.text("question"), raw.text("answer")
+    return Row(prompt=chat(question), question=question, answer=answer, ground_truth=answer)
 
 
-def _load(folder: Path, params: Data | None = None) -> Problems:
-    task = sourced_task("sums", SOURCE, _to_problem, verifier="gsm8k")
+def _load(folder: Path, params: Data | None = None) -> TaskRows:
+    task = sourced_task("sums", SOURCE, _to_row, verifier="gsm8k")
     return task.load((params or Data()).model_copy(update={"mirror": str(folder)}))
 
 
 def _lines(rows: list[Mapping[str, object]]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    return b"".join(json.dumps(raw).encode() + b"\n" for raw in rows)
 
 
-def _read(folder: Path, train: bytes, params: Data | None = None) -> Problems:
+def _read(folder: Path, train: bytes, params: Data | None = None) -> TaskRows:
     (folder / "sums").mkdir(exist_ok=True)
     (folder / "sums/train.jsonl").write_bytes(train)
     (folder / "sums/test.jsonl").write_bytes(_lines([TEST]))
     return _load(folder, params)
 
 
-def _questions(problems: Problems, split: str = "train") -> list[str]:
-    return [example.question for example in problems.splits[split]]
+def _questions(problems: TaskRows, split: str = "train") -> list[str]:
+    return [row.question for row in problems.splits[split]]
 
 
 def test_rows_come_with_their_index_and_the_digest_of_their_file(tmp_path: Path) -> None:

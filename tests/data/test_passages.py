@@ -9,7 +9,7 @@ from tests.data.filters.problems import character_model
 from dagrpo.data.config import Data
 from dagrpo.data.datasets import arithmetic
 from dagrpo.data.prepare import SCHEMA, passages_table, prepare
-from dagrpo.data.task import Problems
+from dagrpo.data.task import TaskRows
 from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
@@ -26,7 +26,7 @@ def test_a_task_without_passages_has_an_empty_table(tmp_path: Path) -> None:
 
 
 def test_passages_are_written_in_their_order_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(params: Data) -> Problems:
+    def load(params: Data) -> TaskRows:
         return replace(arithmetic.load(params), passages=PASSAGES)
 
     monkeypatch.setattr(arithmetic, "TASKS", (replace(arithmetic.TASKS[0], load=load),))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.data.filters.problems import character_model, example, examples, problems, qwen3_model
+from tests.data.filters.problems import character_model, problems, qwen3_model, task_row, task_rows
 from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
 from dagrpo.data.config import Data
@@ -79,14 +79,14 @@ def test_the_bytes_are_the_same_wherever_the_mirror_stands(model: Path, tmp_path
 
 
 def test_a_further_split_is_written_beside_train_and_test(model: Path) -> None:
-    loaded = problems({name: examples([name], name) for name in ("train", "test", "validation")})
+    loaded = problems({name: task_rows([name], name) for name in ("train", "test", "validation")})
     card, sieve = sift("sums", loaded, Data(), model=model, tests={})
     assert card.counts == {"train": 1, "test": 1, "validation": 1}
     assert [e.question for e in sieve.splits["validation"]] == ["validation"]
 
 
 def test_limits_keep_the_first_rows_and_count_the_others_without_listing_them(model: Path) -> None:
-    loaded = problems({"train": examples(["a", "b", "c", "d"]), "test": examples(["t", "u", "v"], "test")})
+    loaded = problems({"train": task_rows(["a", "b", "c", "d"]), "test": task_rows(["t", "u", "v"], "test")})
     card, sieve = sift("sums", loaded, Data(max_train=3, max_test=1), model=model, tests={})
     assert [e.question for e in (*sieve.splits["train"], *sieve.splits["test"])] == ["a", "b", "c", "t"]
     assert (card.dropped["train: beyond data.max_train"], card.dropped["test: beyond data.max_test"]) == (1, 2)
@@ -95,7 +95,7 @@ def test_limits_keep_the_first_rows_and_count_the_others_without_listing_them(mo
 
 
 def test_a_train_problem_of_the_whole_test_split_goes_even_when_test_is_cut(model: Path) -> None:
-    loaded = problems({"train": examples(["u", "a"]), "test": examples(["t", "u"], "test")})
+    loaded = problems({"train": task_rows(["u", "a"]), "test": task_rows(["t", "u"], "test")})
     card, sieve = sift("sums", loaded, Data(max_test=1), model=model, tests={})
     assert [e.question for e in sieve.splits["train"]] == ["a"]
     assert card.dropped["train: question also in test"] == 1
@@ -106,25 +106,25 @@ def test_a_train_problem_of_the_whole_test_split_goes_even_when_test_is_cut(mode
 
 def test_each_gate_sees_what_the_one_before_it_left(model: Path) -> None:
     train = [
-        example("unreadable", "x y", index=0),
-        example("conflict", "1", index=1),
-        example("Conflict?", "2", index=2),
-        example("twice", index=3),
-        example("twice", index=4),
-        example("in test", index=5),
-        example(f"train: {LONG}", index=6),
-        example("q" * 200, index=7),
-        example("easy", index=8, pass_rate=1.0),
-        example("kept", index=9, pass_rate=0.5),
-        example("beyond", index=10),
+        task_row("unreadable", "x y", index=0),
+        task_row("conflict", "1", index=1),
+        task_row("Conflict?", "2", index=2),
+        task_row("twice", index=3),
+        task_row("twice", index=4),
+        task_row("in test", index=5),
+        task_row(f"train: {LONG}", index=6),
+        task_row("q" * 200, index=7),
+        task_row("easy", index=8, pass_rate=1.0),
+        task_row("kept", index=9, pass_rate=0.5),
+        task_row("beyond", index=10),
     ]
-    loaded = problems({"train": train, "test": examples(["in test", f"test: {LONG}"], "test")}, copies={"train": 4})
+    loaded = problems({"train": train, "test": task_rows(["in test", f"test: {LONG}"], "test")}, copies={"train": 4})
     params = Data(
         unreadable_answers="drop", contamination="drop", max_prompt_tokens=100, max_pass_rate=0.9, max_train=2
     )
     card, sieve = sift("sums", loaded, params, model=model, tests={})
     assert [e.index for e in sieve.splits["train"]] == [3, 9]
-    assert [(item.example.index, item.reason) for item in sieve.dropped] == [
+    assert [(item.row.index, item.reason) for item in sieve.dropped] == [
         (0, "unreadable answer"),
         (1, "conflicting answers"),
         (2, "conflicting answers"),
@@ -174,7 +174,7 @@ def test_nothing_is_lost(
 ) -> None:
     """Rows read = rows kept + rows dropped + exact copies + rows beyond the limits."""
     start = [(f"solid {letter}", "1") for letter in "pqr"]  # enough to hold one out
-    splits = {"train": examples(start + train), "test": [] if held_out else examples(test, "test")}
+    splits = {"train": task_rows(start + train), "test": [] if held_out else task_rows(test, "test")}
     params = Data.model_validate(
         {
             "unreadable_answers": "drop",
@@ -185,14 +185,14 @@ def test_nothing_is_lost(
         }
     )
     loaded = problems(splits, copies={"train": copies}, held_out=held_out)
-    card, sieve = sift("sums", loaded, params, model=model, tests={"exam": examples(["d"], "test")})
+    card, sieve = sift("sums", loaded, params, model=model, tests={"exam": task_rows(["d"], "test")})
     accounted = sum(card.counts.values()) + sum(card.dropped.values()) + sum(card.exact_copies.values())
     assert sum(card.read.values()) == accounted
     assert card.counts == {split: len(found) for split, found in sieve.splits.items()}
     beyond = sum(count for reason, count in card.dropped.items() if "beyond" in reason)
-    listed = Counter(f"{item.example.split}: {item.reason}" for item in sieve.dropped)
+    listed = Counter(f"{item.row.split}: {item.reason}" for item in sieve.dropped)
     assert listed == Counter({reason: n for reason, n in card.dropped.items() if n and "beyond" not in reason})
-    assert len({(e.split, e.index) for e in sieve.examples()}) == sum(card.counts.values())
+    assert len({(e.split, e.index) for e in sieve.rows()}) == sum(card.counts.values())
     assert sum(map(len, splits.values())) == sum(card.counts.values()) + len(sieve.dropped) + beyond
     if not held_out:
         for split in ("train", "test"):
@@ -220,8 +220,8 @@ def test_a_contaminated_row_is_found_and_dropped_when_asked(mode: str, model: Pa
 
 
 def test_contaminated_problems_beyond_the_limit_are_told_from_those_that_are_trained_on(model: Path) -> None:
-    train = [example(f"train {number}: {LONG}", index=number) for number in range(3)]
-    loaded = problems({"train": train, "test": examples([f"test: {LONG}"], "test")})
+    train = [task_row(f"train {number}: {LONG}", index=number) for number in range(3)]
+    loaded = problems({"train": train, "test": task_rows([f"test: {LONG}"], "test")})
     card, _ = sift("sums", loaded, Data(max_train=1), model=model, tests={})
     assert (card.contamination.by_task, card.contamination.left_by_task) == ({"sums": 3}, {"sums": 1})
     assert card.metrics()["contaminated_train_problems_left"] == 1

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.schema import SCHEMA, from_table, to_table
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 FILE = Path("data/gsm8k/test.parquet")
-EXAMPLE = Example(
+EXAMPLE = Row(
     task="gsm8k",
     split="test",
     index=7,
@@ -39,11 +39,11 @@ def _table(column: str, value: object) -> pa.Table:
 
 
 def test_examples_survive_a_file(tmp_path: Path) -> None:
-    examples = [EXAMPLE, replace(EXAMPLE, index=8, question="\u2028 and \U0001f986", prompt=EXAMPLE.prompt[:1])]
-    write_parquet(tmp_path / "test.parquet", to_table(examples))
+    task_rows = [EXAMPLE, replace(EXAMPLE, index=8, question="\u2028 and \U0001f986", prompt=EXAMPLE.prompt[:1])]
+    write_parquet(tmp_path / "test.parquet", to_table(task_rows))
     table = read_parquet(tmp_path / "test.parquet")
     assert table.schema.equals(SCHEMA)
-    assert from_table(table, tmp_path / "test.parquet") == examples
+    assert from_table(table, tmp_path / "test.parquet") == task_rows
 
 
 def test_a_split_without_rows_keeps_its_columns(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: boo
 @given(TEXT, TEXT, st.integers(0, 2**63 - 1))
 def test_any_text_survives_the_table(question: str, answer: str, index: int) -> None:
     prompt = ({"role": "user", "content": question},)
-    example = replace(EXAMPLE, index=index, question=question, answer=answer, prompt=prompt)
-    assert from_table(to_table([example]), FILE) == [example]
+    task_row = replace(EXAMPLE, index=index, question=question, answer=answer, prompt=prompt)
+    assert from_table(to_table([task_row]), FILE) == [task_row]
 
 
 def test_no_column_but_the_pass_rate_may_hold_a_null() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from dagrpo.checkpoints.adapted import PREFIX, matrices_of
+from dagrpo.checkpoints.lora_layers import PREFIX, matrices_of
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.engine.interface import AdapterForm
 

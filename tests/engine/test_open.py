@@ -23,9 +23,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.hosting import MOST_OPEN_FILES, raise_open_files
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.sglang import opening
+from dagrpo.engine.servers import MOST_OPEN_FILES, raise_open_files
+from dagrpo.engine.sglang import connect
 from dagrpo.engine.sglang.command import server_command, server_environment, write_settings
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 
@@ -125,7 +125,7 @@ def test_weights_that_a_server_was_started_with_take_no_memory_afterwards(
         return [Started()]
 
     read: list[Path] = []
-    monkeypatch.setattr(opening, "start_all", start)
+    monkeypatch.setattr(connect, "start_all", start)
     params = sglang.Config(weights_folder=str(tmp_path / "memory"))
     weights = StateTensors({"model.norm.weight": torch.full((128,), 3.0)})
     with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False, weights=weights):

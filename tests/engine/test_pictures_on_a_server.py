@@ -22,19 +22,19 @@ from tests.engine.seers import (
     then_asked,
     various,
 )
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import Trajectory
 
 pytestmark = pytest.mark.server
 __all__ = ["pool", "seer"]
@@ -132,10 +132,10 @@ def test_scores_of_what_follows_pictures_are_those_of_transformers(seer: Seer, p
 def converse(seer: Seer, pool: ServerPool, *, lockstep: bool) -> list[Trajectory]:
     """Two attempts at each of three problems, with a user who asks again until there are two answers."""
     tokenizer = load_tokenizer(seer.folder)
-    prompts = Prompts(tokenizer, Conversation(), seer.pictures)
+    prompts = PromptRenderer(tokenizer, Conversation(), seer.pictures)
     shown = [("<image> What is it?", (CAT,)), ("<image>, then <image>?", (DOG, CAT)), ("No picture.", ())]
     problems = [
-        prompts.problem(index, example(question, images=files, interaction="tests.rollout.agents.users:TWO"))
+        prompts.prompt(index, task_row(question, images=files, interaction="tests.rollout.agents.users:TWO"))
         for index, (question, files) in enumerate(shown)
     ]
     sampling = Sampling(samples=2, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12, lockstep=lockstep)
@@ -149,7 +149,7 @@ def test_conversations_show_their_pictures_at_every_turn(seer: Seer, pool: Serve
     assert {trajectory.turns for trajectory in trajectories} == {2}
     for trajectory in trajectories:
         for sample in trajectory.samples:
-            ours = seer.logprobs(sample.token_ids, trajectory.problem.picture_files)
+            ours = seer.logprobs(sample.token_ids, trajectory.prompt.picture_files)
             written = torch.tensor(sample.loss_mask[1:])
             assert torch.allclose(ours[written], torch.tensor(sample.completion_logprobs), atol=CLOSE)
     if lockstep:

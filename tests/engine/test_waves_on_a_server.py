@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 from tests.engine.pools import pool_over
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory
 
 pytestmark = pytest.mark.server
 TOKENIZER = character_tokenizer(256)
@@ -32,12 +32,12 @@ def opened(fresh_server: SGLangServer, fresh_model: Path) -> Iterator[ServerPool
         yield pool
 
 
-def problems() -> list[Problem]:
+def problems() -> list[Prompt]:
     """Five of them, with a user who asks again until there are one, two or three answers."""
-    prompts = Prompts(TOKENIZER, Conversation())
+    prompts = PromptRenderer(TOKENIZER, Conversation())
     users = ["ONE", "TWO", "STUBBORN", "TWO", "ONE"]
     return [
-        prompts.problem(index, example(f"{index}+2=?", interaction=f"tests.rollout.agents.users:{user}"))
+        prompts.prompt(index, task_row(f"{index}+2=?", interaction=f"tests.rollout.agents.users:{user}"))
         for index, user in enumerate(users)
     ]
 

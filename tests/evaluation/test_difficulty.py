@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.rollout.problems import example, problem
+from tests.rollout.problems import problem, task_row
 
+from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.engine import sglang
 from dagrpo.evaluation import difficulty
@@ -14,7 +15,6 @@ from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import training_sampling
-from dagrpo.rollout.trajectory import TokenSample, Trajectory
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -26,7 +26,7 @@ def _trajectories() -> list[Trajectory]:
     sample = TokenSample(token_ids=(1, 2), loss_mask=(False, True), logprobs=(0.0, 0.0), weight_version="v")
     return [
         Trajectory(
-            problem=problem(index, ground_truth="8"),
+            prompt=problem(index, ground_truth="8"),
             sample_index=attempt,
             sampling_seed=1,
             samples=(sample,),
@@ -39,20 +39,20 @@ def _trajectories() -> list[Trajectory]:
 
 
 def _split(folder: Path) -> Path:
-    examples = [example(f"q{index}", index=index, ground_truth="8") for index in range(len(TEXTS))]
-    write_parquet(folder / "train.parquet", to_table(examples))
+    task_rows = [task_row(f"q{index}", index=index, ground_truth="8") for index in range(len(TEXTS))]
+    write_parquet(folder / "train.parquet", to_table(task_rows))
     return folder / "train.parquet"
 
 
 def test_a_pass_rate_is_the_share_of_right_completions_of_a_problem() -> None:
-    ratings = ratings_of(_trajectories(), 3, REWARD, 20)
+    ratings = ratings_of(_trajectories(), 3, REWARD)
     assert [rating.pass_rate for rating in ratings] == [2 / 4, 0.0, 1.0]
 
 
 def test_the_verifier_and_the_extractor_are_those_of_the_reward() -> None:
-    flexible = ratings_of(_trajectories(), 3, Reward(extractor="flexible"), 20)
+    flexible = ratings_of(_trajectories(), 3, Reward(extractor="flexible"))
     assert [rating.pass_rate for rating in flexible] == [3 / 4, 0.0, 1.0]
-    boxed = ratings_of(_trajectories(), 3, Reward(verifier="math"), 20)
+    boxed = ratings_of(_trajectories(), 3, Reward(verifier="math"))
     assert [rating.pass_rate for rating in boxed] == [0.0, 0.0, 0.0]
 
 
@@ -79,7 +79,7 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     )
     rate(attempts, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
     rated = from_table(read_parquet(tmp_path / "rated.parquet"), tmp_path / "rated.parquet")
-    assert [example.pass_rate for example in rated] == [0.5, 0.0, 1.0]
+    assert [task_row.pass_rate for task_row in rated] == [0.5, 0.0, 1.0]
     unrated = read_parquet(split).drop_columns("pass_rate")
     assert read_parquet(tmp_path / "rated.parquet").drop_columns("pass_rate").equals(unrated)
     table = read_parquet(tmp_path / "difficulty.parquet")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer.runs import example
+from tests.trainer.runs import task_row
 
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import to_table
-from dagrpo.evaluation.held_out import HELD_OUT, figures, points, with_figures
-from dagrpo.evaluation.held_out_problems import chosen_rows, identities, split_of
+from dagrpo.evaluation.held_out_prompts import chosen_rows, identities, split_of
+from dagrpo.evaluation.held_out_table import HELD_OUT, figures, points, with_figures
 from dagrpo.utils.tables import write_parquet
 
 
@@ -64,27 +64,27 @@ def test_curves_get_a_row_for_the_policy_before_the_first_step_and_nulls_between
 
 @given(st.permutations(range(12)), st.integers(1, 15))
 def test_the_problems_that_are_chosen_do_not_depend_on_their_order(order: list[int], count: int) -> None:
-    chosen = chosen_rows([example(number) for number in order], count)
+    chosen = chosen_rows([task_row(number) for number in order], count)
     assert [row for row, _ in chosen] == sorted(row for row, _ in chosen)
     assert all(found.index == order[row] for row, found in chosen)
-    in_order = chosen_rows([example(number) for number in range(12)], count)
+    in_order = chosen_rows([task_row(number) for number in range(12)], count)
     assert {found.index for _, found in chosen} == {row for row, _ in in_order}
     assert len(chosen) == min(count, 12)
 
 
 def test_a_problem_of_the_train_split_is_never_taken_however_it_is_typed(tmp_path: Path) -> None:
-    shouted = replace(example(3), question="1+3 = ?")
-    write_parquet(tmp_path / "train.parquet", to_table([shouted, example(5)]))
+    shouted = replace(task_row(3), question="1+3 = ?")
+    write_parquet(tmp_path / "train.parquet", to_table([shouted, task_row(5)]))
     learned = identities(tmp_path / "train.parquet")
-    assert identity(example(3)) in learned
-    chosen = chosen_rows([example(number) for number in range(8)], 64, learned)
+    assert identity(task_row(3)) in learned
+    chosen = chosen_rows([task_row(number) for number in range(8)], 64, learned)
     assert [row for row, _ in chosen] == [0, 1, 2, 4, 6, 7]
 
 
 def test_a_validation_split_is_taken_before_the_test_split(tmp_path: Path) -> None:
     validation, test = tmp_path / "validation.parquet", tmp_path / "test.parquet"
-    write_parquet(test, to_table([example(1)]))
+    write_parquet(test, to_table([task_row(1)]))
     write_parquet(validation, to_table([]))
     assert split_of(validation, test) == test
-    write_parquet(validation, to_table([example(2)]))
+    write_parquet(validation, to_table([task_row(2)]))
     assert split_of(validation, test) == validation

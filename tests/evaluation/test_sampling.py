@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from tests.pictures import picture
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import BLIND, GREEDY
 from dagrpo.core.types import SamplingRequest
 from dagrpo.data.schema import to_table
 from dagrpo.engine import open_engine, sglang
@@ -23,14 +24,13 @@ from dagrpo.evaluation.sampling import (
     attempt,
     attempt_blindly,
     evaluation_sampling,
-    read_problems,
+    read_prompts,
     sample,
 )
 from dagrpo.models.config import Fresh, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import BLIND, GREEDY
 from dagrpo.utils.tables import write_parquet
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
@@ -47,8 +47,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def attempts_of(
     model: Path, folder: Path, questions: Sequence[str] = ("1+2", "0+3", "4-1"), **changes: Any
 ) -> SplitAttempts:
-    examples = [example(question, split="test", index=index) for index, question in enumerate(questions)]
-    write_parquet(folder / "test.parquet", to_table(examples))
+    task_rows = [task_row(question, split="test", index=index) for index, question in enumerate(questions)]
+    write_parquet(folder / "test.parquet", to_table(task_rows))
     section = Sampling(samples=2, max_new_tokens=8, temperature=0.7, top_k=9)
     attempts = SplitAttempts(
         model=model,
@@ -67,7 +67,7 @@ def attempts_of(
 def requests_of(attempts: SplitAttempts) -> list[list[SamplingRequest]]:
     """The lockstep batches that the engine is asked for."""
     engine, tokenizer = ScriptedEngine(), load_tokenizer(attempts.model)
-    attempt(read_problems(attempts, tokenizer), attempts, engine, tokenizer)
+    attempt(read_prompts(attempts, tokenizer), attempts, engine, tokenizer)
     return engine.batches
 
 
@@ -107,22 +107,22 @@ def test_base_and_trained_get_the_same_seeds_and_another_run_gets_others(model: 
 
 def test_only_the_first_problems_are_attempted_when_there_is_a_limit(model: Path, tmp_path: Path) -> None:
     attempts = attempts_of(model, tmp_path, max_problems=2)
-    assert [problem.index for problem in read_problems(attempts, load_tokenizer(model))] == [0, 1]
+    assert [problem.index for problem in read_prompts(attempts, load_tokenizer(model))] == [0, 1]
 
 
 def test_a_prompt_without_room_for_its_completion_names_the_row_and_the_parameter(model: Path, tmp_path: Path) -> None:
     attempts = attempts_of(model, tmp_path, questions=["1+2", "1" * 60])
     sentence = r"test\.parquet row 1: the prompt has \d+ tokens, and evaluation\.sampling\.max_new_tokens is 8, .* hold 64: lower"
     with pytest.raises(UserError, match=sentence):
-        read_problems(attempts, load_tokenizer(model))
+        read_prompts(attempts, load_tokenizer(model))
     rated = replace(attempts, sampling=replace(attempts.sampling, section="rollout"))
     with pytest.raises(UserError, match=r"and rollout\.max_new_tokens is 8"):
-        read_problems(rated, load_tokenizer(model))
+        read_prompts(rated, load_tokenizer(model))
 
 
 def test_an_empty_split_is_named(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"test\.parquet has no rows: choose tasks .* that have a test split"):
-        read_problems(attempts_of(model, tmp_path, questions=[]), load_tokenizer(model))
+        read_prompts(attempts_of(model, tmp_path, questions=[]), load_tokenizer(model))
 
 
 def test_a_checkpoint_that_was_changed_is_not_sampled_from(tmp_path: Path) -> None:
@@ -145,20 +145,20 @@ def shown(seer: Path, folder: Path, **changes: Any) -> SplitAttempts:
     """Three problems, the second without a picture."""
     attempts = attempts_of(seer, folder, **changes)
     questions = {"<image>1+2": (picture(),), "0+3": (), "4-<image>": (picture(60, 40),)}
-    examples = [
-        example(question, split="test", index=index, images=files)
+    task_rows = [
+        task_row(question, split="test", index=index, images=files)
         for index, (question, files) in enumerate(questions.items())
     ]
-    write_parquet(attempts.split, to_table(examples))
+    write_parquet(attempts.split, to_table(task_rows))
     return attempts
 
 
 def test_problems_with_pictures_are_attempted_once_more_without_them(seer: Path, tmp_path: Path) -> None:
     attempts = shown(seer, tmp_path, without_pictures=True)
     engine, tokenizer = ScriptedEngine(), load_tokenizer(seer)
-    problems = read_problems(attempts, tokenizer)
+    problems = read_prompts(attempts, tokenizer)
     hidden = attempt_blindly(problems, attempts, engine, tokenizer)
-    assert [(each.problem.index, each.sample_index) for each in hidden] == [(0, BLIND), (2, BLIND)]
+    assert [(each.prompt.index, each.sample_index) for each in hidden] == [(0, BLIND), (2, BLIND)]
     (requests,) = engine.batches
     assert [request.temperature for request in requests] == [0.0, 0.0]
     for request, said in zip(requests, ("1+2", "4-"), strict=True):
@@ -173,7 +173,7 @@ def test_nothing_is_attempted_without_pictures_where_nobody_asks_or_there_are_no
     engine = ScriptedEngine()
     for attempts in (shown(seer, tmp_path), attempts_of(model, tmp_path, without_pictures=True)):
         tokenizer = load_tokenizer(attempts.model)
-        assert attempt_blindly(read_problems(attempts, tokenizer), attempts, engine, tokenizer) == []
+        assert attempt_blindly(read_prompts(attempts, tokenizer), attempts, engine, tokenizer) == []
     assert not engine.batches
 
 
@@ -192,7 +192,7 @@ def test_the_real_server_answers_with_pictures_and_without(seer: Path, tmp_path:
 @pytest.mark.server
 def test_the_real_server_gives_the_same_tokens_twice(model: Path, tmp_path: Path) -> None:
     attempts, tokenizer = attempts_of(model, tmp_path), load_tokenizer(model)
-    problems = read_problems(attempts, tokenizer)
+    problems = read_prompts(attempts, tokenizer)
     with open_engine(model, attempts.engine, attempts.server_log, dtype="float32", deterministic=True) as engine:
         first, second = (attempt(problems, attempts, engine, tokenizer) for _ in range(2))
     for once, again in zip(first, second, strict=True):

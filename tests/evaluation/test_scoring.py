@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from tests.rollout.problems import SINGLE_TURN
 
+from dagrpo.core.trajectory import BLIND
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.rollout.table import ROLLOUTS, read_table
-from dagrpo.rollout.trajectory import BLIND
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 SCORING = Scoring(bootstrap_draws=100)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from dagrpo.core.section import Extractor
+from dagrpo.core.types import Score
 from dagrpo.evaluation.statistics import majority_correct
-from dagrpo.evaluation.verdicts import Ballot, votes
+from dagrpo.evaluation.verdicts import votes
 from dagrpo.rewards.grading import Grader
 
 
@@ -20,9 +21,10 @@ def majority(
 ) -> float:
     """Whether the majority of answers to one problem is right, from their texts on."""
     texts = [form.format(answer) for answer in answers]
-    judged = grader.judge(texts, [truth] * len(texts), [verifier] * len(texts), extractor)
-    ballots = [Ballot(problem=0, verifier=verifier, answer=each.answer, verdict=each.verdict) for each in judged]
-    return majority_correct(votes(ballots, extractor, grader), [each.verdict == "right" for each in judged])
+    scores = grader.judge(texts, [truth] * len(texts), [verifier] * len(texts), extractor)
+    return majority_correct(
+        votes([0] * len(scores), scores, extractor, grader), [each.verdict == "right" for each in scores]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +62,18 @@ def test_where_answers_are_compared_as_texts_they_vote_as_texts(grader: Grader) 
 
 
 def test_a_missing_answer_does_not_vote_and_problems_are_apart(grader: Grader) -> None:
-    ballots = [
-        Ballot(problem=0, verifier="math", answer=None, verdict="missing"),
-        Ballot(problem=0, verifier="math", answer="0.5", verdict="right"),
-        Ballot(problem=1, verifier="math", answer="1/2", verdict="wrong"),
-        Ballot(problem=0, verifier="math", answer="\\frac12", verdict="right"),
-        Ballot(problem=1, verifier="math", answer="0.5", verdict="wrong"),
+    scores = [
+        Score(extracted=None, verifier="math", verdict="missing"),
+        Score(extracted="0.5", verifier="math", verdict="right"),
+        Score(extracted="1/2", verifier="math", verdict="wrong"),
+        Score(extracted="\\frac12", verifier="math", verdict="right"),
+        Score(extracted="0.5", verifier="math", verdict="wrong"),
     ]
-    assert votes(ballots, "strict", grader) == [None, "0.5", "1/2", "0.5", "1/2"]
+    assert votes([0, 0, 1, 0, 1], scores, "strict", grader) == [None, "0.5", "1/2", "0.5", "1/2"]
 
 
 @pytest.mark.parametrize("answers", [("3", "D}d"), ("D}d", "3"), ("D}d", "{")])
 def test_an_answer_that_could_be_no_ground_truth_votes_for_itself(answers: tuple[str, str], grader: Grader) -> None:
     """A policy that has learned little writes such, and its scores are asked for all the same."""
-    ballots = [Ballot(problem=0, verifier="math", answer=answer, verdict="wrong") for answer in answers]
-    assert votes(ballots, "strict", grader) == list(answers)
+    scores = [Score(extracted=answer, verifier="math", verdict="wrong") for answer in answers]
+    assert votes([0, 0], scores, "strict", grader) == list(answers)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 from tests.faults.kinds import OF_A_STAGE, Alive
 
-from dagrpo.engine.sglang.starting import phase_in
+from dagrpo.engine.sglang.startup import phase_in
 
 LOOKS = 5
 SECONDS_BETWEEN_LOOKS = 0.004

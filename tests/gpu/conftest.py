@@ -13,7 +13,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.opening import open_sglang
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 

@@ -20,8 +20,8 @@ from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.runtime_config import Runtime
-from dagrpo.trainer.throughput import Arithmetic
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.tables import write_parquet
 from dagrpo.utils.timings import write_times

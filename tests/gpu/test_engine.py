@@ -18,17 +18,17 @@ from dagrpo.data.schema import to_table
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
 from dagrpo.trainer.checks.probe import OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
@@ -62,10 +62,10 @@ def test_engine_and_trainer_agree_in_bfloat16_within_the_band_of_the_gate(engine
 
 
 def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "train.parquet", to_table([runs.example(number) for number in range(4)]))
+    write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
     rollout, world = Rollout(dtype="bfloat16"), single_process()
-    problems = training_problems(
-        tmp_path / "train.parquet", Prompts(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
+    problems = training_prompts(
+        tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
     )
     probe = Probe(
         Gates(),

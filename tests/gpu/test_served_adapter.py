@@ -9,17 +9,17 @@ from tests.engine.batches import batch
 from tests.engine.served_adapters import FORM, adapter_of
 from tests.gpu.conftest import CACHE_TOKENS, ONE
 
-from dagrpo.checkpoints.adapted import matrices_of
+from dagrpo.checkpoints.lora_layers import matrices_of
 from dagrpo.checkpoints.tensors import CastTensors, JointTensors, Tensors
 from dagrpo.engine import sglang
 from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts, differing
-from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
 from dagrpo.utils.distributed import single_process

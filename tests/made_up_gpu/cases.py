@@ -57,7 +57,7 @@ def counts(
     import torch
 
     from dagrpo.checkpoints.tensors import NAMED_DTYPES
-    from dagrpo.trainer.budget import Budget
+    from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.utils.distributed import World
 
@@ -90,9 +90,9 @@ def state_counts() -> dict[str, Any]:
     """Return the counts of a state that is saved after an update, and loaded into another policy, which is updated then."""
     import torch
 
-    from dagrpo.trainer import state
-    from dagrpo.trainer.budget import Budget
+    from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
+    from dagrpo.trainer.state import states, tensors
     from dagrpo.utils.distributed import World
 
     counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
@@ -102,25 +102,25 @@ def state_counts() -> dict[str, Any]:
         update, optimizer = _update(policy := Policy(models[0], dtype=torch.bfloat16), world, budget, "bfloat16")
         update.run(0, _rollouts())
         counted.reset()
-        state.save(Path(folder), 1, policy, optimizer, world)
+        tensors.save(Path(folder), 1, policy, optimizer, world)
         saved = dict(counted.waits)
         update, resumed = _update(policy := Policy(models[1], dtype=torch.bfloat16), world, budget, "bfloat16")
         counted.reset()
-        state.load(state.at(Path(folder), 1), policy, resumed)
+        tensors.load(states.at(Path(folder), 1), policy, resumed)
         loaded = {"waits": dict(counted.waits), "copies": counted.kernels["copy_"]}
         places = {str(value.device) for states in resumed.state.values() for value in states.values()}
         stats = update.run(1, _rollouts())
-    tensors = len(list(policy.parameters())) + sum(map(len, optimizer.state.values()))
-    return {"tensors": tensors, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
+    count = len(list(policy.parameters())) + sum(map(len, optimizer.state.values()))
+    return {"tensors": count, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
 
 
 def policy_counts(ranks: int) -> dict[str, Any]:
     """Return the counts of a policy's weights that rank 0 writes as `save_sharded` does, and of their reading by one process."""
     import torch
 
+    from dagrpo.checkpoints.file_plan import write_all
     from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
-    from dagrpo.checkpoints.gathered import GatheredWeights
-    from dagrpo.checkpoints.planned import write_all
+    from dagrpo.checkpoints.gather import GatheredWeights
     from dagrpo.checkpoints.sharded import read_weights
     from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
     from dagrpo.trainer.model.policy import Policy
@@ -133,8 +133,8 @@ def policy_counts(ranks: int) -> dict[str, Any]:
             if ranks > 1:
                 _shard(Policy(written, dtype=torch.bfloat16), world)
             counted.reset()
-            with GatheredWeights(written, torch.float32, world).reading() as tensors:
-                write_all(Path(folder), planned_files(tensors, DEFAULT_MAX_SHARD_BYTES))
+            with GatheredWeights(written, torch.float32, world).reading() as gathered:
+                write_all(Path(folder), planned_files(gathered, DEFAULT_MAX_SHARD_BYTES))
             saved = {"waits": dict(counted.waits), "collectives": dict(counted.collectives)}
         counted.reset()
         read_weights(read, DcpTensors(Path(folder)))
@@ -151,7 +151,7 @@ def picture_counts(family: str) -> dict[str, Any]:
     from dagrpo.models.config import Fresh
     from dagrpo.models.fresh import config_of
     from dagrpo.models.fresh_vision import save_preprocessor
-    from dagrpo.trainer.budget import Budget
+    from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.trainer.model.vision_tower import Tower, tower_module
     from dagrpo.utils.distributed import World
@@ -190,9 +190,9 @@ def picture_counts(family: str) -> dict[str, Any]:
 def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]:
     """The update of a policy, and its optimizer."""
     from dagrpo.algorithms.config import Algorithm
-    from dagrpo.trainer.config import Training
+    from dagrpo.trainer.config.training import Training
     from dagrpo.trainer.model.optimizer import policy_optimizer
-    from dagrpo.trainer.update import PolicyUpdate
+    from dagrpo.trainer.update.policy_update import PolicyUpdate
 
     training = Training.model_validate(
         {
@@ -247,7 +247,7 @@ def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from dagrpo.trainer.lora_config import Lora
+    from dagrpo.trainer.config.lora import Lora
     from dagrpo.trainer.model.lora import add_adapter
 
     config = AutoConfig.for_model("qwen2", **CONFIG, num_hidden_layers=layers)

@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from tests.models.hub import REPOSITORY, REVISION, Hub, point_at, serving
 
+from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import Manifest, verify
-from dagrpo.checkpoints.planned import write_all
 from dagrpo.core.errors import UserError
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.fresh import make_fresh

@@ -8,7 +8,7 @@ from typing import Any
 
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.files import write_json
 
 

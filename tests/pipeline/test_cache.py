@@ -14,7 +14,7 @@ from tests.pipeline.running import without_open_logs
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import cache_hit
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of
 

@@ -12,7 +12,7 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.damage import MARKS, is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import entry_of

@@ -7,7 +7,7 @@ import pytest
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import Stage
-from dagrpo.pipeline.jobs import own_params
+from dagrpo.pipeline.job_files import own_params
 
 OUTPUTS = {
     "lengths": "results/{experiment}/x/{task}.json",

@@ -10,7 +10,7 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
 from dagrpo.pipeline.identity import ROOT, WITHOUT_EFFECT, code_digest, code_of
-from dagrpo.pipeline.jobs import code_files
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
 

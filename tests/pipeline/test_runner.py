@@ -15,8 +15,8 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.pipeline.record import without
-from dagrpo.trainer.runtime_config import Runtime
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.sft import Sft
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import read_json, sha256_of, write_json
 

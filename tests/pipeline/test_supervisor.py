@@ -51,7 +51,7 @@ supervisor.main(sys.argv[1:])
 """
 
 # Hears of no signal, as a process that waits in native code.
-DEAF = "import signal; from dagrpo.utils import ancestors; ancestors.SECONDS_TO_END = 0.5; " + (
+DEAF = "import signal; from dagrpo.utils import watchdog; watchdog.SECONDS_TO_END = 0.5; " + (
     "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 )
 
@@ -224,7 +224,7 @@ def _impatient(command: list[str], folder: Path) -> subprocess.Popen[str]:
 STARTER = """
 import os, subprocess, sys
 from pathlib import Path
-from dagrpo.utils.ancestors import STARTED_BY, name_as_starter
+from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 os.environ[STARTED_BY] = name_as_starter()
 process = subprocess.Popen([sys.executable, "first_line.py"])
 print(process.pid, flush=True)
@@ -232,7 +232,7 @@ process.wait()
 """
 FIRST_LINE = """
 import time
-from dagrpo.utils.ancestors import stop_with_the_workflow
+from dagrpo.utils.watchdog import stop_with_the_workflow
 stop_with_the_workflow()
 from pathlib import Path
 Path("started").touch()

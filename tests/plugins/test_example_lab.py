@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.algorithms.batches import grouped
+from tests.rewards.attempts import attempt, scores
 
 from dagrpo.algorithms.advantages import advantages_of
 from dagrpo.algorithms.losses import aggregation_of, loss_of
@@ -14,14 +15,13 @@ from dagrpo.config import documents
 from dagrpo.config.schema import parse, read_params
 from dagrpo.config.selection import selected_modules
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Attempt
 from dagrpo.data.config import Data
 from dagrpo.data.prepare import prepare
 from dagrpo.data.schema import from_table
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.pipeline.validation import require_fitting_tasks
-from dagrpo.rewards.grading import Grader, grade_all
+from dagrpo.rewards.grading import Grader
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.usefixtures("_lab")
@@ -94,17 +94,17 @@ def test_the_task_is_prepared_under_the_name_of_its_folder(tmp_path: Path) -> No
 def test_the_verifier_and_the_component_grade() -> None:
     texts = ["It is, yes.", "yes", "I cannot tell"]
     attempts = [
-        Attempt(text=t, ground_truth="yes", verifier="example_lab.verifiers:yes_or_no", tokens=3) for t in texts
+        attempt(text=t, ground_truth="yes", verifier="example_lab.verifiers:yes_or_no", tokens=(3,)) for t in texts
     ]
     with Grader(verify_seconds=2.0, processes=1) as grader:
-        scores = grade_all(attempts, parse(VALUES).reward, 20, grader)
-    assert [score.verdict for score in scores] == ["right", "right", "missing"]
-    assert [score.components for score in scores] == [
+        graded = scores(attempts, parse(VALUES).reward, grader)
+    assert [score.verdict for score in graded] == ["right", "right", "missing"]
+    assert [score.components for score in graded] == [
         {"accuracy": 1.0, "shortness": 0.0},
         {"accuracy": 1.0, "shortness": 1.0},
         {"accuracy": 0.0, "shortness": 0.0},
     ]
-    assert [score.reward for score in scores] == [1.0, 1.5, 0.0]
+    assert [score.reward for score in graded] == [1.0, 1.5, 0.0]
 
 
 def test_the_advantage_and_the_loss_are_computed_with_their_parameters() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.tools.calls import called
 
 from dagrpo.core.plugin_sections import Several
@@ -22,7 +22,7 @@ def test_a_tool_of_an_installed_package_is_found_and_configured(installed_lab: P
     assert throw.description == "Throw a die of 20 faces."
     config: Any = checked["dice"]
     assert called("dice", config, function="throw") == called("dice", config, function="throw")
-    assert INTERACTIONS.get("insistent").reply(example(), ["a"]) == "Throw again."
+    assert INTERACTIONS.get("insistent").reply(task_row(), ["a"]) == "Throw again."
 
 
 @pytest.mark.usefixtures("_lab")

@@ -10,7 +10,7 @@ from tests.rollout import conversations
 from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.evaluation.config import Scoring
-from dagrpo.evaluation.held_out import HELD_OUT
+from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.inputs import Inputs, read_inputs

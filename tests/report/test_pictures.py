@@ -13,7 +13,7 @@ from PIL import Image
 from tests.pictures import picture
 from tests.report.synthetic import Files, make_experiment
 from tests.report.test_page import Checker
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
@@ -40,7 +40,7 @@ def noise(number: int) -> bytes:
 
 def write_split(path: Path, files: Mapping[int, Sequence[bytes]]) -> Path:
     """A split of which some problems have pictures."""
-    rows = [example(str(row), index=row, images=tuple(files.get(row, ()))) for row in range(PROBLEMS)]
+    rows = [task_row(str(row), index=row, images=tuple(files.get(row, ()))) for row in range(PROBLEMS)]
     write_parquet(path, to_table(rows))
     return path
 

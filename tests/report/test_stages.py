@@ -6,7 +6,7 @@ import pytest
 from tests.pictures import picture
 from tests.pipeline.running import run_stage
 from tests.report.synthetic import Files, add_held_out, make_experiment
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.data.schema import to_table
 from dagrpo.report.build import FIGURE_FILES
@@ -64,7 +64,7 @@ def test_report_writes_everything_it_declares(files: Files) -> None:
 
 
 def test_report_shows_the_pictures_of_the_splits_that_it_is_given(files: Files) -> None:
-    rows = [example(str(row), index=row, images=(picture(),)) for row in range(40)]
+    rows = [task_row(str(row), index=row, images=(picture(),)) for row in range(40)]
     files.splits.append(Path("pictures/arithmetic/test.parquet"))
     write_parquet(files.splits[0], to_table(rows))
     _report(files)

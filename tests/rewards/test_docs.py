@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.rewards.attempts import attempt, scores
 
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
-from dagrpo.core.types import Attempt
 from dagrpo.rewards import components
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.rewards.grading import Grader, grade_all
+from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import VERIFIERS
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/rewards.md").read_text()
@@ -30,8 +30,8 @@ def _with_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_with_the_example")
 def test_one_file_is_a_whole_component_with_parameters_of_its_own(grader: Grader) -> None:
     reward = parse({"reward": {"components": {"shortness": {"weight": 0.5, "limit": 4}}}}).reward
-    attempts = [Attempt(text=text, ground_truth="18", verifier="gsm8k", tokens=1) for text in ("four", "fives")]
-    assert [score.reward for score in grade_all(attempts, reward, 20, grader)] == [0.5, 0.0]
+    attempts = [attempt(text=text, ground_truth="18", verifier="gsm8k", tokens=(1,)) for text in ("four", "fives")]
+    assert [score.reward for score in scores(attempts, reward, grader)] == [0.5, 0.0]
 
 
 def test_every_verifier_and_component_is_explained() -> None:

@@ -1,4 +1,4 @@
-"""Judging batches: the fast way and the slow way give one judgement for each text, in order."""
+"""Judging batches: the fast way and the slow way give one score for each text, in order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from dagrpo.core.section import Extractor
-from dagrpo.core.types import Verdict
+from dagrpo.core.types import Score, Verdict
 from dagrpo.evaluation.statistics import majority_correct
-from dagrpo.rewards.grading import Grader, Judgement
+from dagrpo.rewards.grading import Grader
 
 # text, ground truth, verifier, answer, verdict
 BATCH: list[tuple[str, str, str, str | None, Verdict]] = [
@@ -28,13 +28,13 @@ BATCH: list[tuple[str, str, str, str | None, Verdict]] = [
 ]
 
 
-def judge(grader: Grader, batch: Sequence[tuple[str, str, str, str | None, Verdict]]) -> list[Judgement]:
+def judge(grader: Grader, batch: Sequence[tuple[str, str, str, str | None, Verdict]]) -> list[Score]:
     texts, truths, verifiers = ([row[column] or "" for row in batch] for column in range(3))
     return grader.judge(texts, truths, verifiers, "strict")
 
 
-def expected(batch: Sequence[tuple[str, str, str, str | None, Verdict]]) -> list[Judgement]:
-    return [Judgement(answer=answer, verdict=verdict) for *_, answer, verdict in batch]
+def expected(batch: Sequence[tuple[str, str, str, str | None, Verdict]]) -> list[Score]:
+    return [Score(extracted=answer, verdict=verdict, verifier=verifier) for _, _, verifier, answer, verdict in batch]
 
 
 def test_a_batch_of_all_kinds_is_judged_in_order() -> None:
@@ -59,7 +59,7 @@ def test_an_answer_that_names_several_numbers_is_not_right_by_the_first(
 
 
 def test_an_event_loop_is_not_blocked_and_gets_the_same_judgements() -> None:
-    async def judge_all(grader: Grader) -> list[list[Judgement]]:
+    async def judge_all(grader: Grader) -> list[list[Score]]:
         return await asyncio.gather(*(asyncio.to_thread(judge, grader, BATCH[:6]) for _ in range(4)))
 
     with Grader(verify_seconds=10.0, processes=2) as grader:
@@ -113,10 +113,10 @@ def test_lists_of_different_lengths_are_a_mistake(grader: Grader) -> None:
 def test_attempts_whose_worth_is_reported_vote_with_their_verdicts(grader: Grader) -> None:
     reports: list[dict[str, float]] = [{"score": 12.0}, {"score": 4.0}, {"score": 0.0}, {}]
     judged = grader.judge([""] * 4, [""] * 4, ["reported"] * 4, "strict", reports)
-    assert [(each.answer, each.verdict) for each in judged] == [
+    assert [(each.extracted, each.verdict) for each in judged] == [
         ("right", "right"),
         ("right", "right"),
         ("wrong", "wrong"),
         (None, "missing"),
     ]
-    assert majority_correct([each.answer for each in judged], [each.verdict == "right" for each in judged]) == 1.0
+    assert majority_correct([each.extracted for each in judged], [each.verdict == "right" for each in judged]) == 1.0

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rewards.attempts import attempt, scores
 from tests.rewards.conftest import FACTOR, Growth
 
-from dagrpo.core.types import Attempt
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade_all
+from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.own_text import own_text
 
 ECHOES = (
@@ -65,9 +65,9 @@ def test_a_result_that_holds_the_mark_of_its_own_end_ends_at_the_last_one() -> N
 
 
 def test_the_form_is_looked_for_in_the_policys_own_text(grader: Grader) -> None:
-    attempt = Attempt(text="<tool_response>#### 18</tool_response>", ground_truth="18", verifier="gsm8k", tokens=9)
+    tried = attempt(text="<tool_response>#### 18</tool_response>", ground_truth="18", verifier="gsm8k", tokens=(9,))
     reward = Reward.model_validate({"components": {"format": {}}})
-    assert grade_all([attempt], reward, 100, grader)[0].reward == 0.0
+    assert scores([tried], reward, grader)[0].reward == 0.0
 
 
 @given(st.text(alphabet="<>abt|[]`/_16=3 \n"))

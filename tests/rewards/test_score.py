@@ -1,10 +1,11 @@
 """What attempts are worth: prices, weights, and which text is read."""
 
 import pytest
+from tests.rewards.attempts import attempt, scores
 
-from dagrpo.core.types import Attempt, Score, ToolCall
+from dagrpo.core.types import Score, ToolCall
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade_all
+from dagrpo.rewards.grading import Grader
 
 
 def rewarded(**components: dict[str, float]) -> Reward:
@@ -14,12 +15,8 @@ def rewarded(**components: dict[str, float]) -> Reward:
 PRICES = rewarded(accuracy={"correct": 2.0, "wrong": -1.0, "missing": -3.0})
 
 
-def attempt(text: str, *, ground_truth: str = "18", verifier: str = "gsm8k", tokens: int = 10) -> Attempt:
-    return Attempt(text=text, ground_truth=ground_truth, verifier=verifier, tokens=tokens)
-
-
 def grade(text: str, reward: Reward, grader: Grader) -> Score:
-    return grade_all([attempt(text)], reward, 20, grader)[0]
+    return scores([attempt(text)], reward, grader)[0]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +39,7 @@ def test_right_wrong_and_missing_have_their_prices(
 def test_an_unverifiable_answer_is_neither_right_nor_wrong_and_has_its_own_price(grader: Grader) -> None:
     reward = rewarded(accuracy={"wrong": -1.0, "unverifiable": -0.25})
     hopeless = attempt("\\boxed{" + "x" * 5000 + "}", verifier="math_verify")
-    score = grade_all([hopeless], reward, 20, grader)[0]
+    score = scores([hopeless], reward, grader)[0]
     assert (score.correct, score.reward, score.verdict) == (None, -0.25, "unverifiable")
 
 
@@ -66,8 +63,8 @@ def test_the_reward_is_the_sum_of_the_weighted_components_and_only_those_are_com
         ToolCall(turn=0, name="calculator", arguments="{}", status=status, result="")
         for status in ("ok", "failed", "ok", "ok")
     )
-    tried = Attempt(text="#### 17", ground_truth="18", verifier="gsm8k", tokens=18, turns=3, calls=calls)
-    score = grade_all([tried], reward, 20, grader)[0]
+    tried = attempt(text="#### 17", ground_truth="18", verifier="gsm8k", tokens=(18,), turns=3, calls=calls)
+    score = scores([tried], reward, grader)[0]
     assert score.components == {
         "accuracy": -1.0,
         "format": 1.0,
@@ -77,14 +74,14 @@ def test_the_reward_is_the_sum_of_the_weighted_components_and_only_those_are_com
     }
     assert score.reward == 0.8 * -1.0 + 0.2 * 1.0 + 0.5 * -0.5 + 0.1 * 0.75 + 0.1 * 2  # to the bit, in this order
     form_alone = rewarded(accuracy={"weight": 0.0}, format={"weight": 2.0})
-    assert grade_all([tried], form_alone, 20, grader)[0].components == {"format": 1.0}
+    assert scores([tried], form_alone, grader)[0].components == {"format": 1.0}
 
 
 def test_a_verifier_of_the_parameters_overrides_the_one_of_the_task(grader: Grader) -> None:
     attempts = [attempt("Answer: 18"), attempt("#### 18")]
-    by_task = grade_all(attempts, Reward(), 20, grader)
+    by_task = scores(attempts, Reward(), grader)
     reward = Reward.model_validate({"verifier": "math_dapo", "components": {"accuracy": {}, "format": {}}})
-    overridden = grade_all(attempts, reward, 20, grader)
+    overridden = scores(attempts, reward, grader)
     assert [score.verdict for score in by_task] == ["missing", "right"]
     assert [score.verdict for score in overridden] == ["right", "missing"]
     assert [score.components["format"] for score in overridden] == [1.0, 0.0]
@@ -92,8 +89,8 @@ def test_a_verifier_of_the_parameters_overrides_the_one_of_the_task(grader: Grad
 
 def test_a_ground_truth_that_is_no_number_is_an_error_that_names_its_row(grader: Grader) -> None:
     with pytest.raises(ValueError, match=r"^row 1: 'x' is not a plain number .*\.$"):
-        grade_all([attempt("#### 18"), attempt("#### 18", ground_truth="x")], PRICES, 20, grader)
+        scores([attempt("#### 18"), attempt("#### 18", ground_truth="x")], PRICES, grader)
 
 
 def test_no_attempts_have_no_scores(grader: Grader) -> None:
-    assert grade_all([], Reward(), 20, grader) == []
+    assert scores([], Reward(), grader) == []

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dagrpo.core.types import Example
-from dagrpo.rollout.trajectory import Problem
+from dagrpo.core.trajectory import Prompt
+from dagrpo.core.types import Row
 
 
-def example(question: str = "1+2=?", **changes: Any) -> Example:
+def task_row(question: str = "1+2=?", **changes: Any) -> Row:
     values: dict[str, Any] = {
         "task": "arithmetic",
         "split": "train",
@@ -17,12 +17,12 @@ def example(question: str = "1+2=?", **changes: Any) -> Example:
         "ground_truth": "3",
         "data_source": "test",
     }
-    return Example(**(values | changes))
+    return Row(**(values | changes))
 
 
-def problem(index: int = 0, **changes: Any) -> Problem:
+def problem(index: int = 0, **changes: Any) -> Prompt:
     """Its prompt is two tokens, the last of which is 10 + index."""
-    return Problem(index=index, example=example(**changes), text=f"p{index}", token_ids=(5, 10 + index))
+    return Prompt(index=index, row=task_row(**changes), text=f"p{index}", token_ids=(5, 10 + index))
 
 
 # The columns of a rollout that had a single turn, in the tables that tests write by hand.

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.scripted_chat import END, ScriptedChat, ids, text_of
 from tests.rollout.scripted_engine import ScriptedEngine
 
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.collect import collect
@@ -18,7 +19,6 @@ from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.session import SessionLimits
 from dagrpo.rollout.tool_runtime.recorded_tool import TimedTool
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
-from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.tools import CallContext, OpenTool, StatelessTool, ToolFunction
 
 ECHO = ToolFunction(name="echo", description="Says it again.", parameters={"type": "object"})
@@ -72,11 +72,11 @@ class Echo(StatelessTool):
         self.forgotten.append(trajectory)
 
 
-def tool_problem(index: int = 0, question: str = "q", **changes: Any) -> Problem:
+def tool_problem(index: int = 0, question: str = "q", **changes: Any) -> Prompt:
     """A problem that offers `echo`, rendered by ScriptedChat."""
-    one = example(question, tools=("echo",), **changes)
+    one = task_row(question, tools=("echo",), **changes)
     text, token_ids = ScriptedChat().prompt(one.prompt, ())
-    return Problem(index=index, example=one, text=text, token_ids=token_ids, tools=(ECHO.schema,))
+    return Prompt(index=index, row=one, text=text, token_ids=token_ids, tools=(ECHO.schema,))
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def agent_with(
 
 
 def attempts(
-    engine: ScriptedEngine, agent: OpenAgent, problems: Sequence[Problem], *, lockstep: bool = True
+    engine: ScriptedEngine, agent: OpenAgent, problems: Sequence[Prompt], *, lockstep: bool = True
 ) -> list[Trajectory]:
     """One attempt at each problem."""
     return collect(

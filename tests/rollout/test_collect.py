@@ -11,15 +11,15 @@ from tests.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.collect import collect, grade
+from dagrpo.rewards.grading import Grader, grade
+from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling, training_sampling
-from dagrpo.rollout.trajectory import GREEDY
 
 PROBLEMS = [problem(0), problem(1), problem(1)]  # a step that spans two epochs may draw a problem twice
 TOKENIZER = character_tokenizer(256)
@@ -41,11 +41,11 @@ def test_the_attempts_at_a_problem_are_side_by_side_each_with_its_seed(agent: Op
     engine = ScriptedEngine()
     sampling = replace(SAMPLING, lockstep=lockstep)
     trajectories = collect(PROBLEMS, sampling, seed_of, engine=engine, agent=agent)
-    assert [(t.problem.index, t.sample_index) for t in trajectories] == [(p, s) for p in (0, 1, 1) for s in (-1, 0, 1)]
+    assert [(t.prompt.index, t.sample_index) for t in trajectories] == [(p, s) for p in (0, 1, 1) for s in (-1, 0, 1)]
     assert [t.sampling_seed for t in trajectories] == [0, 1, 2, 100, 101, 102, 200, 201, 202]
     for trajectory in trajectories:
         (sample,) = trajectory.samples
-        prompt = trajectory.problem.token_ids
+        prompt = trajectory.prompt.token_ids
         assert sample.token_ids == (*prompt, trajectory.sampling_seed % 10, prompt[-1])
         assert sample.loss_mask == (False, False, True, True)
         assert sample.logprobs == (0.0, 0.0, -0.5, -0.25)
@@ -133,7 +133,7 @@ def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(agent: OpenAgent)
     reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 0.5, "buffer": 2}}})
     texts = ("#### 3", "#### 4", "no idea")
     with Grader(2.0) as grader:
-        graded = grade([replace(right, text=text) for text in texts], reward, 3, grader)
+        graded = grade([replace(right, text=text, max_new_tokens=3) for text in texts], reward, grader)
     assert [each.score.verdict for each in graded] == ["right", "wrong", "missing"]
     # Two tokens of at most three, the last two of which are penalised: half of -1, weighted by 0.5.
     assert [each.score.reward for each in graded] == [1.0 - 0.25, -0.25, -0.25]

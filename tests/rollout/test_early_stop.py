@@ -12,13 +12,13 @@ from tests.rollout.paced_engine import NEVER, TOKENS_OF_ABORTED, PacedEngine
 from tests.rollout.talking import SAMPLING, Echo, agent_with, tool_problem
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.collect import collect_until_full
-from dagrpo.rollout.early_stop import CutOff, Judge
+from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.rollout.schedule import attempts_at, groups_of
 
 WAIT = 20.0  # seconds, for what comes at once
 
@@ -44,15 +44,11 @@ def collected(
     engine: RolloutEngine, agent: OpenAgent, judge: Judge, problems: int = 4, cuttable: Collection[int] | None = None
 ) -> CutOff:
     """Two attempts at each problem, whose seeds are ten times its position, and one more."""
-    return collect_until_full(
-        [tool_problem(index=index, question=str(index)) for index in range(problems)],
-        replace(SAMPLING, lockstep=False, samples=2),
-        lambda position, sample: 10 * position + sample,
-        engine=engine,
-        agent=agent,
-        judge=judge,
-        cuttable=range(problems) if cuttable is None else cuttable,
-    )
+    sampling = replace(SAMPLING, lockstep=False, samples=2)
+    prompts = [tool_problem(index=index, question=str(index)) for index in range(problems)]
+    attempts = attempts_at(prompts, sampling, lambda position, sample: 10 * position + sample)
+    groups = EarlyStop(sampling, engine, agent, judge, range(problems) if cuttable is None else cuttable)
+    return agent.run(groups.run(groups_of(attempts, sampling)))
 
 
 def never_at(*positions: int) -> Callable[[SamplingRequest], int]:
@@ -179,12 +175,12 @@ def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_
     with agent_with({"echo": Echo()}) as agent:
         make_attempt = agent.make_attempt
 
-        async def stubborn(problem: Problem, sample_index: int, session: Any) -> Trajectory:
+        async def stubborn(prompt: Prompt, sample_index: int, session: Any) -> Trajectory:
             try:
-                return await make_attempt(problem, sample_index, session)
+                return await make_attempt(prompt, sample_index, session)
             except asyncio.CancelledError:
                 with pytest.raises(ServerError) as refused:
-                    await session.ask(problem.example.prompt)
+                    await session.ask(prompt.row.prompt)
                 told.append(str(refused.value))
                 return judge.judged[0][0]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from tests.rollout.problems import problem
 
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.collect import FailedPrograms
-from dagrpo.rollout.trajectory import Trajectory
 
 
 def _attempt(fault: str = "") -> Trajectory:
     return Trajectory(
-        problem=problem(),
+        prompt=problem(),
         sample_index=0,
         sampling_seed=1,
         samples=(),

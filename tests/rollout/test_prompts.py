@@ -9,30 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import pictures
 from tests.pictures import picture
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.scripted_chat import ScriptedChat
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example, PromptPictures
+from dagrpo.core.types import PromptPictures, Row
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, render_row
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.config import Training
+from dagrpo.rollout.prompts import PromptRenderer, prompt_indices, read_split, render_row
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.tables import write_parquet
 
 TOKENIZER = character_tokenizer(256)
 
 
 @pytest.fixture(scope="module")
-def prompts() -> Prompts:
-    return Prompts(TOKENIZER, Conversation())
+def prompts() -> PromptRenderer:
+    return PromptRenderer(TOKENIZER, Conversation())
 
 
-def split(folder: Path, *examples: Example) -> Path:
-    write_parquet(folder / "train.parquet", to_table(examples))
+def split(folder: Path, *task_rows: Row) -> Path:
+    write_parquet(folder / "train.parquet", to_table(task_rows))
     return folder / "train.parquet"
 
 
@@ -40,17 +40,17 @@ def training(**values: Any) -> Training:
     return Training.model_validate({"prompts_per_step": 1} | values)
 
 
-def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: Prompts, tmp_path: Path) -> None:
-    (only,) = training_problems(split(tmp_path, example()), prompts, training())
+def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: PromptRenderer, tmp_path: Path) -> None:
+    (only,) = training_prompts(split(tmp_path, task_row()), prompts, training())
     assert only.text == TOKENIZER.decode(list(only.token_ids))
     assert only.text.endswith("<|assistant|>")
-    assert only.example.ground_truth == "3"
+    assert only.row.ground_truth == "3"
 
 
-def test_a_prompt_that_is_too_long_is_named_by_file_and_row(prompts: Prompts, tmp_path: Path) -> None:
-    path = split(tmp_path, example(), example("9+" * 40 + "9=?"))
+def test_a_prompt_that_is_too_long_is_named_by_file_and_row(prompts: PromptRenderer, tmp_path: Path) -> None:
+    path = split(tmp_path, task_row(), task_row("9+" * 40 + "9=?"))
     with pytest.raises(UserError, match=r"train.parquet row 1: the prompt has \d+ tokens, .* is 64: raise it"):
-        training_problems(path, prompts, training())
+        training_prompts(path, prompts, training())
 
 
 def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -59,56 +59,58 @@ def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None
 
 
 def test_only_problems_within_the_range_of_pass_rates_and_unrated_ones_are_trained_on(
-    prompts: Prompts, tmp_path: Path
+    prompts: PromptRenderer, tmp_path: Path
 ) -> None:
-    path = split(tmp_path, *(example(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
-    problems = training_problems(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
-    assert [(each.index, each.example.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
+    path = split(tmp_path, *(task_row(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
+    problems = training_prompts(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
+    assert [(each.index, each.row.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
 
 
-def test_too_few_problems_for_a_step_are_refused(prompts: Prompts, tmp_path: Path) -> None:
-    path = split(tmp_path, example(pass_rate=0.5), example(pass_rate=1.0))
+def test_too_few_problems_for_a_step_are_refused(prompts: PromptRenderer, tmp_path: Path) -> None:
+    path = split(tmp_path, task_row(pass_rate=0.5), task_row(pass_rate=1.0))
     sentence = r"has 1 problems to train on \(2 rows, .*fewer than training.prompts_per_step \(2\)"
     with pytest.raises(UserError, match=sentence):
-        training_problems(path, prompts, training(prompts_per_step=2, max_pass_rate=0.75))
+        training_prompts(path, prompts, training(prompts_per_step=2, max_pass_rate=0.75))
 
 
-def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(prompts: Prompts, tmp_path: Path) -> None:
-    path = split(tmp_path, example(pass_rate=0.5), example())
+def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(prompts: PromptRenderer, tmp_path: Path) -> None:
+    path = split(tmp_path, task_row(pass_rate=0.5), task_row())
     with pytest.raises(UserError, match=r"row 1: training.order is easy_first, but .* has no pass rate: set diffic"):
-        training_problems(path, prompts, training(order="easy_first"))
+        training_prompts(path, prompts, training(order="easy_first"))
 
 
 FIGURE = ({"role": "system", "content": "Look."}, {"role": "user", "content": "<image>Which is in <image>?"})
 
 
 @pytest.fixture(scope="module")
-def with_pictures() -> Prompts:
-    return Prompts(pictures.TOKENIZER, Conversation(), pictures.PROCESSOR)
+def with_pictures() -> PromptRenderer:
+    return PromptRenderer(pictures.TOKENIZER, Conversation(), pictures.PROCESSOR)
 
 
-def _pictured(**changes: Any) -> Example:
-    return example(images=(picture(), picture(60, 40)), **{"prompt": FIGURE[1:]} | changes)
+def _pictured(**changes: Any) -> Row:
+    return task_row(images=(picture(), picture(60, 40)), **{"prompt": FIGURE[1:]} | changes)
 
 
-def test_each_picture_stands_where_the_text_says_with_as_many_placeholders_as_it_takes(with_pictures: Prompts) -> None:
-    problem = with_pictures.problem(3, _pictured())
+def test_each_picture_stands_where_the_text_says_with_as_many_placeholders_as_it_takes(
+    with_pictures: PromptRenderer,
+) -> None:
+    problem = with_pictures.prompt(3, _pictured())
     first, second = ("<|vision_start|>" + "<|image_pad|>" * tokens + "<|vision_end|>" for tokens in (4, 6))
     shown = pictures.TOKENIZER.decode(list(problem.token_ids))
     assert shown == f"<|user|>{first}Which is in {second}?<|end|><|assistant|>"
     assert problem.pictures == PromptPictures(files=(picture(), picture(60, 40)), tokens=pictures.TOKENS)
 
 
-def test_a_problem_of_text_names_the_tokens_of_pictures_and_has_none(with_pictures: Prompts) -> None:
+def test_a_problem_of_text_names_the_tokens_of_pictures_and_has_none(with_pictures: PromptRenderer) -> None:
     """Also where its text says `<image>`, which is a place for a picture in none but tasks with pictures."""
-    problem = with_pictures.problem(0, example("What is <image> in HTML?"))
+    problem = with_pictures.prompt(0, task_row("What is <image> in HTML?"))
     assert problem.pictures == PromptPictures(files=(), tokens=pictures.TOKENS)
     assert pictures.TOKENIZER.decode(list(problem.token_ids)) == "<|user|>What is <image> in HTML?<|end|><|assistant|>"
 
 
-def test_a_text_that_spells_a_placeholder_is_no_picture(with_pictures: Prompts) -> None:
+def test_a_text_that_spells_a_placeholder_is_no_picture(with_pictures: PromptRenderer) -> None:
     said = ({"role": "user", "content": "<image><|image_pad|><image>"},)
-    problem = with_pictures.problem(0, _pictured(prompt=said))
+    problem = with_pictures.prompt(0, _pictured(prompt=said))
     assert problem.token_ids.count(pictures.TOKENS.image) == 4 + 6
 
 
@@ -125,29 +127,31 @@ def test_a_chat_format_that_takes_a_text_for_a_place_is_refused_by_name(token: i
             return "", (1, token, 2)
 
     with pytest.raises(UserError, match=f"task arithmetic, train row 0: its prompt {refused}"):
-        render_row(Literal(), example("Say <|image_pad|>."), (), pictures.PROCESSOR)
+        render_row(Literal(), task_row("Say <|image_pad|>."), (), pictures.PROCESSOR)
 
 
-def test_a_row_with_pictures_for_a_model_of_text_is_refused_by_name(prompts: Prompts) -> None:
+def test_a_row_with_pictures_for_a_model_of_text_is_refused_by_name(prompts: PromptRenderer) -> None:
     with pytest.raises(
         UserError, match="task arithmetic, train row 0: it has pictures, and the model takes text alone"
     ):
-        prompts.problem(0, _pictured())
+        prompts.prompt(0, _pictured())
 
 
-def test_another_number_of_pictures_than_places_is_refused_by_name(with_pictures: Prompts) -> None:
+def test_another_number_of_pictures_than_places_is_refused_by_name(with_pictures: PromptRenderer) -> None:
     with pytest.raises(
         UserError, match="task arithmetic, train row 0: its prompt has places for 2 pictures, and it has 1"
     ):
-        with_pictures.problem(0, example(prompt=FIGURE[1:], images=(picture(),)))
+        with_pictures.prompt(0, task_row(prompt=FIGURE[1:], images=(picture(),)))
 
 
-def test_a_prompt_that_its_pictures_make_too_long_can_be_made_shorter(with_pictures: Prompts, tmp_path: Path) -> None:
+def test_a_prompt_that_its_pictures_make_too_long_can_be_made_shorter(
+    with_pictures: PromptRenderer, tmp_path: Path
+) -> None:
     path = split(tmp_path, _pictured())
     with pytest.raises(
         UserError, match=r"the prompt has 30 tokens, .* or lower model\.max_pixels so that its pictures"
     ):
-        training_problems(path, with_pictures, training(max_prompt_tokens=29))
+        training_prompts(path, with_pictures, training(max_prompt_tokens=29))
 
 
 @given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8))

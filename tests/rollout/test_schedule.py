@@ -7,13 +7,13 @@ import pytest
 from tests.rollout.scripted_chat import text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
-def calling(times: int) -> Problem:
+def calling(times: int) -> Prompt:
     """A problem at which the policy below calls so many times before it answers."""
     return tool_problem(index=times, question=str(times))
 

@@ -5,14 +5,14 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
 from dagrpo.chat.renderers import Message
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt, TokenSample
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem, TokenSample
 
 MORE = ({"role": "user", "content": "more"},)
 CAT_AND_DOG = PromptPictures(
@@ -37,10 +37,10 @@ def _samples(*, rewrites: bool) -> tuple[TokenSample, ...]:
     async def complete(prompt: tuple[int, ...], longest: int) -> Completion:
         return _said(next(spoken))
 
-    chat, one = ScriptedChat(rewrites=rewrites), example()
+    chat, one = ScriptedChat(rewrites=rewrites), task_row()
     text, token_ids = chat.prompt(one.prompt, ())
     session = Session(
-        problem=Problem(index=0, example=one, text=text, token_ids=token_ids),
+        prompt=Prompt(index=0, row=one, text=text, token_ids=token_ids),
         chat=chat,
         complete=complete,
         limits=SessionLimits(turns=2, tokens=1000, new_tokens=9),
@@ -71,10 +71,10 @@ def _prompts(chat: ScriptedChat, first: Sequence[Message], then: Sequence[Messag
         asked.append(text_of(prompt))
         return _said("<image>")
 
-    one = example("[<image>] or [<image>]?", images=CAT_AND_DOG.files)
-    problem = Problem(index=0, example=one, text="", token_ids=ids(SHOWN), pictures=CAT_AND_DOG)
+    one = task_row("[<image>] or [<image>]?", images=CAT_AND_DOG.files)
+    problem = Prompt(index=0, row=one, text="", token_ids=ids(SHOWN), pictures=CAT_AND_DOG)
     session = Session(
-        problem=problem,
+        prompt=problem,
         chat=chat,
         complete=complete,
         limits=SessionLimits(turns=2, tokens=1000, new_tokens=9),

@@ -10,9 +10,9 @@ import pytest
 from tests.rollout.problems import SINGLE_TURN, problem
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score, ToolCall
 from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, discarded_table, read_table, rollout_table, training_table
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 SAMPLE = TokenSample(
@@ -22,7 +22,7 @@ SAMPLE = TokenSample(
     weight_version="step_2",
 )
 TRAJECTORY = Trajectory(
-    problem=problem(3), sample_index=1, sampling_seed=77, samples=(SAMPLE,), text="#### 3", finish_reason="stop"
+    prompt=problem(3), sample_index=1, sampling_seed=77, samples=(SAMPLE,), text="#### 3", finish_reason="stop"
 )
 ROW = {
     "task": "arithmetic",
@@ -42,7 +42,7 @@ ROW = {
     **SINGLE_TURN,
 }
 SCORE = Score(
-    extracted=None, correct=None, reward=0.25, verdict="unverifiable", components={"format": 1.0, "accuracy": 0.0}
+    extracted=None, reward=0.25, verdict="unverifiable", verifier="gsm8k", components={"format": 1.0, "accuracy": 0.0}
 )
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.tools import TOOLS, CallContext, ToolPlace, ToolSection
 
 NOWHERE = ToolPlace(folder=Path("/nonexistent"), passages=None)
 
 
-def context(problem: Example | None = None, trajectory: str = "one") -> CallContext:
-    return CallContext(example=problem or example(), trajectory=trajectory, seed=0)
+def context(problem: Row | None = None, trajectory: str = "one") -> CallContext:
+    return CallContext(row=problem or task_row(), trajectory=trajectory, seed=0)
 
 
 def called(
@@ -24,7 +24,7 @@ def called(
     /,
     *,
     function: str | None = None,
-    problem: Example | None = None,
+    problem: Row | None = None,
     place: ToolPlace = NOWHERE,
     **arguments: Any,
 ) -> str:
@@ -36,7 +36,7 @@ async def _called(
     name: str,
     config: ToolSection | None,
     function: str | None,
-    problem: Example | None,
+    problem: Row | None,
     place: ToolPlace,
     arguments: Mapping[str, Any],
 ) -> str:

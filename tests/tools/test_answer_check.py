@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tests.tools.calls import called, context
 
 from dagrpo.core.errors import UserError
@@ -32,30 +32,30 @@ from dagrpo.tools.answer_check import TOOL, AnswerCheck, Config
     ],
 )
 def test_the_verifier_of_the_problem_decides(verifier: str, truth: str, answer: str, verdict: str) -> None:
-    problem = example(verifier=verifier, ground_truth=truth)
+    problem = task_row(verifier=verifier, ground_truth=truth)
     assert called("answer_check", problem=problem, answer=answer) == verdict
 
 
 def test_what_only_math_verify_can_compare_is_compared() -> None:
-    problem = example(verifier="geo3k", ground_truth="2 \\sqrt { 3 }")
+    problem = task_row(verifier="geo3k", ground_truth="2 \\sqrt { 3 }")
     assert called("answer_check", problem=problem, answer="\\sqrt{12}") == "right"
 
 
 @pytest.mark.parametrize("answer", ["", "eighteen", "####", "{", "}{", "{answer}"])
 def test_an_answer_that_cannot_be_read_is_told(answer: str) -> None:
     with pytest.raises(ToolFailure, match="No answer can be read"):
-        called("answer_check", problem=example(verifier="gsm8k", ground_truth="18"), answer=answer)
+        called("answer_check", problem=task_row(verifier="gsm8k", ground_truth="18"), answer=answer)
 
 
 def test_an_answer_that_cannot_be_compared_in_time_is_told() -> None:
-    problem = example(verifier="geo3k", ground_truth="2\\sqrt{3}")
+    problem = task_row(verifier="geo3k", ground_truth="2\\sqrt{3}")
     with pytest.raises(ToolFailure, match="takes too long"):
         called("answer_check", problem=problem, answer="(" * 100 + "x" + ")" * 100)
 
 
 def test_a_ground_truth_that_is_none_ends_the_run() -> None:
     with pytest.raises(UserError, match="not a plain number"):
-        called("answer_check", problem=example(verifier="gsm8k", ground_truth="many"), answer="18")
+        called("answer_check", problem=task_row(verifier="gsm8k", ground_truth="many"), answer="18")
 
 
 def test_nobody_waits_for_a_slow_comparison() -> None:

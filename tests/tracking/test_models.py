@@ -10,10 +10,11 @@ from tests.tracking.test_pages import CONFIGURATION, page, report
 from tests.tracking.test_traces import TABLE, traces_in
 
 from dagrpo.report.attempt import attempts_of
+from dagrpo.tracking.checkpoints import checkpoints_in
 from dagrpo.tracking.contents import Contents
-from dagrpo.tracking.models import checkpoints_in
 from dagrpo.tracking.parents import NOTE
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.utils.files import write_json
 
 RUN = "results/demo/runs/seed_0"

@@ -11,7 +11,8 @@ from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.stage_runs import open_run
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import tracking_uri
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
 TEST = {"name": "gsm8k/test", "digest": "d" * 64, "path": "data/demo/gsm8k/test.parquet", "context": "evaluation"}

@@ -17,7 +17,8 @@ from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution, of_note
 from dagrpo.tracking.stage_runs import find_experiment, open_run
-from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.process import Process
 

@@ -10,17 +10,14 @@ from tests.tracking.conftest import execution, stage_record, stage_runs, write
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.contents import Artifact, Contents
 from dagrpo.tracking.store import (
-    artifact_location,
-    hide_password,
     is_initialised,
     open_client,
     remedy_for,
     require_answer,
     require_recording,
     require_usable,
-    tracking_uri,
-    without_password,
 )
+from dagrpo.tracking.store_address import artifact_location, hide_password, tracking_uri, without_password
 
 
 def test_the_default_is_a_database_in_the_project_with_artifacts_beside_it(fresh: Path) -> None:

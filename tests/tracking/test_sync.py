@@ -24,9 +24,10 @@ from tests.tracking.conftest import (
 )
 
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.held_out import HELD_OUT
+from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.tracking import sync
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 

@@ -16,7 +16,8 @@ from dagrpo.report.attempt import Attempt, attempt_of, attempts_of
 from dagrpo.report.samples import evenly, ranked
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.names import as_written
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import open_client
+from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.tracking.traces import log_traces, traces_of
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4), made.hostile(5))

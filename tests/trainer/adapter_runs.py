@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}

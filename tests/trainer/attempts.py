@@ -2,8 +2,8 @@
 
 from tests.rollout.problems import problem
 
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score, Verdict
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
 
 def graded(index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1) -> GradedTrajectory:
@@ -17,12 +17,12 @@ def graded(index: int, sample: int, *, reward: float, correct: bool = False, tok
     verdict: Verdict = "right" if correct else "wrong"
     return GradedTrajectory(
         trajectory=Trajectory(
-            problem=problem(index),
+            prompt=problem(index),
             sample_index=sample,
             sampling_seed=sample,
             samples=(written,),
             text="text",
             finish_reason="stop",
         ),
-        score=Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward}),
+        score=Score(extracted=None, reward=reward, verdict=verdict, verifier="gsm8k", components={"accuracy": reward}),
     )

@@ -18,12 +18,12 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.modules import build_model
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.core.types import Example, SamplingRequest
+from dagrpo.core.types import Row, SamplingRequest
 from dagrpo.data.schema import to_table
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
@@ -83,11 +83,11 @@ def make_inputs(folder: Path, family: str) -> tuple[Path, Path]:
     shape = Fresh.model_validate(SHAPE | {"vision": TOWER | {"family": family}})
     make_model(folder / "model", Model(fresh=shape, max_pixels=16 * 64))
     convert(folder / "model", folder / "initial", Checkpoint())
-    write_parquet(folder / "train.parquet", to_table([_example(number) for number in range(10)]))
+    write_parquet(folder / "train.parquet", to_table([_row(number) for number in range(10)]))
     return folder / "initial", folder / "train.parquet"
 
 
-def _example(number: int) -> Example:
+def _row(number: int) -> Row:
     """Three in four have pictures of their own."""
     files = [vision.picture(10 * number + each, 16, 24) for each in range((1, 2, 0, 1)[number % 4])]
     return runs.example_with_pictures(number, *files)

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from tests.trainer.updates import ALGORITHM, TRAINING, rollouts
 
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.runtime import Reduction
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.runtime_config import Reduction
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 
 

@@ -35,7 +35,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import Terminated
 from dagrpo.core.section import HeadDtype
-from dagrpo.core.types import Completion, Example, SamplingRequest, ScoringRequest
+from dagrpo.core.types import Completion, Row, SamplingRequest, ScoringRequest
 from dagrpo.data.prepare import passages_table
 from dagrpo.data.schema import to_table
 from dagrpo.engine.interface import Adapter, EngineOpener, HeldWeights
@@ -46,9 +46,9 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.pipeline import launch as launcher
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, no_report
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.trainer.training import train
 from dagrpo.utils.distributed import World, process_group, single_process
 from dagrpo.utils.tables import write_parquet
@@ -231,14 +231,14 @@ def make_inputs(folder: Path) -> tuple[Path, Path]:
 
 def make_split(folder: Path) -> Path:
     """Write the train split of ten problems."""
-    write_parquet(folder / "train.parquet", to_table([example(number) for number in range(10)]))
+    write_parquet(folder / "train.parquet", to_table([task_row(number) for number in range(10)]))
     return folder / "train.parquet"
 
 
-def example(number: int) -> Example:
+def task_row(number: int) -> Row:
     """The problem 1 + number."""
     question = f"1+{number}=?"
-    return Example(
+    return Row(
         task="arithmetic",
         split="train",
         index=number,
@@ -250,9 +250,9 @@ def example(number: int) -> Example:
     )
 
 
-def example_with_pictures(number: int, *files: bytes) -> Example:
+def example_with_pictures(number: int, *files: bytes) -> Row:
     """The same problem, which shows pictures first."""
-    plain = example(number)
+    plain = task_row(number)
     text = "<image>" * len(files) + plain.question
     return replace(plain, prompt=({"role": "user", "content": text},), images=files)
 
@@ -261,7 +261,7 @@ def held_out_splits(folder: Path, task: str, tests: Sequence[int], validations: 
     """The problems 1 + number of a task that nothing is learned from."""
     files = {name: folder / task / f"{name}.parquet" for name in ("validation", "test", "passages")}
     for split, numbers in (("validation", validations), ("test", tests)):
-        rows = [replace(example(number), task=task, split=split) for number in numbers]
+        rows = [replace(task_row(number), task=task, split=split) for number in numbers]
         write_parquet(files[split], to_table(rows))
     write_parquet(files["passages"], passages_table(()))
     return HeldOutSplits(**files)

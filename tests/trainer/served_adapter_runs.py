@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from tests.trainer import adapter_runs, runs
 
-from dagrpo.checkpoints.adapted import matrices_of
+from dagrpo.checkpoints.lora_layers import matrices_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.engine.interface import Adapter, HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
 

@@ -11,10 +11,10 @@ import torch
 from tests.trainer.updates import ALGORITHM, TRAINING, batch_of
 
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 
 GROUP = TRAINING.samples_per_prompt

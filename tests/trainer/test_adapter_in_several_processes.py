@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.trainer import picture_runs, runs, updates
 
-from dagrpo.checkpoints.adapted import WEIGHTS
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.lora_layers import WEIGHTS
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.trainer.model.vision_tower import Vision

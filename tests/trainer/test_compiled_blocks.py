@@ -20,18 +20,18 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
-from dagrpo.checkpoints.adapted import low_rank_updates
+from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.checks.compilation import prepare_compilation
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model import packed_attention
 from dagrpo.trainer.model.compiled import compile_layers
 from dagrpo.trainer.model.fsdp import _shard_policy
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.vision_tower import Vision
-from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.distributed import World
 
 CPU = torch.device("cpu")

@@ -12,11 +12,11 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.collect import grade
+from dagrpo.rewards.grading import grade
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.table import without_discarded
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.distributed import process_group
 from dagrpo.utils.tables import read_parquet
@@ -111,11 +111,13 @@ def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
 
     def graded(*arguments: Any) -> Any:
         return [
-            replace(each, score=replace(each.score, correct=each.trajectory.problem.index in (2, 5)))
+            replace(
+                each, score=replace(each.score, verdict="right" if each.trajectory.prompt.index in (2, 5) else "wrong")
+            )
             for each in grade(*arguments)
         ]
 
-    monkeypatch.setattr("dagrpo.trainer.batches.step_sampler.grade", graded)
+    monkeypatch.setattr("dagrpo.trainer.sampling.step_sampler.grade", graded)
     whole, resumed = (
         _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6) for name in ("whole", "killed")
     )

@@ -12,16 +12,16 @@ from tests.trainer import runs
 from tests.trainer.computed import COMPUTED
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score, Verdict
 from dagrpo.rollout.table import without_discarded
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.trainer import state
-from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.record import Record
-from dagrpo.trainer.step_metrics import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
-from dagrpo.trainer.update import UpdateStats
+from dagrpo.trainer.update.policy_update import UpdateStats
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
@@ -29,7 +29,7 @@ from dagrpo.utils.tables import read_parquet
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:
-    problem = Problem(index=index // 2, example=runs.example(index // 2), text="1+1=?", token_ids=(5, 6))
+    problem = Prompt(index=index // 2, row=runs.task_row(index // 2), text="1+1=?", token_ids=(5, 6))
     sample = TokenSample(
         token_ids=(5, 6, *range(10, 10 + tokens)),
         loss_mask=(False, False, *[True] * tokens),
@@ -37,7 +37,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
         weight_version="step_0",
     )
     trajectory = Trajectory(
-        problem=problem,
+        prompt=problem,
         sample_index=index % 2,
         sampling_seed=index,
         samples=(sample,),
@@ -45,7 +45,7 @@ def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedT
         finish_reason="length" if tokens == 3 else "stop",
     )
     verdict: Verdict = "right" if correct else "missing"
-    score = Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward})
+    score = Score(extracted=None, reward=reward, verdict=verdict, verifier="gsm8k", components={"accuracy": reward})
     return GradedTrajectory(trajectory=trajectory, score=score)
 
 
@@ -132,7 +132,7 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0, 16.0])
-    monkeypatch.setattr("dagrpo.trainer.clock.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("dagrpo.trainer.metrics.clock.time.perf_counter", lambda: next(now))
     clock = Clock()
     clock.lap("gates")
     clock.lap("rollout")
@@ -194,19 +194,19 @@ def test_a_damaged_early_step_is_made_again_from_the_state_before_it_and_all_is_
     record = _recorded(tmp_path, 5)
     model = torch.nn.Linear(2, 2)
     for step in (1, 4, 5):
-        state.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
+        tensors.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
         (tmp_path / f"step_{step:05d}").rename(
             tmp_path / f"kept_{step}"
         )  # all three, though two are kept while it runs
     for step in (1, 4, 5):
         (tmp_path / f"kept_{step}").rename(tmp_path / f"step_{step:05d}")
     (tmp_path / kind).write_bytes(b"damaged")
-    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
+    assert states.latest(tmp_path, 9, record.require_whole) == states.at(tmp_path, 1)
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith(f"The state of step 5 and 1 before it cannot be used, as {tmp_path / kind} ")
     assert "and step 2, which belongs to the result, has to be made again: they are kept as" in told
     assert told.endswith("and the like, and the run goes on from step 1.")
-    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
+    assert states.latest(tmp_path, 9, record.require_whole) == states.at(tmp_path, 1)
 
 
 def _left_out() -> Rollouts:

@@ -13,12 +13,12 @@ from tests.trainer import runs
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import setup, training
-from dagrpo.trainer.batches.prompt_sampler import training_problems
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun, no_report
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
@@ -286,10 +286,10 @@ def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_int
 def _with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Problems that offer a tool, which the scripted policy does not know how to call."""
 
-    def problems(*arguments: Any) -> list[Problem]:
-        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_problems(*arguments)]
+    def problems(*arguments: Any) -> list[Prompt]:
+        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_prompts(*arguments)]
 
-    monkeypatch.setattr(setup, "training_problems", problems)
+    monkeypatch.setattr(setup, "training_prompts", problems)
 
 
 @pytest.mark.usefixtures("_with_a_tool")

@@ -26,7 +26,7 @@ from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.server

@@ -18,9 +18,9 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.trainer import state
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state import states
 from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
@@ -46,7 +46,7 @@ def _finished(run: TrainingRun) -> list[int]:
 
 def _require_nothing_is_lost(run: TrainingRun) -> None:
     """The groups that have finished and those that are to be drawn next are the places of the row, each once."""
-    drawn = state.at(run.state, STEPS).notes["drawn"]
+    drawn = states.at(run.state, STEPS).notes["drawn"]
     row = [prompt_indices(run.seed, place, 1, 10)[0] for place in range(drawn["position"])]
     assert sorted(_finished(run) + [index for index, _ in drawn["cut_off"]]) == sorted(row)
 

@@ -20,9 +20,9 @@ from dagrpo.engine.interface import EngineOpener, WeightVersion
 from dagrpo.engine.weight_files import AdapterFolders
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.server

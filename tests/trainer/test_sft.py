@@ -22,11 +22,11 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.packed_rows import PackedBatch
 from dagrpo.trainer.batches.supervised import supervised_sequences
+from dagrpo.trainer.config.runtime import Layout, SftRuntime
+from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.runtime_config import Layout, SftRuntime
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.trainer.sft_config import Sft
 from dagrpo.utils.distributed import process_group, single_process
 from dagrpo.utils.manifest import MANIFEST
 

@@ -16,7 +16,7 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.trainer.config import DynamicSampling
+from dagrpo.trainer.config.training import DynamicSampling
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.distributed import World, single_process

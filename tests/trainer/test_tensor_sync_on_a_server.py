@@ -13,8 +13,8 @@ from dagrpo.engine import open_engine
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.runtime_config import Runtime
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 FAILS_AT = 2  # bucket

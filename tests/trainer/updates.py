@@ -19,21 +19,21 @@ from tests.trainer import vision
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer import state
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.vision_tower import Vision
-from dagrpo.trainer.runtime_config import Layout
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 
 TRAINING = Training.model_validate(
@@ -129,7 +129,7 @@ def run(
     )
     optimizer = adamw(policy.parameters(), 0.01)
     if first:
-        state.load(state.at(out / "states", first), policy.model, optimizer)
+        tensors.load(states.at(out / "states", first), policy.model, optimizer)
     update = PolicyUpdate(
         policy=policy,
         reference=load_reference(initial, world, policy),
@@ -147,7 +147,7 @@ def run(
         stats = update.run(step, rollouts(step) if processor is None else with_pictures(rollouts(step), processor))
         seen.append({"loss": stats.loss, "kl": stats.kl, "entropy": stats.entropy, "norm": stats.grad_norm})
         seen[-1] |= {"clipped": stats.metrics["clip_fraction"], "logprobs": stats.logprobs.tolist()}
-        state.save(out / "states", step + 1, policy.model, optimizer, world)
+        tensors.save(out / "states", step + 1, policy.model, optimizer, world)
     _write_for_the_engine(out / "engine", GatheredWeights(policy.model, torch.bfloat16, world), world)
     save_sharded(policy.model, initial, out / "policy", world)
     if world.is_rank_zero:
@@ -159,8 +159,8 @@ def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) 
         weights.give_parts()
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with weights.reading() as tensors:
-        write_safetensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    with weights.reading() as weights_read:
+        write_safetensors(folder / "model.safetensors", weights_read, {"format": "pt"})
 
 
 def _main() -> None:

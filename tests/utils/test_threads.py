@@ -7,7 +7,7 @@ import torch
 
 from dagrpo.pipeline.declaration import threads_of
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.distributed import process_group
 from dagrpo.utils.threads import READ_BY_LIBRARIES, fix_threads
 

@@ -12,7 +12,7 @@ from own_code import use_code_of
 
 if __name__ == "__main__":
     use_code_of(Path(__file__).resolve().parents[2])
-    from dagrpo.utils.ancestors import stop_with_the_workflow
+    from dagrpo.utils.watchdog import stop_with_the_workflow
 
     stop_with_the_workflow()  # before the imports, which take seconds
     from dagrpo.pipeline.supervisor import main

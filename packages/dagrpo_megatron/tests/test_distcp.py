@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.serialization import set_crc32_options
 
-from dagrpo.checkpoints.planned import write_all
+from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.core.errors import UserError
 from dagrpo_megatron.distcp_reader import DistcpReader
 from dagrpo_megatron.distcp_writer import DistcpPlan

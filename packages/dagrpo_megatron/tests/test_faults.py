@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def there(source: Path, tmp_path: Path) -> Path:
     """In Megatron's format, without a manifest: as Megatron-LM itself leaves it."""
-    write_as("megatron", open_source(source), tmp_path / "there", 100_000)
+    write_as("megatron", open_checkpoint(source), tmp_path / "there", 100_000)
     (tmp_path / "there" / MANIFEST).unlink()
     return tmp_path / "there"
 
@@ -54,7 +54,7 @@ def _state(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _to_megatron(source: Path) -> None:
-    write_as("megatron", open_source(source), source.parent / "results" / "new", LARGE)
+    write_as("megatron", open_checkpoint(source), source.parent / "results" / "new", LARGE)
 
 
 def _assert_nothing_was_written(source: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_mix_of_types_between_layers_is_named(source: Path) -> None:
 def test_types_that_differ_between_tensors_are_kept(source: Path, tmp_path: Path) -> None:
     state = {name: t if "norm" in name else t.bfloat16() for name, t in _state(source).items()}
     safetensors.torch.save_file(state, source / "model.safetensors", metadata={"format": "pt"})
-    write_as("megatron", open_source(source), tmp_path / "there", LARGE)
-    manifest = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    write_as("megatron", open_checkpoint(source), tmp_path / "there", LARGE)
+    manifest = write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", LARGE)
     assert set(manifest.tensors.dtypes) == {"bfloat16", "float32"}
 
 
@@ -137,24 +137,24 @@ def test_a_truncated_shard_is_named(source: Path, damage: Callable[[Path], None]
 def test_a_truncated_distcp_file_is_named(there: Path, damage: Callable[[Path], None]) -> None:
     damage(there / "release" / "__0_1.distcp")
     with pytest.raises(ValueError, match=r"__0_1\.distcp is truncated"):
-        write_as("huggingface", open_source(there), there.parent / "back", LARGE)
+        write_as("huggingface", open_checkpoint(there), there.parent / "back", LARGE)
     assert not (there.parent / "back").exists()
 
 
 def test_a_missing_distcp_file_is_named(there: Path) -> None:
     (there / "release" / "__0_1.distcp").unlink()
     with pytest.raises(ValueError, match=r"__0_1\.distcp is missing"):
-        write_as("huggingface", open_source(there), there.parent / "back", LARGE)
+        write_as("huggingface", open_checkpoint(there), there.parent / "back", LARGE)
 
 
 def test_a_changed_byte_is_noticed_by_the_manifest(source: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_source(source), tmp_path / "listed", LARGE)
+    write_as("megatron", open_checkpoint(source), tmp_path / "listed", LARGE)
     path = tmp_path / "listed" / "release" / "__0_0.distcp"
     content = bytearray(path.read_bytes())
     content[2000] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"__0_0\.distcp is changed \(its sha256"):
-        write_as("huggingface", open_source(tmp_path / "listed"), tmp_path / "back", LARGE)
+        write_as("huggingface", open_checkpoint(tmp_path / "listed"), tmp_path / "back", LARGE)
     assert not (tmp_path / "back").exists()
 
 
@@ -173,7 +173,7 @@ def test_a_metadata_file_that_runs_something_is_refused(
     with pytest.raises(
         ValueError, match=r"\.metadata is a pickle that is not read \(it names posix\.system\): do not use"
     ):
-        open_source(there)
+        open_checkpoint(there)
     assert not (tmp_path / "was_run").exists()
 
 
@@ -225,19 +225,19 @@ class _Attribute:
 def test_no_other_attribute_may_be_asked_for(owner: type, name: str, there: Path) -> None:
     (there / "release" / ".metadata").write_bytes(pickle.dumps(_Attribute(owner, name)))
     with pytest.raises(ValueError, match=r"is a pickle that is not read \(it asks for an attribute\)"):
-        open_source(there)
+        open_checkpoint(there)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps({"a": 1}), b"not a pickle at all"])
 def test_a_damaged_metadata_file_is_named(there: Path, content: bytes) -> None:
     (there / "release" / ".metadata").write_bytes(content)
     with pytest.raises(ValueError, match=r"release/\.metadata "):
-        open_source(there)
+        open_checkpoint(there)
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a checkpoint"):
-        open_source(tmp_path)
+        open_checkpoint(tmp_path)
     with pytest.raises(ValueError, match=r"has neither \.metadata nor latest_checkpointed_iteration\.txt"):
         weights_folder(tmp_path)
 
@@ -257,19 +257,19 @@ def test_a_tracker_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
 def test_weights_of_another_model_than_the_config_says_are_named(there: Path) -> None:
     _set_config(there, num_hidden_layers=3, layer_types=["full_attention"] * 3)
     with pytest.raises(ValueError, match=r"holds decoder\.layers\.\S+ in the shape \[2, .*config\.json asks for \[3, "):
-        open_source(there)
+        open_checkpoint(there)
 
 
 def test_a_tensor_of_megatron_that_the_config_has_no_place_for_is_named(there: Path) -> None:
     _set_config(there, architectures=["LlamaForCausalLM"])
     with pytest.raises(ValueError, match=r"holds the tensor decoder\.layers\.self_attention\.linear_qkv\.bias, which"):
-        open_source(there)
+        open_checkpoint(there)
 
 
 def test_a_tensor_of_the_config_that_megatron_lacks_is_named(there: Path) -> None:
     _set_config(there, tie_word_embeddings=False)
     with pytest.raises(ValueError, match=r"lacks the tensor output_layer\.weight, .*\(lm_head\.weight\)"):
-        open_source(there)
+        open_checkpoint(there)
 
 
 def _killed_while_writing(source: Path, destination: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_conversion_that_is_killed_leaves_nothing_under_its_name_and_can_be_re
     destination.parent.mkdir()
     _killed_while_writing(tmp_path / "source", destination)
     assert not destination.exists()
-    write_as("megatron", open_source(tmp_path / "source"), destination, LARGE)
+    write_as("megatron", open_checkpoint(tmp_path / "source"), destination, LARGE)
     assert list(destination.parent.iterdir()) == [destination]
 
 
@@ -312,7 +312,7 @@ def test_damage_anywhere_in_the_pickles_is_one_sentence(there: Path, data: st.Da
 
 def _complaint_about(folder: Path) -> str | None:
     try:
-        tensors = open_source(folder).tensors
+        tensors = open_checkpoint(folder).tensors
         for name in tensors.specs:
             tensors.read(name)
     except ValueError as error:

@@ -12,7 +12,7 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, write_as
 from dagrpo.checkpoints.folder import CONFIG
 from dagrpo.checkpoints.manifest import read_manifest
-from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.cli.application import app
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.manifest import MANIFEST
@@ -40,15 +40,15 @@ def test_a_model_goes_there_and_back_by_hand(pristine: Path, tmp_path: Path) -> 
 
 
 def test_the_base_gives_config_and_tokenizer(pristine: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_source(pristine), tmp_path / "there", LARGE)
+    write_as("megatron", open_checkpoint(pristine), tmp_path / "there", LARGE)
     saved = tmp_path / "there" / "release"  # as Megatron-LM leaves it: weights alone
     with pytest.raises(ValueError, match=r"release has no config\.json: give the model that training began with"):
-        open_source(saved)
-    write_as("huggingface", open_source(saved, pristine), tmp_path / "back", LARGE)
+        open_checkpoint(saved)
+    write_as("huggingface", open_checkpoint(saved, pristine), tmp_path / "back", LARGE)
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
     # The base may itself be in another format.
-    write_as("dcp", open_source(pristine), tmp_path / "dcp", LARGE)
-    write_as("huggingface", open_source(saved, tmp_path / "dcp"), tmp_path / "again", LARGE)
+    write_as("dcp", open_checkpoint(pristine), tmp_path / "dcp", LARGE)
+    write_as("huggingface", open_checkpoint(saved, tmp_path / "dcp"), tmp_path / "again", LARGE)
     assert (tmp_path / "again" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
 
 
@@ -57,7 +57,7 @@ def test_a_model_that_no_table_describes_is_refused_before_anything_is_written(p
     (source / MANIFEST).unlink()
     write_json(source / CONFIG, read_json(source / CONFIG) | {"architectures": ["Qwen2_5_VLForConditionalGeneration"]})
     with pytest.raises(ValueError, match="Qwen2_5_VLForConditionalGeneration"):
-        write_as("megatron", open_source(source), tmp_path / "there", LARGE)
+        write_as("megatron", open_checkpoint(source), tmp_path / "there", LARGE)
     assert not (tmp_path / "there").exists()
 
 

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import tensor_digest
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo_megatron.arguments import FILE
 
 ORACLE = Path(__file__).with_name("oracle.py")
@@ -85,7 +85,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Run:
     python, folder = _python(), tmp_path_factory.mktemp("oracle")
     for name in (*DENSE, *EXPERTS):
         FAMILIES[name].save(folder / name / "source")
-        write_as("megatron", open_source(folder / name / "source"), folder / name / "megatron", LARGE)
+        write_as("megatron", open_checkpoint(folder / name / "source"), folder / name / "megatron", LARGE)
     cases = folder / "cases.json"
     cases.write_text(json.dumps([_case(folder, layout, name) for name, layout in CASES]))
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -112,6 +112,6 @@ def test_megatron_computes_what_transformers_computes(
 @pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case[1] in SAVED])
 def test_what_megatron_saves_comes_back_identical(name: str, layout: str, oracle: Run, tmp_path: Path) -> None:
     saved, source = oracle.folder / name / layout, oracle.folder / name / "source"
-    write_as("huggingface", open_source(saved, source), tmp_path / "back", LARGE)
+    write_as("huggingface", open_checkpoint(saved, source), tmp_path / "back", LARGE)
     assert tensor_digest(open_tensors(tmp_path / "back")) == tensor_digest(HuggingFaceTensors(source))
     assert (tmp_path / "back" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()

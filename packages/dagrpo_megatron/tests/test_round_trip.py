@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import verify
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo_megatron.families import FAMILIES as TABLES
 
@@ -31,8 +31,8 @@ def _sha256s(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_way_to_megatron_and_back_is_byte_identical(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     FAMILIES[family].save(tmp_path / "source", dtype)
-    there = write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
-    back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    there = write_as("megatron", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
+    back = write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", LARGE)
     assert (there.format, there.tensors) == ("megatron", back.tensors)
     assert _sha256s(tmp_path / "back") == _sha256s(tmp_path / "source")
     assert verify(tmp_path / "there") == there
@@ -48,34 +48,34 @@ def test_every_table_is_tried_here_and_is_short() -> None:
 def test_a_source_of_many_shards_becomes_files_of_limited_size_and_one_checkpoint(tied: bool, tmp_path: Path) -> None:
     FAMILIES["qwen2"].save(tmp_path / "source", shard_bytes=40_000, tie_word_embeddings=tied)
     assert len(list((tmp_path / "source").glob("*.safetensors"))) > 3
-    write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", 100_000)
+    write_as("megatron", open_checkpoint(tmp_path / "source"), tmp_path / "there", 100_000)
     files = list((tmp_path / "there" / "release").glob("*.distcp"))
     assert len(files) > 2
     # A file takes tensors up to the limit; headers and alignment come on top.
     assert all(path.stat().st_size < 130_000 for path in files)
-    write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", 40_000)
+    write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", 40_000)
     assert verify(tmp_path / "back").tensors == verify(tmp_path / "there").tensors
     assert ("lm_head.weight" in HuggingFaceTensors(tmp_path / "back").specs) is not tied
 
 
 def test_the_trainers_format_and_megatrons_convert_into_each_other(tmp_path: Path) -> None:
     FAMILIES["mixtral"].save(tmp_path / "source", torch.bfloat16)
-    write_as("dcp", open_source(tmp_path / "source"), tmp_path / "dcp", LARGE)
-    write_as("megatron", open_source(tmp_path / "dcp"), tmp_path / "megatron", LARGE)
-    write_as("dcp", open_source(tmp_path / "megatron"), tmp_path / "again", LARGE)
+    write_as("dcp", open_checkpoint(tmp_path / "source"), tmp_path / "dcp", LARGE)
+    write_as("megatron", open_checkpoint(tmp_path / "dcp"), tmp_path / "megatron", LARGE)
+    write_as("dcp", open_checkpoint(tmp_path / "megatron"), tmp_path / "again", LARGE)
     assert (tmp_path / "dcp" / MANIFEST).read_bytes() == (tmp_path / "again" / MANIFEST).read_bytes()
 
 
 def test_tokenizer_and_chat_template_go_along(pristine: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_source(pristine), tmp_path / "there", LARGE)
-    write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    write_as("megatron", open_checkpoint(pristine), tmp_path / "there", LARGE)
+    write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", LARGE)
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
     for name in ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json"):
         assert (tmp_path / "there" / name).read_bytes() == (pristine / name).read_bytes()
 
 
 def test_the_same_weights_give_the_same_bytes_in_another_process(pristine: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_source(pristine), tmp_path / "first", LARGE)
+    write_as("megatron", open_checkpoint(pristine), tmp_path / "first", LARGE)
     arguments = ["convert", str(pristine), str(tmp_path / "second"), "--to", "megatron"]
     subprocess.run([sys.executable, "-m", "dagrpo", *arguments], check=True, capture_output=True)
     assert (tmp_path / "first" / MANIFEST).read_bytes() == (tmp_path / "second" / MANIFEST).read_bytes()
@@ -84,7 +84,7 @@ def test_the_same_weights_give_the_same_bytes_in_another_process(pristine: Path,
 
 def test_torch_reads_the_stacked_tensors_with_its_own_reader(tmp_path: Path) -> None:
     FAMILIES["qwen3_moe"].save(tmp_path / "source")
-    write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    write_as("megatron", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
     key = "decoder.layers.mlp.experts.experts.linear_fc1.weight"
     norm = "decoder.layers.pre_mlp_layernorm.weight"
     state = {key: torch.full((2, 4, 64, 64), torch.nan), norm: torch.full((2, 64), torch.nan)}
@@ -98,7 +98,7 @@ def test_torch_reads_the_stacked_tensors_with_its_own_reader(tmp_path: Path) -> 
 
 def test_query_key_and_value_alternate_by_query_group(tmp_path: Path) -> None:
     FAMILIES["qwen2"].save(tmp_path / "source")
-    write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    write_as("megatron", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
     state = {"decoder.layers.self_attention.linear_qkv.bias": torch.full((2, 128), torch.nan)}
     load(state, storage_reader=FileSystemReader(tmp_path / "there" / "release"), no_dist=True)
     (stacked,) = state.values()
@@ -110,7 +110,7 @@ def test_query_key_and_value_alternate_by_query_group(tmp_path: Path) -> None:
 
 
 def test_a_model_in_megatrons_format_opens_under_its_hugging_face_names(pristine: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_source(pristine), tmp_path / "there", LARGE)
+    write_as("megatron", open_checkpoint(pristine), tmp_path / "there", LARGE)
     assert open_tensors(tmp_path / "there").specs == open_tensors(pristine).specs
     assert json.loads((tmp_path / "there" / "release" / "metadata.json").read_text()) == {
         "common_backend": "torch",

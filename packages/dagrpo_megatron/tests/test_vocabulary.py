@@ -8,9 +8,9 @@ import torch
 from packages.dagrpo_megatron.tests.families import FAMILIES
 
 from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.checkpoints.planned import write_all
-from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.distcp_writer import DistcpPlan
 from dagrpo_megatron.layout import Layout, Piece, layout_of
@@ -62,7 +62,7 @@ def _add(plan: DistcpPlan, piece: Piece, tensor: torch.Tensor) -> None:
 
 def test_added_rows_are_cut_off(base: Path, tmp_path: Path) -> None:
     trained = _trained(base, tmp_path / "trained", 384)
-    write_as("huggingface", open_source(trained, base), tmp_path / "back", LARGE)
+    write_as("huggingface", open_checkpoint(trained, base), tmp_path / "back", LARGE)
     before, after = HuggingFaceTensors(base), HuggingFaceTensors(tmp_path / "back")
     assert before.specs == after.specs
     assert all(torch.equal(after.read(name), before.read(name) + 1) for name in before.specs)
@@ -70,7 +70,7 @@ def test_added_rows_are_cut_off(base: Path, tmp_path: Path) -> None:
 
 def test_missing_rows_are_those_of_the_base(base: Path, tmp_path: Path) -> None:
     trained = _trained(base, tmp_path / "trained", 240)
-    write_as("huggingface", open_source(trained, base), tmp_path / "back", LARGE)
+    write_as("huggingface", open_checkpoint(trained, base), tmp_path / "back", LARGE)
     before, after = HuggingFaceTensors(base), HuggingFaceTensors(tmp_path / "back")
     for name in (EMBEDDING, OUTPUT):
         assert torch.equal(after.read(name)[:240], before.read(name)[:240] + 1)
@@ -84,7 +84,7 @@ def test_missing_rows_without_a_base_are_an_error(base: Path, tmp_path: Path) ->
     with pytest.raises(
         ValueError, match=r"holds 240 of the 256 rows of embedding\.word_embeddings\.weight .*as the base"
     ):
-        open_source(trained)
+        open_checkpoint(trained)
 
 
 def test_a_base_of_another_type_gives_no_rows(base: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_base_of_another_type_gives_no_rows(base: Path, tmp_path: Path) -> Non
     with pytest.raises(
         ValueError, match=r"the base has no model\.embed_tokens\.weight of shape \[256, 64\] in torch\.float32"
     ):
-        open_source(trained, tmp_path / "bfloat16")
+        open_checkpoint(trained, tmp_path / "bfloat16")
 
 
 def test_optimizer_and_random_states_beside_the_weights_are_left_alone(base: Path, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_optimizer_and_random_states_beside_the_weights_are_left_alone(base: Pat
         _add(plan, piece, box)
         _add(plan, replace(piece, key=f"optimizer.state.exp_avg.{piece.key}"), box)
     write_all(tmp_path, plan.files())
-    manifest = write_as("huggingface", open_source(tmp_path / "trained", base), tmp_path / "back", LARGE)
+    manifest = write_as("huggingface", open_checkpoint(tmp_path / "trained", base), tmp_path / "back", LARGE)
     assert manifest.tensors.count == len(tensors.specs)
 
 
@@ -116,8 +116,8 @@ def test_layers_that_are_stored_one_by_one_are_found(base: Path, tmp_path: Path)
         alone = _alone(piece)
         _add(plan, alone, box.reshape(alone.sizes))
     write_all(tmp_path, plan.files())
-    manifest = write_as("huggingface", open_source(tmp_path / "trained", base), tmp_path / "back", LARGE)
-    assert manifest.tensors == open_source(base).summary()
+    manifest = write_as("huggingface", open_checkpoint(tmp_path / "trained", base), tmp_path / "back", LARGE)
+    assert manifest.tensors == open_checkpoint(base).summary()
 
 
 def _alone(piece: Piece) -> Piece:
@@ -135,7 +135,7 @@ def test_a_hole_in_a_tensor_is_an_error_and_never_uninitialised_rows(base: Path,
         _add_but_the_last_rows(plan, layout, piece, piece.join([tensors.read(name) for name in piece.names]))
     write_all(tmp_path, plan.files())
     with pytest.raises(ValueError, match=r"lacks a part of embedding\.word_embeddings\.weight"):
-        write_as("huggingface", open_source(tmp_path / "trained", base), tmp_path / "back", LARGE)
+        write_as("huggingface", open_checkpoint(tmp_path / "trained", base), tmp_path / "back", LARGE)
     assert not (tmp_path / "back").exists()
 
 

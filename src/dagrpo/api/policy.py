@@ -34,11 +34,11 @@ def load_policy(
     from dagrpo.checkpoints.convert import HUGGINGFACE
     from dagrpo.checkpoints.manifest import verify
     from dagrpo.checkpoints.modules import build_model
-    from dagrpo.checkpoints.source import open_source
+    from dagrpo.checkpoints.source import open_checkpoint
     from dagrpo.checkpoints.tokenizers import load_tokenizer
 
     folder = _folder(source, which, Path(root))
-    opened = open_source(folder)
+    opened = open_checkpoint(folder)
     if opened.format != HUGGINGFACE:
         raise UserError(
             f"{folder} is a {opened.format} checkpoint, and transformers loads the Hugging Face layout: "

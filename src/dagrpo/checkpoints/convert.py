@@ -9,11 +9,11 @@ from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints import store
 from dagrpo.checkpoints.config import Checkpoint
+from dagrpo.checkpoints.file_plan import PlannedFile, planned_copy, write_hashed
 from dagrpo.checkpoints.folder import new_checkpoint, require_format, require_tokenizer
 from dagrpo.checkpoints.formats import CheckpointFormat, format_named
 from dagrpo.checkpoints.manifest import Manifest, save_manifest, verify_listing
-from dagrpo.checkpoints.planned import PlannedFile, planned_copy, write_hashed
-from dagrpo.checkpoints.source import Source, open_source
+from dagrpo.checkpoints.source import Source, open_checkpoint
 from dagrpo.checkpoints.tensors import first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.utils import console
@@ -40,7 +40,7 @@ def _between(source: Path, old: str, destination: Path, new: str, max_shard_byte
     require_tokenizer(source)
     if old == new:
         return store.link(source, destination)
-    return write_as(new, open_source(source), destination, max_shard_bytes)
+    return write_as(new, open_checkpoint(source), destination, max_shard_bytes)
 
 
 def write_as(

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.adapted import BASE_DIGEST, CONFIG, PREFIX, WEIGHTS, low_rank_update
 from dagrpo.checkpoints.folder import ADAPTER
+from dagrpo.checkpoints.lora_layers import BASE_DIGEST, CONFIG, PREFIX, WEIGHTS, low_rank_update
 from dagrpo.checkpoints.manifest import TensorSummary, summary_of, tensor_digest_of
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import Source

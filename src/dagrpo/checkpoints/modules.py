@@ -12,8 +12,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from dagrpo.checkpoints.adapted import low_rank_updates, without_adapter
 from dagrpo.checkpoints.folder import require_config
+from dagrpo.checkpoints.lora_layers import low_rank_updates, without_adapter
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel, no_init_weights, revert_weight_conversion
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line

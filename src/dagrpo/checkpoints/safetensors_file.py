@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dagrpo.checkpoints.planned import PlannedFile, write_planned
+from dagrpo.checkpoints.file_plan import PlannedFile, write_planned
 from dagrpo.checkpoints.tensors import SomeTensors, Tensors, TensorSpec, raw_bytes, total_bytes
 from dagrpo.core.errors import UserError
 

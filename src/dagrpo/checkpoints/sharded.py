@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from dagrpo.checkpoints.adapted import adapter_files, low_rank_updates
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
-from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
+from dagrpo.checkpoints.gather import GatheredWeights, is_in_checkpoint_form
+from dagrpo.checkpoints.lora_layers import adapter_files, low_rank_updates
 from dagrpo.checkpoints.manifest import tensor_digest_of, verify, write_manifest
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import build_model, dtype_of_model, empty_model, own_state

@@ -37,7 +37,7 @@ class Source:
         return manifest.tensors
 
 
-def open_source(folder: Path, base: Path | None = None) -> Source:
+def open_checkpoint(folder: Path, base: Path | None = None) -> Source:
     """Open a checkpoint of any format. Files are checked for presence and length, their bytes not yet.
 
     `base` is the model that training began with: it gives config, tokenizer and missing rows of the vocabulary to a checkpoint that

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dagrpo.checkpoints.file_plan import PlannedFile, write_all
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.formats import format_named
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.planned import PlannedFile, write_all
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.utils.files import link_or_copy

@@ -42,12 +42,12 @@ def convert(
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
     from dagrpo.checkpoints.formats import require_format_name
-    from dagrpo.checkpoints.source import open_source
+    from dagrpo.checkpoints.source import open_checkpoint
     from dagrpo.utils import console
 
     format = require_format_name(_SHORT_NAMES.get(to, to), "--to")
     require_replaceable(destination, [folder for folder in (source, base, adapter) if folder is not None])
-    opened = open_source(source, base)
+    opened = open_checkpoint(source, base)
     if adapter is not None:
         opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
     elif keep_adapter:

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
-from dagrpo.core.types import Verdict
+from dagrpo.core.types import Score, Verdict
 from dagrpo.data.task import get_task
-from dagrpo.rewards.grading import Grader, Judgement
+from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.files import read_text
@@ -37,14 +37,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graded:
-    """One line with the judgement of every extractor."""
+    """One line with the score of every extractor."""
 
     line: Line
-    judgements: tuple[Judgement, ...]  # in the order of EXTRACTORS
+    scores: tuple[Score, ...]  # in the order of EXTRACTORS
 
     @property
     def disagrees(self) -> bool:
-        return len({judgement.verdict for judgement in self.judgements}) > 1
+        return len({score.verdict for score in self.scores}) > 1
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -78,10 +78,7 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds
     texts, truths = [line.completion for line in lines], [line.ground_truth for line in lines]
     with Grader(verify_seconds) as grader:
         columns = [grader.judge(texts, truths, [verifier] * len(lines), extractor) for extractor in EXTRACTORS]
-    return [
-        Graded(line=line, judgements=judgements)
-        for line, judgements in zip(lines, zip(*columns, strict=True), strict=True)
-    ]
+    return [Graded(line=line, scores=scores) for line, scores in zip(lines, zip(*columns, strict=True), strict=True)]
 
 
 def print_grades(task: str, path: Path) -> None:
@@ -91,7 +88,7 @@ def print_grades(task: str, path: Path) -> None:
     console = VisibleConsole(highlight=False)
     console.print(_answers(graded, f"{escape(path.name)}, read by the verifier {verifier} of {task}"))
     for position, extractor in enumerate(EXTRACTORS):
-        right = sum(each.judgements[position].verdict == "right" for each in graded)
+        right = sum(each.scores[position].verdict == "right" for each in graded)
         console.print(f"{extractor:>8}: {right:,} of {len(graded):,} right ({right / len(graded):.1%})")
     numbers = [str(each.line.number) for each in graded if each.disagrees]
     console.print(f"The extractors disagree on line {', '.join(numbers)}." if numbers else "The extractors agree.")
@@ -102,16 +99,16 @@ def _answers(graded: Sequence[Graded], title: str) -> Table:
     for heading in ("line", "ground truth", *EXTRACTORS, ""):
         table.add_column(heading, overflow="fold")
     for each in graded:
-        cells = (str(each.line.number), escape(each.line.ground_truth), *_cells(each.judgements))
+        cells = (str(each.line.number), escape(each.line.ground_truth), *_cells(each.scores))
         table.add_row(*cells, "differ" if each.disagrees else "")
     return table
 
 
-def _cells(judgements: Sequence[Judgement]) -> Iterator[str]:
-    for judgement in judgements:
-        style = STYLES[judgement.verdict]
-        answer = "none" if judgement.answer is None else _visible(judgement.answer)
-        yield f"[{style}]{answer} ({judgement.verdict})[/{style}]"
+def _cells(scores: Sequence[Score]) -> Iterator[str]:
+    for score in scores:
+        style = STYLES[score.verdict]
+        answer = "none" if score.extracted is None else _visible(score.extracted)
+        yield f"[{style}]{answer} ({score.verdict})[/{style}]"
 
 
 def _visible(answer: str) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
-from dagrpo.data.pictures_beside import file_and_column, name_in_card, read_pictures_beside
+from dagrpo.data.picture_digest import file_and_column, name_in_card, picture_digest
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
@@ -36,7 +36,7 @@ class RawData:
         if self.column is None:
             return sha256_of(self.place), self.place.stat().st_size
         try:
-            pictures = read_pictures_beside(self.place, self.column)
+            pictures = picture_digest(self.place, self.column)
         except UserError:
             return None, 0
         return pictures.sha256, pictures.bytes

@@ -19,9 +19,9 @@ from dagrpo.models.config import Model
 from dagrpo.report.config import Report
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.runtime_config import Runtime
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
 from dagrpo.utils.yaml_text import read_yaml
 
 

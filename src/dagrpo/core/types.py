@@ -35,31 +35,33 @@ BROKEN: tuple[StopReason, ...] = (EXCLUDED, "program_failed")  # ends of an atte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """One row of a task, in its prompt form.
+class Row:
+    """One row of a task: a question, its ground truth, and its prompt as chat messages.
 
-    Example: Example(task="gsm8k", split="test", index=0, prompt=({"role": "user", "content": "..."},), question="...",
-    answer="... #### 18", ground_truth="18", data_source="openai/gsm8k", ability="math")
+    A data set's `to_row` leaves out the fields of the task. Example: Row(task="gsm8k", split="test", index=0,
+    prompt=({"role": "user", "content": "..."},), question="...", answer="... #### 18", ground_truth="18",
+    data_source="openai/gsm8k", ability="math")
     """
 
-    task: str
-    split: str
-    index: int
     prompt: tuple[dict[str, str], ...]  # chat messages: role, content
     question: str
-    answer: str  # the source's own full answer, the target of supervised fine-tuning
+    answer: str  # the source's own full answer, the target of supervised fine-tuning; "": it has none
     ground_truth: str
-    data_source: str
     ability: str = "math"
-    verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
     images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
-    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
-    interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
     pass_rate: float | None = None  # share of right answers of some policy, 0 to 1; None: unknown
     prompt_tokens: int = 0  # rendered with its tools by the experiment's tokenizer; 0: not counted yet
     # Chat messages from the first answer on, calls and their results among them: what supervised fine-tuning learns where
     # an answer alone is not enough. (): the target is `answer`.
     demonstration: tuple[Mapping[str, Any], ...] = ()
+    # Fields of the task, the same for all of its rows but for split and index.
+    task: str = ""
+    split: str = ""
+    index: int = 0  # in the source's split, before filters
+    data_source: str = ""
+    verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
+    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
+    interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,32 +147,18 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """A policy's attempt at one problem, as far as a reward may read it."""
+class Score:
+    """Verdict on one answer and, of a trajectory, its reward."""
 
-    text: str  # the policy's last turn without its calls; never a tool's result, a user's turn or the prompt
-    ground_truth: str
-    verifier: str
-    tokens: int  # written by the policy, over all its turns
-    turns: int = 1  # of the policy
-    most_tokens_of_a_turn: int | None = None  # None: a single turn
-    calls: tuple[ToolCall, ...] = ()  # of tools, in order
-    stop_reason: StopReason = "answered"
-    # Rewards reported by a program or an environment, by name; {}: no report.
-    reported: Mapping[str, float] = field(default_factory=dict)
+    extracted: str | None  # the answer as read; None without one (verdict missing)
+    verdict: Verdict
+    verifier: str  # the one that judged: reward.verifier, or the row's own
+    reward: float = 0.0
+    components: Mapping[str, float] = field(
+        default_factory=dict
+    )  # each component with a weight -> its value, unweighted
 
     @property
-    def longest_turn(self) -> int:
-        """Return the number of tokens of the policy's longest turn."""
-        return self.tokens if self.most_tokens_of_a_turn is None else self.most_tokens_of_a_turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """One graded attempt. `correct` is None if it could not be decided within the limits (verdict unverifiable)."""
-
-    extracted: str | None  # the answer as read, None without one
-    correct: bool | None
-    reward: float
-    verdict: Verdict
-    components: Mapping[str, float]  # each reward component with a weight -> its value, unweighted
+    def correct(self) -> bool | None:
+        """Return whether the answer is right; None if that could not be decided within the limits (verdict unverifiable)."""
+        return None if self.verdict == "unverifiable" else self.verdict == "right"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
 from dagrpo.data.filters.contamination import Contamination, check_contamination
@@ -30,7 +30,7 @@ from dagrpo.data.filters.questions import drop_conflicting, drop_repeated, drop_
 from dagrpo.data.filters.sieve import Sieve, dropped_table
 from dagrpo.data.schema import to_table
 from dagrpo.data.source import SPLITS, VALIDATION
-from dagrpo.data.task import Problems, Task, get_task
+from dagrpo.data.task import Task, TaskRows, get_task
 from dagrpo.models.pictures import processor_of, takes_pictures
 from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import atomic_folder, write_json
@@ -62,18 +62,18 @@ def prepare(
     """
     if task in (train, *evaluate):
         require_model_for(get_task(task), model)
-    problems = get_task(task).load(params)
-    others = [name for name in evaluate if name != task] if problems.splits["train"] else []
+    task_rows = get_task(task).load(params)
+    others = [name for name in evaluate if name != task] if task_rows.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}
-    card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
-    _require_some_left(problems, card)
+    card, sieve = sift(task, task_rows, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
+    _require_some_left(task_rows, card)
     if task in (train, *evaluate) and card.prompt_tokens.tools_shown is False:
-        require_tools_shown(sieve.examples(), model, chat)
+        require_tools_shown(sieve.rows(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):
             write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())))
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
-        write_parquet(temporary / PASSAGES, passages_table(problems.passages))
+        write_parquet(temporary / PASSAGES, passages_table(task_rows.passages))
         write_json(temporary / CARD, asdict(card))
     return card
 
@@ -87,10 +87,10 @@ def require_model_for(task: Task, model: Path) -> None:
         )
 
 
-def _require_some_left(problems: Problems, card: Card) -> None:
+def _require_some_left(task_rows: TaskRows, card: Card) -> None:
     """Raise UserError if no problem remains of a split that had some: no later stage could use it."""
     for split in ("train", "test"):
-        had = bool(problems.splits.get(split)) or (split == "test" and problems.held_out)
+        had = bool(task_rows.splits.get(split)) or (split == "test" and task_rows.held_out)
         if had and not card.counts[split]:
             reasons = {key.partition(": ")[2]: count for key, count in card.dropped.items() if key.startswith(split)}
             losses = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
@@ -104,11 +104,11 @@ def _require_some_left(problems: Problems, card: Card) -> None:
 
 def sift(
     task: str,
-    problems: Problems,
+    task_rows: TaskRows,
     params: Data,
     *,
     model: Path,
-    tests: Mapping[str, Sequence[Example]],
+    tests: Mapping[str, Sequence[Row]],
     rated: bool = True,
     tools: Mapping[str, Section] = DEFAULTS,
 ) -> tuple[Card, Sieve]:
@@ -116,8 +116,8 @@ def sift(
 
     tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
     """
-    sieve, conflicting = _without_faults(problems, params)
-    held_out = _hold_out(sieve, problems, params)
+    sieve, conflicting = _without_faults(task_rows, params)
+    held_out = _hold_out(sieve, task_rows, params)
     compared = {task: sieve.splits["test"], **tests}
     overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
     tools_shown = count_prompt_tokens(sieve, model, tools)
@@ -134,7 +134,7 @@ def sift(
         pass_rates=pass_rates,
         beyond=beyond,
     )
-    return _card(task, problems, params, sieve, findings), sieve
+    return _card(task, task_rows, params, sieve, findings), sieve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,18 +150,16 @@ class _Findings:
     beyond: Mapping[str, int]
 
 
-def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _Findings) -> Card:
-    copies = {
-        split: problems.read.get(split, len(examples)) - len(examples) for split, examples in problems.splits.items()
-    }
+def _card(task: str, task_rows: TaskRows, params: Data, sieve: Sieve, findings: _Findings) -> Card:
+    copies = {split: task_rows.read.get(split, len(rows)) - len(rows) for split, rows in task_rows.splits.items()}
     return Card(
         task=task,
-        source=problems.source,
-        origin=problems.origin,
-        revision=problems.revision,
-        raw=dict(problems.files),
-        expected=dict(problems.expected),
-        read=dict(problems.read),
+        source=task_rows.source,
+        origin=task_rows.origin,
+        revision=task_rows.revision,
+        raw=dict(task_rows.files),
+        expected=dict(task_rows.expected),
+        read=dict(task_rows.read),
         exact_copies=copies,
         held_out=findings.held_out,
         dropped={**sieve.counts, **findings.beyond},
@@ -172,33 +170,33 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
         ),
         pass_rates=findings.pass_rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
-        counts={split: len(examples) for split, examples in sieve.splits.items()},
-        levels={level: _at_level(sieve, level) for level in problems.levels},
-        passages=len(problems.passages),
+        counts={split: len(rows) for split, rows in sieve.splits.items()},
+        levels={level: _at_level(sieve, level) for level in task_rows.levels},
+        passages=len(task_rows.passages),
     )
 
 
-def _test_split(task: str, params: Data) -> Sequence[Example]:
+def _test_split(task: str, params: Data) -> Sequence[Row]:
     """Return the test problems of another task, held out from train as the task's own prepare does."""
-    problems = get_task(task).load(params)
-    if not problems.held_out:
-        return problems.splits.get("test", ())
-    sieve, _ = _without_faults(problems, params)
-    _hold_out(sieve, problems, params)
+    task_rows = get_task(task).load(params)
+    if not task_rows.held_out:
+        return task_rows.splits.get("test", ())
+    sieve, _ = _without_faults(task_rows, params)
+    _hold_out(sieve, task_rows, params)
     return sieve.splits["test"]
 
 
-def _without_faults(problems: Problems, params: Data) -> tuple[Sieve, dict[str, int]]:
+def _without_faults(task_rows: TaskRows, params: Data) -> tuple[Sieve, dict[str, int]]:
     """Return the problems with one readable answer each, every question once, and the number of conflicting questions."""
-    sieve = Sieve(problems.splits)
+    sieve = Sieve(task_rows.splits)
     drop_unreadable(sieve, params.unreadable_answers)
     conflicting = drop_conflicting(sieve)
     drop_repeated(sieve)
     return sieve, conflicting
 
 
-def _hold_out(sieve: Sieve, problems: Problems, params: Data) -> int:
-    if not problems.held_out:
+def _hold_out(sieve: Sieve, task_rows: TaskRows, params: Data) -> int:
+    if not task_rows.held_out:
         return 0
     hold_out(sieve, params.held_out)
     return params.held_out
@@ -212,14 +210,14 @@ def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
     """Keep the first problems up to the limits; return how many are dropped."""
     beyond = {}
     for split, limit in (("train", params.max_train), ("test", params.max_test)):
-        examples = sieve.splits[split]
-        sieve.splits[split] = examples[:limit]
-        beyond[f"{split}: beyond data.max_{split}"] = len(examples) - len(sieve.splits[split])
+        rows = sieve.splits[split]
+        sieve.splits[split] = rows[:limit]
+        beyond[f"{split}: beyond data.max_{split}"] = len(rows) - len(sieve.splits[split])
     return beyond
 
 
 def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
-    return {split: sum(e.ability == level for e in examples) for split, examples in sieve.splits.items()}
+    return {split: sum(e.ability == level for e in rows) for split, rows in sieve.splits.items()}
 
 
 def passages_table(passages: Sequence[Passage]) -> pa.Table:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
-from dagrpo.data.row import Row
-from dagrpo.data.source import Source, to_row
+from dagrpo.data.raw_row import RawRow
+from dagrpo.data.source import Source, raw_row
 from dagrpo.utils.parquet_size import BUFFER_BYTES, decodes_to_more
 
 BATCH_ROWS = 256  # of rows that may hold pictures
@@ -38,12 +38,12 @@ class Reader:
         self._source = source
         self._seen: set[Identity] = set()
 
-    def rows(self, path: Path, label: str) -> Iterator[Row]:
+    def rows(self, path: Path, label: str) -> Iterator[RawRow]:
         """Yield the rows of one file without copies. Raises UserError, which names the file and the row, if one is damaged."""
         for count, numbered in self._batches(path, label):
             self.read += count
             for number, values in numbered:
-                row = to_row(self._source, label, path.parent, number, values, self.columns_of_paths)
+                row = raw_row(self._source, label, path.parent, number, values, self.columns_of_paths)
                 if self._is_first(row):
                     yield row
 
@@ -57,7 +57,7 @@ class Reader:
         else:
             raise UserError(f"{label} is neither .jsonl nor .parquet: convert it to one of them.")
 
-    def _is_first(self, row: Row) -> bool:
+    def _is_first(self, row: RawRow) -> bool:
         if not self._source.copies:
             return True
         identity = tuple(row.text(field) for field in self._source.copies)

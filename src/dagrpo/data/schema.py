@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.demonstration import demonstration_of, demonstration_text
 
 SINGLE_TURN_AGENT = "single_turn_agent"
@@ -61,39 +61,39 @@ SCHEMA = pa.schema(
 )
 
 
-def to_table(examples: Sequence[Example]) -> pa.Table:
-    """Return examples as rows of the schema, in their order."""
-    return pa.Table.from_pylist([_row(example) for example in examples], schema=SCHEMA)
+def to_table(rows: Sequence[Row]) -> pa.Table:
+    """Return the rows as a table of the schema, in their order."""
+    return pa.Table.from_pylist([_record(row) for row in rows], schema=SCHEMA)
 
 
-def from_table(table: pa.Table, source: Path) -> list[Example]:
-    """Return rows of the schema as examples, in their order. Raises UserError, which names `source`, the row and the field."""
+def from_table(table: pa.Table, source: Path) -> list[Row]:
+    """Return the rows of a table, in their order. Raises UserError, which names `source`, the row and the field."""
     _check_columns(table.schema, source)
-    return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
+    return [_row(record, f"{source}, row {number}") for number, record in enumerate(table.to_pylist())]
 
 
-def _row(example: Example) -> dict[str, Any]:
+def _record(row: Row) -> dict[str, Any]:
     return {
-        "data_source": example.data_source,
-        "agent_name": TOOL_AGENT if example.tools or example.interaction else SINGLE_TURN_AGENT,
-        "prompt": list(example.prompt),
-        "images": [{"bytes": image, "path": ""} for image in example.images],
-        "ability": example.ability,
-        "reward_model": {"style": REWARD_STYLE, "ground_truth": example.ground_truth},
+        "data_source": row.data_source,
+        "agent_name": TOOL_AGENT if row.tools or row.interaction else SINGLE_TURN_AGENT,
+        "prompt": list(row.prompt),
+        "images": [{"bytes": image, "path": ""} for image in row.images],
+        "ability": row.ability,
+        "reward_model": {"style": REWARD_STYLE, "ground_truth": row.ground_truth},
         "extra_info": {
-            "split": example.split,
-            "index": example.index,
-            "answer": example.answer,
-            "question": example.question,
-            "need_tools_kwargs": bool(example.tools),
+            "split": row.split,
+            "index": row.index,
+            "answer": row.answer,
+            "question": row.question,
+            "need_tools_kwargs": bool(row.tools),
         },
-        "task": example.task,
-        "verifier": example.verifier,
-        "tools": list(example.tools),
-        "interaction": example.interaction,
-        "pass_rate": example.pass_rate,
-        "prompt_tokens": example.prompt_tokens,
-        "demonstration": demonstration_text(example.demonstration),
+        "task": row.task,
+        "verifier": row.verifier,
+        "tools": list(row.tools),
+        "interaction": row.interaction,
+        "pass_rate": row.pass_rate,
+        "prompt_tokens": row.prompt_tokens,
+        "demonstration": demonstration_text(row.demonstration),
     }
 
 
@@ -110,28 +110,28 @@ def _check_columns(actual: pa.Schema, source: Path) -> None:
             raise UserError(f"{source} has an unknown column `{name}`: run the prepare stage again.")
 
 
-def _example(row: dict[str, Any], where: str) -> Example:
-    _check_prompt(row["prompt"], where)
-    _require_text(row["reward_model"]["ground_truth"], "reward_model.ground_truth", where)
-    _require_text(row["task"], "task", where)
-    extra = row["extra_info"]
-    return Example(
-        task=row["task"],
+def _row(record: dict[str, Any], where: str) -> Row:
+    _check_prompt(record["prompt"], where)
+    _require_text(record["reward_model"]["ground_truth"], "reward_model.ground_truth", where)
+    _require_text(record["task"], "task", where)
+    extra = record["extra_info"]
+    return Row(
+        task=record["task"],
         split=extra["split"],
         index=extra["index"],
-        prompt=tuple(row["prompt"]),
+        prompt=tuple(record["prompt"]),
         question=extra["question"],
         answer=extra["answer"],
-        ground_truth=row["reward_model"]["ground_truth"],
-        data_source=row["data_source"],
-        ability=row["ability"],
-        verifier=row["verifier"],
-        images=tuple(image["bytes"] for image in row["images"]),
-        tools=tuple(row["tools"]),
-        interaction=row["interaction"],
-        pass_rate=row["pass_rate"],
-        prompt_tokens=row["prompt_tokens"],
-        demonstration=demonstration_of(row["demonstration"], f"{where}, field `demonstration`"),
+        ground_truth=record["reward_model"]["ground_truth"],
+        data_source=record["data_source"],
+        ability=record["ability"],
+        verifier=record["verifier"],
+        images=tuple(image["bytes"] for image in record["images"]),
+        tools=tuple(record["tools"]),
+        interaction=record["interaction"],
+        pass_rate=record["pass_rate"],
+        prompt_tokens=record["prompt_tokens"],
+        demonstration=demonstration_of(record["demonstration"], f"{where}, field `demonstration`"),
     )
 
 

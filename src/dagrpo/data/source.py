@@ -1,6 +1,6 @@
 """Data sets: names, places of their files, and row counts.
 
-Files come from the hub at a pinned commit or from a folder with local copies (places.py), and are read by the same code (reading.py).
+Files come from the hub at a pinned commit or from a folder with local copies (raw_files.py), and are read by the same code (reading.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.row import Row, fault_in, value_at
+from dagrpo.data.raw_row import RawRow, fault_in, value_at
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -61,14 +61,14 @@ class Place:
     revision: str | None  # None: a mirror vouches for no commit
 
 
-def to_row(
+def raw_row(
     source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any], columns_of_paths: set[str]
-) -> Row:
-    """Return a task's fields of one raw row. Raises UserError, which names the file, the row and the missing field."""
+) -> RawRow:
+    """Return one raw row, with the fields that the source names. Raises UserError, which names the file, the row and the missing field."""
     fields, columns = {}, {}
     for name, paths in source.columns.items():
         columns[name], fields[name] = _find(source, label, number, name, paths, values)
-    return Row(
+    return RawRow(
         file=label, number=number, fields=fields, columns=columns, folder=folder, columns_of_paths=columns_of_paths
     )
 

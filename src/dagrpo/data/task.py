@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagrpo.core.plugins import Plugins
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.tools import TOOLS
 from dagrpo.tools.retrieval import Passage
 from dagrpo.tools.simulated_users import INTERACTIONS
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problems:
-    """All problems of a task, in its prompt form, before filtering."""
+class TaskRows:
+    """All rows of a task before filtering, and their source."""
 
-    splits: Mapping[str, Sequence[Example]]  # train, test, and validation where the source has one
+    splits: Mapping[str, Sequence[Row]]  # train, test, and validation where the source has one
     source: str
     origin: str  # "hub", "mirror" or "generator"
     revision: str | None  # commit on the hub
@@ -26,21 +26,8 @@ class Problems:
     expected: Mapping[str, int]  # split -> rows of the whole source, copies not counted; none where not known
     read: Mapping[str, int]  # split -> rows read, exact copies included
     held_out: bool = False  # no test split in the source: data.held_out problems of train become one
-    levels: Sequence[str] = ()  # where an example's `ability` is its level: all of them
+    levels: Sequence[str] = ()  # where a row's `ability` is its level: all of them
     passages: Sequence[Passage] = ()  # of all splits, for a tool that searches
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One raw row in a task's prompt form. The other fields of an Example are the same for all rows of the task."""
-
-    prompt: tuple[dict[str, str], ...]
-    question: str
-    answer: str  # the source's own full answer, the target of supervised fine-tuning; "": it has none
-    ground_truth: str
-    images: tuple[bytes, ...] = ()
-    demonstration: tuple[Mapping[str, Any], ...] = ()  # as in Example; (): the target is `answer`
-    pass_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +35,7 @@ class Task:
     """A data set in one prompt form. `load` raises UserError on bad raw data."""
 
     name: str
-    load: Callable[["Data"], Problems]
+    load: Callable[["Data"], TaskRows]
     verifier: str
     tools: tuple[str, ...] = ()  # names of plug-ins (tools/)
     interaction: str = ""  # name of the plug-in that is the simulated user (tools/simulated_users/); "": none
@@ -89,13 +76,11 @@ def get_task(name: str) -> Task:
 
 
 def _called(name: str, task: Task) -> Task:
-    """Return the task under another name, which its problems also get."""
+    """Return the task under another name, which its rows also get."""
 
-    def load(params: "Data") -> Problems:
-        problems = task.load(params)
-        splits = {
-            split: [replace(example, task=name) for example in examples] for split, examples in problems.splits.items()
-        }
-        return replace(problems, splits=splits)
+    def load(params: "Data") -> TaskRows:
+        task_rows = task.load(params)
+        splits = {split: [replace(row, task=name) for row in rows] for split, rows in task_rows.splits.items()}
+        return replace(task_rows, splits=splits)
 
     return replace(task, name=name, load=load)

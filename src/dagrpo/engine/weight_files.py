@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dagrpo.checkpoints.adapted import CONFIG, adapter_config
-from dagrpo.checkpoints.adapted import WEIGHTS as ADAPTER_WEIGHTS
 from dagrpo.checkpoints.folder import auxiliary_files, copy_files
+from dagrpo.checkpoints.lora_layers import CONFIG, adapter_config
+from dagrpo.checkpoints.lora_layers import WEIGHTS as ADAPTER_WEIGHTS
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, total_bytes
 from dagrpo.core.errors import UserError

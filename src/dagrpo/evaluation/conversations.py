@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.rollout.table import has_conversations
-from dagrpo.rollout.trajectory import GREEDY
 
 KINDS = {"greedy": True, "sampled": False}  # whether an attempt of that kind is greedy
 MEANS = ("turns", "calls", "called", "excluded")

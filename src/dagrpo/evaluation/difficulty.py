@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.core.types import Example, Verdict
+from dagrpo.core.trajectory import GradedTrajectory, Trajectory
+from dagrpo.core.types import Row, Verdict
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.collect import grade
-from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
+from dagrpo.rewards.grading import Grader, grade
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 
@@ -40,25 +39,25 @@ class Rating:
 
 def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:
     """Attempt every problem of the split, grade, and write the split with its column pass_rate, and the ratings."""
-    examples = from_table(read_parquet(attempts.split), attempts.split)
-    ratings = ratings_of(attempt_split(attempts), len(examples), reward, attempts.sampling.max_new_tokens)
-    write_parquet(pass_rates, _table(examples, ratings))
-    with_rates = [replace(e, pass_rate=r.pass_rate) for e, r in zip(examples, ratings, strict=True)]
+    rows = from_table(read_parquet(attempts.split), attempts.split)
+    ratings = ratings_of(attempt_split(attempts), len(rows), reward)
+    write_parquet(pass_rates, _table(rows, ratings))
+    with_rates = [replace(e, pass_rate=r.pass_rate) for e, r in zip(rows, ratings, strict=True)]
     write_parquet(rated, to_table(with_rates))
     return ratings
 
 
-def ratings_of(trajectories: Sequence[Trajectory], problems: int, reward: Reward, max_new_tokens: int) -> list[Rating]:
+def ratings_of(trajectories: Sequence[Trajectory], prompts: int, reward: Reward) -> list[Rating]:
     """Return one rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
     with Grader(reward.verify_seconds) as grader:
-        graded = grade(trajectories, reward, max_new_tokens, grader)
-    return _counted(graded, problems)
+        graded = grade(trajectories, reward, grader)
+    return _counted(graded, prompts)
 
 
-def _counted(graded: Sequence[GradedTrajectory], problems: int) -> list[Rating]:
-    verdicts: list[Counter[Verdict]] = [Counter() for _ in range(problems)]
+def _counted(graded: Sequence[GradedTrajectory], prompts: int) -> list[Rating]:
+    verdicts: list[Counter[Verdict]] = [Counter() for _ in range(prompts)]
     for each in graded:
-        verdicts[each.trajectory.problem.index][each.score.verdict] += 1
+        verdicts[each.trajectory.prompt.index][each.score.verdict] += 1
     return [
         Rating(right=count["right"], unverifiable=count["unverifiable"], samples=count.total()) for count in verdicts
     ]
@@ -75,15 +74,15 @@ def metrics_to_log(ratings: Sequence[Rating]) -> dict[str, float]:
     }
 
 
-def _table(examples: Sequence[Example], ratings: Sequence[Rating]) -> pa.Table:
-    rows = [
+def _table(rows: Sequence[Row], ratings: Sequence[Rating]) -> pa.Table:
+    records = [
         {
-            "question_sha256": hashlib.sha256(example.question.encode()).hexdigest(),
+            "question_sha256": hashlib.sha256(row.question.encode()).hexdigest(),
             "pass_rate": rating.pass_rate,
             "right": rating.right,
             "unverifiable": rating.unverifiable,
             "samples": rating.samples,
         }
-        for example, rating in zip(examples, ratings, strict=True)
+        for row, rating in zip(rows, ratings, strict=True)
     ]
-    return pa.Table.from_pylist(rows, schema=PASS_RATES)
+    return pa.Table.from_pylist(records, schema=PASS_RATES)

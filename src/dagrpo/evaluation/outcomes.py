@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
 from dagrpo.rollout.table import ROLLOUTS, required
-from dagrpo.rollout.trajectory import GREEDY
 
 SCORES = pa.schema(
     [

@@ -15,7 +15,8 @@ from dagrpo.checkpoints.folder import require_chat_template, require_format, req
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.section import HeadDtype
-from dagrpo.core.types import Example
+from dagrpo.core.trajectory import BLIND, Prompt, Trajectory
+from dagrpo.core.types import Row
 from dagrpo.engine import open_engine
 from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
@@ -24,11 +25,10 @@ from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.collect import FailedPrograms, collect
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
-from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
+from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, prompts_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
-from dagrpo.rollout.schedule import OnBatch
+from dagrpo.rollout.schedule import OnBatch, ignore
 from dagrpo.rollout.table import rollout_table
-from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
 from dagrpo.utils.console import progress
 
 BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full
@@ -83,7 +83,7 @@ def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
     """
     manifest = require_samplable(attempts.model)
     tokenizer = load_tokenizer(attempts.model)
-    problems = read_problems(attempts, tokenizer)
+    prompts = read_prompts(attempts, tokenizer)
     with open_engine(
         attempts.model,
         attempts.engine,
@@ -94,19 +94,19 @@ def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
         version=manifest.tensors.digest[:VERSION_DIGITS],
         keep_pictures=True,  # of one checkpoint
     ) as engine:
-        trajectories = attempt(problems, attempts, engine, tokenizer)
-        return trajectories + attempt_blindly(problems, attempts, engine, tokenizer)
+        trajectories = attempt(prompts, attempts, engine, tokenizer)
+        return trajectories + attempt_blindly(prompts, attempts, engine, tokenizer)
 
 
 def attempt_blindly(
-    problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[Prompt], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
     """Return a greedy attempt at each problem with pictures, without its pictures; [] without pictures, or if it is off."""
-    pictured = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
+    pictured = [prompt for prompt in prompts if prompt.row.images] if attempts.without_pictures else []
     if not pictured:
         return []
-    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
-    blind = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in pictured]
+    renderer = PromptRenderer(tokenizer, attempts.conversation, processor_of(attempts.model))
+    blind = [renderer.prompt(prompt.index, without_pictures(prompt.row)) for prompt in pictured]
     greedy = replace(attempts, sampling=replace(attempts.sampling, samples=0))
     trajectories = attempt(blind, greedy, engine, tokenizer, what="sample without pictures")
     return [replace(trajectory, sample_index=BLIND) for trajectory in trajectories]
@@ -121,15 +121,15 @@ def require_samplable(model: Path) -> Manifest:
     return manifest
 
 
-def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+def read_prompts(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """Return the rendered split. Raises UserError for a row that leaves no room for its completion."""
     return rendered(enumerate(read_split(attempts.split)[: attempts.max_problems]), attempts, tokenizer)
 
 
 def rendered(
-    rows: Iterable[tuple[int, Example]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
-) -> list[Problem]:
-    """Return rendered rows of the split, each with its index. Raises UserError like `read_problems`."""
+    rows: Iterable[tuple[int, Row]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
+) -> list[Prompt]:
+    """Return rendered rows of the split, each with its index. Raises UserError like `read_prompts`."""
     room = context_tokens(attempts.model, attempts.engine)
     longest = attempts.sampling.max_new_tokens
     limit = PromptLimit(
@@ -137,12 +137,12 @@ def rendered(
         reason=f"{attempts.sampling.section}.max_new_tokens is {longest}, but model and engine hold {room}: "
         "lower it, or leave the row out",
     )
-    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
-    return problems_of(rows, prompts, limit, attempts.split)
+    renderer = PromptRenderer(tokenizer, attempts.conversation, processor_of(attempts.model))
+    return prompts_of(rows, renderer, limit, attempts.split)
 
 
 def attempt(
-    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
     attempts: SplitAttempts,
     engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
@@ -151,36 +151,36 @@ def attempt(
 ) -> list[Trajectory]:
     """Sample the attempts with an open engine, under a progress bar."""
     tokens = 0
-    what = f"{what} {problems[0].example.task} (seed {attempts.seeds[1]})"
-    with progress(what, len(problems) * len(attempts.sampling.sample_indices)) as bar:
+    what = f"{what} {prompts[0].row.task} (seed {attempts.seeds[1]})"
+    with progress(what, len(prompts) * len(attempts.sampling.sample_indices)) as bar:
 
         def show(finished: Sequence[Trajectory]) -> None:
             nonlocal tokens
             tokens += sum(trajectory.tokens for trajectory in finished)
             bar.advance(len(finished), note=f"{tokens:,} tokens")
 
-        return attempt_unseen(problems, attempts, engine, tokenizer, what=what, on_batch=show)
+        return attempt_unseen(prompts, attempts, engine, tokenizer, what=what, on_batch=show)
 
 
 def attempt_unseen(
-    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
     attempts: SplitAttempts,
     engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
     *,
     what: str,
-    on_batch: OnBatch | None = None,
+    on_batch: OnBatch = ignore,
 ) -> list[Trajectory]:
     """Sample like `attempt`, without a progress bar. Seeds do not depend on the checkpoint. `what` names the attempts in warnings."""
     batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT
     sampling = replace(attempts.sampling, batch_size=batches * attempts.engine.max_running_requests)
 
     def seed_of(position: int, sample_index: int) -> int:
-        problem = problems[position]
-        return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
+        prompt = prompts[position]
+        return sampling_seed(*attempts.seeds, prompt.row.task, prompt.index, sample_index)
 
-    with open_agent(attempts.conversation, tokenizer, tools_of(problems), _agent_env(attempts)) as agent:
-        trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=on_batch)
+    with open_agent(attempts.conversation, tokenizer, tools_of(prompts), _agent_env(attempts)) as agent:
+        trajectories = collect(prompts, sampling, seed_of, engine=engine, agent=agent, on_batch=on_batch)
     FailedPrograms(attempts.agent_folder).warn(what, trajectories)
     return trajectories
 

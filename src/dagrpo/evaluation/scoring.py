@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import Verdict
-from dagrpo.evaluation import conversations
+from dagrpo.evaluation import conversations, verdicts
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import (
     PROPORTIONS,
@@ -26,10 +27,8 @@ from dagrpo.evaluation.outcomes import (
     values_per_problem,
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
-from dagrpo.evaluation.verdicts import Ballot, judged, votes
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
-from dagrpo.rollout.trajectory import GREEDY
 
 OF_BLIND = "correct_without_pictures"
 RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_completion_tokens")
@@ -54,18 +53,9 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
     """Return a table with columns SCORES, one row per completion. Raises UserError if a ground truth is invalid for its verifier."""
-    verdicts = judged(completions, extractor, grader)
-    ballots = [
-        Ballot(problem=problem, verifier=verifier, answer=answer, verdict=verdict)
-        for problem, verifier, answer, verdict in zip(
-            completions.column("problem_index").to_pylist(),
-            completions.column("verifier").to_pylist(),
-            verdicts.answers,
-            verdicts.verdicts,
-            strict=True,
-        )
-    ]
-    columns = {**verdicts.columns(completions), "vote": votes(ballots, extractor, grader)}
+    scores = verdicts.scores_of(completions, extractor, grader)
+    votes = verdicts.votes(completions.column("problem_index").to_pylist(), scores, extractor, grader)
+    columns = {**verdicts.columns(scores, completions), "vote": votes}
     columns[OF_BLIND] = pa.nulls(completions.num_rows, pa.bool_())
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
 

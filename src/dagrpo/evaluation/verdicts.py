@@ -4,8 +4,8 @@ Votes are sampled answers, in classes that the verifier finds equal. Right answe
 compared with each other, as the verifier would with a ground truth; `statistics` counts the votes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -13,32 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.core.section import Extractor
-from dagrpo.core.types import Verdict
+from dagrpo.core.types import Score
 from dagrpo.rewards.grading import Grader
 
 MOST_COMPARED = 40  # different wrong answers to one problem; others vote by their texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
-    """One entry for each completion, in order."""
-
-    answers: Sequence[str | None]  # None: no answer could be extracted
-    verdicts: Sequence[Verdict]
-
-    def columns(self, completions: pa.Table) -> Mapping[str, Any]:
-        """Return the columns of a scores table that follow from the verdicts and the completions."""
-        return {
-            "extracted": self.answers,
-            "verdict": self.verdicts,
-            "correct": [verdict == "right" for verdict in self.verdicts],
-            "truncated": pc.equal(completions.column("finish_reason"), "length"),
-            "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
-        }
-
-
-def judged(completions: pa.Table, extractor: Extractor, grader: Grader) -> Verdicts:
-    """Extract and grade every answer. Raises UserError if a ground truth is invalid for its verifier.
+def scores_of(completions: pa.Table, extractor: Extractor, grader: Grader) -> list[Score]:
+    """Extract and grade every answer, without rewards. Raises UserError if a ground truth is invalid for its verifier.
 
     An excluded attempt is unverifiable, whatever it had written: its final answer is unknown.
     """
@@ -46,41 +28,42 @@ def judged(completions: pa.Table, extractor: Extractor, grader: Grader) -> Verdi
         completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
     )
     reported = [dict(rewards) for rewards in completions.column("reported").to_pylist()]
-    judgements = grader.judge(texts, truths, verifiers, extractor, reported)
+    scores = grader.judge(texts, truths, verifiers, extractor, reported)
     excluded = pc.equal(completions.column("stop_reason"), "excluded").to_pylist()
-    return Verdicts(
-        answers=[None if out else each.answer for each, out in zip(judgements, excluded, strict=True)],
-        verdicts=["unverifiable" if out else each.verdict for each, out in zip(judgements, excluded, strict=True)],
-    )
+    return [
+        replace(score, extracted=None, verdict="unverifiable") if out else score
+        for score, out in zip(scores, excluded, strict=True)
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ballot:
-    """Answer to a problem, extracted and judged. `problem` may be any key."""
+def columns(scores: Sequence[Score], completions: pa.Table) -> dict[str, Any]:
+    """Return the columns of a scores table that follow from the scores and the completions."""
+    return {
+        "extracted": [score.extracted for score in scores],
+        "verdict": [score.verdict for score in scores],
+        "correct": [score.verdict == "right" for score in scores],
+        "truncated": pc.equal(completions.column("finish_reason"), "length"),
+        "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
+    }
 
-    problem: int
-    verifier: str
-    answer: str | None
-    verdict: Verdict
 
-
-def votes(ballots: Sequence[Ballot], extractor: Extractor, grader: Grader) -> list[str | None]:
-    """Return, for each ballot, the first equal answer to its problem; None for a ballot that does not vote."""
+def votes(problems: Sequence[int], scores: Sequence[Score], extractor: Extractor, grader: Grader) -> list[str | None]:
+    """Return, for each score, the first equal answer to its problem; None without an answer. `problems`: any key for each score."""
     right: dict[int, str] = {}
     wrong: dict[int, dict[str, str]] = {}
-    for ballot in ballots:
-        if ballot.answer is not None and ballot.verdict == "right":
-            right.setdefault(ballot.problem, ballot.answer)
-        elif ballot.answer is not None:
-            wrong.setdefault(ballot.problem, {}).setdefault(ballot.answer, ballot.verifier)
+    for problem, score in zip(problems, scores, strict=True):
+        if score.extracted is not None and score.verdict == "right":
+            right.setdefault(problem, score.extracted)
+        elif score.extracted is not None:
+            wrong.setdefault(problem, {}).setdefault(score.extracted, score.verifier)
     same = _same(wrong, extractor, grader)
-    return [_vote(ballot, right, same) for ballot in ballots]
+    return [_vote(problem, score, right, same) for problem, score in zip(problems, scores, strict=True)]
 
 
-def _vote(ballot: Ballot, right: dict[int, str], same: dict[tuple[int, str], str]) -> str | None:
-    if ballot.answer is None:
+def _vote(problem: int, score: Score, right: dict[int, str], same: dict[tuple[int, str], str]) -> str | None:
+    if score.extracted is None:
         return None
-    return right[ballot.problem] if ballot.verdict == "right" else same[ballot.problem, ballot.answer]
+    return right[problem] if score.verdict == "right" else same[problem, score.extracted]
 
 
 def _same(wrong: dict[int, dict[str, str]], extractor: Extractor, grader: Grader) -> dict[tuple[int, str], str]:

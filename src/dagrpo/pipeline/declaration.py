@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 from dagrpo.core.suggest import nearest
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params

@@ -16,10 +16,10 @@ from tempfile import gettempdir
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from dagrpo.utils.ancestors import grace_seconds
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.distributed import RENDEZVOUS
 from dagrpo.utils.tempdirs import temporary_folder
+from dagrpo.utils.watchdog import grace_seconds
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BEYOND_GRACE = 10.0  # after a signal to stop, before processes are killed

@@ -14,7 +14,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine import engine_of
 from dagrpo.pipeline.declaration import Stage
 from dagrpo.pipeline.identity import code_digest
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, fault_of_size, listed_files

@@ -25,13 +25,13 @@ from dagrpo.pipeline.failure_report import FailureReport, Kind
 from dagrpo.pipeline.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
-from dagrpo.trainer.runtime_config import Runtime
-from dagrpo.utils.ancestors import stop_with_the_workflow
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
 from dagrpo.utils.files import digest_of, link_or_copy, read_json, replace_folder, sha256_of, unshare, write_json
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.run_info import Stopwatch, write_account
+from dagrpo.utils.watchdog import stop_with_the_workflow
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
 _DECLARED = frozenset({MANIFEST, "provenance.json"})

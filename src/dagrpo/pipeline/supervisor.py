@@ -22,15 +22,15 @@ from dagrpo.pipeline.cache import cache_hit
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_shown_by_snakemake
+from dagrpo.pipeline.memory_check import TRAINING, require_planned_room
 from dagrpo.pipeline.record import STATES, declared, outputs_of, runtime_of
-from dagrpo.pipeline.room import TRAINING, require_planned_room
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.utils.ancestors import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.threads import fix_threads
+from dagrpo.utils.watchdog import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
 
 WRITING = STATES / "writing"  # locks of outputs
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.report import format
 from dagrpo.report.attempt import Attempt, attempts_of
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
@@ -17,7 +18,6 @@ from dagrpo.report.rollouts import last_step
 from dagrpo.report.samples import best_and_worst
 from dagrpo.report.splits import TRAINING
 from dagrpo.rollout.table import has_conversations
-from dagrpo.rollout.trajectory import GREEDY
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
 NEEDED = ("task", "question", "completion", "messages", "calls", "turns")

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dagrpo.core.escape import visible
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempt_of
 from dagrpo.report.inputs import Inputs, Variant
-from dagrpo.rollout.trajectory import GREEDY
 
 MOST_CHANGES = 10  # problems listed in each direction
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.held_out import HELD_OUT
+from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling

@@ -5,15 +5,16 @@ of the components of section `reward`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
-from dagrpo.core.types import Attempt, Score, Verdict
-from dagrpo.rewards.components import COMPONENTS, Judged, value_of
+from dagrpo.core.trajectory import GradedTrajectory, Trajectory
+from dagrpo.core.types import Score, Verdict
+from dagrpo.rewards.components import COMPONENTS, value_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.latex import for_math_verify, no_latex
 from dagrpo.rewards.own_text import own_text
@@ -24,23 +25,16 @@ from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rewards.worker_process import Comparison
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """An extracted answer and its verdict. `answer` is None if none was found (verdict missing)."""
-
-    answer: str | None
-    verdict: Verdict
+def _score(answer: str | None, verdict: Verdict, verifier: str) -> Score:
+    make = _cached_score if answer is None or len(answer) < 40 else _new_score
+    return make(answer, verdict, verifier)
 
 
-def _judgement(answer: str | None, verdict: Verdict) -> Judgement:
-    return _cached_judgement(answer, verdict) if answer is None or len(answer) < 40 else _new_judgement(answer, verdict)
+def _new_score(answer: str | None, verdict: Verdict, verifier: str) -> Score:
+    return Score(extracted=answer, verdict=verdict, verifier=verifier)
 
 
-def _new_judgement(answer: str | None, verdict: Verdict) -> Judgement:
-    return Judgement(answer=answer, verdict=verdict)
-
-
-_cached_judgement = lru_cache(maxsize=1 << 12)(_new_judgement)  # most answers of a group are alike
+_cached_score = lru_cache(maxsize=1 << 12)(_new_score)  # most answers of a group are alike
 
 
 class Grader:
@@ -66,23 +60,25 @@ class Grader:
         verifiers: Sequence[str],
         extractor: Extractor,
         reported: Sequence[Mapping[str, float]] | None = None,
-    ) -> list[Judgement]:
-        """Return one judgement for each text, in order. Raises UserError, with the row, if a ground truth is invalid for its verifier.
+    ) -> list[Score]:
+        """Return one score for each text, in order, without its reward.
+
+        Raises UserError, with the row, if a ground truth is invalid for its verifier.
 
         reported: the reports of programs and environments, one per text; None: none.
         """
-        judged: list[Judgement] = []
+        scores: list[Score] = []
         pending: dict[int, Comparison] = {}
         known = {name: get_verifier(name) for name in set(verifiers)}
         for row, (text, truth, name) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
             if known[name].by_report:
-                judged.append(_by_report(reported[row] if reported else {}))
+                scores.append(_by_report(reported[row] if reported else {}, name))
                 continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
             if verdict is None and answer is not None:
                 pending[row] = Comparison(answer=for_math_verify(answer), ground_truth=for_math_verify(truth))
-            judged.append(_judgement(answer, verdict or "unverifiable"))
-        return self._with_slow_verdicts(judged, pending) if pending else judged
+            scores.append(_score(answer, verdict or "unverifiable", name))
+        return self._with_slow_verdicts(scores, pending) if pending else scores
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
         """Return for each pair of extracted answers whether their verifier finds them equal; False if undecided."""
@@ -96,19 +92,19 @@ class Grader:
         replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
         return [replies.get(row) == "right" if same is None else same for row, same in enumerate(equal)]
 
-    def _with_slow_verdicts(self, judged: list[Judgement], pending: Mapping[int, Comparison]) -> list[Judgement]:
+    def _with_slow_verdicts(self, scores: list[Score], pending: Mapping[int, Comparison]) -> list[Score]:
         replies = self._pool.compare(list(pending.values()))
         for (row, comparison), reply in zip(pending.items(), replies, strict=True):
             if reply == "no_ground_truth":
                 raise UserError(f"row {row}: {no_latex(comparison.ground_truth)}")
-            judged[row] = Judgement(answer=comparison.answer, verdict=reply)
-        return judged
+            scores[row] = replace(scores[row], extracted=comparison.answer, verdict=reply)
+        return scores
 
 
-def _by_report(rewards: Mapping[str, float]) -> Judgement:
-    """Return the judgement by a report. The verdict stands for the answer, so that a majority of attempts can be right."""
+def _by_report(rewards: Mapping[str, float], verifier: str) -> Score:
+    """Return the score by a report. The verdict stands for the answer, so that a majority of attempts can be right."""
     verdict = verdict_of(rewards)
-    return Judgement(answer=None if verdict == "missing" else verdict, verdict=verdict)
+    return Score(extracted=None if verdict == "missing" else verdict, verdict=verdict, verifier=verifier)
 
 
 def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> bool | None:
@@ -141,43 +137,33 @@ def _judge_fast(
 # ---- rewards ----
 
 
-def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, grader: Grader) -> list[Score]:
-    """Return one score for each attempt, in order.
+def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader) -> list[GradedTrajectory]:
+    """Return each trajectory with its reward, in order.
 
-    `reward.verifier` overrides the one of the attempt unless it is "task". `max_new_tokens` is where the overlong
-    penalty ends. Raises UserError naming the row if a ground truth is invalid for its verifier.
+    `reward.verifier` overrides the one of the row unless it is "task". Raises UserError naming the row if a ground truth is invalid
+    for its verifier.
     """
-    verifiers = [attempt.verifier if reward.verifier == "task" else reward.verifier for attempt in attempts]
-    judgements = grader.judge(
-        [attempt.text for attempt in attempts],
-        [attempt.ground_truth for attempt in attempts],
-        verifiers,
+    rows = [trajectory.prompt.row for trajectory in trajectories]
+    scores = grader.judge(
+        [trajectory.text for trajectory in trajectories],
+        [row.ground_truth for row in rows],
+        [row.verifier if reward.verifier == "task" else reward.verifier for row in rows],
         reward.extractor,
-        [attempt.reported for attempt in attempts],
+        [trajectory.reported for trajectory in trajectories],
     )
     return [
-        _score(
-            Judged(
-                attempt=attempt,
-                verdict=judgement.verdict,
-                extracted=judgement.answer,
-                verifier=verifier,
-                max_new_tokens=max_new_tokens,
-            ),
-            reward,
-        )
-        for attempt, judgement, verifier in zip(attempts, judgements, verifiers, strict=True)
+        _rewarded(GradedTrajectory(trajectory=trajectory, score=score), reward)
+        for trajectory, score in zip(trajectories, scores, strict=True)
     ]
 
 
-def _score(judged: Judged, reward: Reward) -> Score:
+def _rewarded(graded: GradedTrajectory, reward: Reward) -> GradedTrajectory:
     """Compute the components that have a weight, and add them up in the order of their names."""
     weighted = {name: config for name, config in reward.components.items() if config.weight}
-    values = {name: value_of(name, judged, config) for name, config in weighted.items()}
-    return Score(
-        extracted=judged.extracted,
-        correct=None if judged.verdict == "unverifiable" else judged.verdict == "right",
+    values = {name: value_of(name, graded, config) for name, config in weighted.items()}
+    score = replace(
+        graded.score,
         reward=sum(config.weight * values[name] for name, config in weighted.items()),
-        verdict=judged.verdict,
         components={COMPONENTS.label(name): value for name, value in values.items()},
     )
+    return replace(graded, score=score)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example, StopReason, ToolCall
+from dagrpo.core.types import Row, StopReason, ToolCall
 from dagrpo.rollout.session import Session, SessionOver, Turn, trajectory_of
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
@@ -21,9 +21,9 @@ from dagrpo.tools.simulated_users import Interaction
 
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ToolSchema
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.agents import Limits
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 class User(Protocol):
@@ -37,7 +37,7 @@ class User(Protocol):
         """Return True if the user has ended the attempt."""
         ...
 
-    async def opening(self, problem: Problem) -> str | None:
+    async def opening(self, prompt: Prompt) -> str | None:
         """Return the user's text after the row's prompt, if any."""
         ...
 
@@ -55,7 +55,7 @@ class NoUser:
 
     over = False
 
-    async def opening(self, problem: Problem) -> str | None:
+    async def opening(self, prompt: Prompt) -> str | None:
         """Return None: there is no opening text."""
         return None
 
@@ -73,14 +73,14 @@ class SimulatedUser(NoUser):
     """Simulated user that a task names."""
 
     interaction: Interaction
-    example: Example
+    row: Row
     over: bool = False
     answers: list[str] = field(default_factory=list)
 
     async def reply(self, answer: str) -> str | None:
         """Return the user's reply to all answers so far."""
         self.answers.append(answer)
-        reply = self.interaction.reply(self.example, self.answers)
+        reply = self.interaction.reply(self.row, self.answers)
         self.over = reply is None
         return reply
 
@@ -124,7 +124,7 @@ async def _within_limits(
     """Return why the attempt ended; `calls` grows as they are answered. Raises InfrastructureFailure."""
     try:
         async with asyncio.timeout(limits.seconds) as deadline:
-            new: Sequence[Message] = _opening(session, await user.opening(session.problem))
+            new: Sequence[Message] = _opening(session, await user.opening(session.prompt))
             turn: Turn | None = None
             while True:
                 with paused(deadline):
@@ -148,7 +148,7 @@ async def _within_limits(
 
 def _opening(session: Session, text: str | None) -> Sequence[Message]:
     """Return the row's prompt, with the user's text at the end of its last message."""
-    prompt = session.problem.example.prompt
+    prompt = session.prompt.row.prompt
     if not text:
         return prompt
     *before, last = prompt
@@ -194,7 +194,7 @@ async def attempt_in(
         sample_index,
         user=episode,
         toolbox=Toolbox({function.name: episode for function in episode.functions}, limits),
-        tools=(*session.problem.tools, *own),
+        tools=(*session.prompt.tools, *own),
         limits=limits,
     )
 
@@ -204,11 +204,11 @@ def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
 
     Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
     """
-    problem, chat = session.problem, session.chat
-    if not own or problem.example.demonstration:
+    prompt, chat = session.prompt, session.chat
+    if not own or prompt.row.demonstration:
         return
-    _, without_tools = chat.prompt(problem.example.prompt, problem.tools)
-    _, with_tools = chat.prompt(problem.example.prompt, (*problem.tools, *own))
+    _, without_tools = chat.prompt(prompt.row.prompt, prompt.tools)
+    _, with_tools = chat.prompt(prompt.row.prompt, (*prompt.tools, *own))
     if with_tools == without_tools:
         raise UserError(
             f"The environment offers the tool {own[0]['function']['name']}, but the model's chat template does not describe tools, "

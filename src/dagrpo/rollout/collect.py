@@ -1,4 +1,4 @@
-"""Sample and grade trajectories for training, difficulty and evaluation.
+"""Sample trajectories for training, difficulty and evaluation.
 
 Two orders of work give the same records. In lockstep the same seeds give the same tokens, to the bit. Free-running is
 faster, and repeatable up to the rounding of matrix products.
@@ -6,34 +6,29 @@ faster, and repeatable up to the rounding of matrix products.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dagrpo.core.escape import one_line
-from dagrpo.core.types import Attempt
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade_all
-from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, groups_of, in_lockstep
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
+from dagrpo.rollout.schedule import OnBatch, SeedOf, attempts_at, free_running, ignore, in_lockstep
 from dagrpo.utils.console import say
 
-SeedOf = Callable[[int, int], int]
 LONGEST_FAULT = 240  # characters that are shown
 logger = logging.getLogger(__name__)
 
 
 def collect(
-    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
     sampling: Sampling,
     seed_of: SeedOf,
     *,
     engine: RolloutEngine,
     agent: OpenAgent,
-    on_batch: OnBatch | None = None,
+    on_batch: OnBatch = ignore,
 ) -> list[Trajectory]:
     """Return all trajectories; per prompt the greedy one if any, then sample 0, 1, ...
 
@@ -41,62 +36,7 @@ def collect(
     appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
     """
     order_of_work = in_lockstep if sampling.lockstep else free_running
-    planned = _planned(problems, sampling, seed_of)
-    return agent.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
-
-
-def collect_until_full(
-    problems: Sequence[Problem],
-    sampling: Sampling,
-    seed_of: SeedOf,
-    *,
-    engine: RolloutEngine,
-    agent: OpenAgent,
-    judge: Judge,
-    cuttable: Collection[int] = (),
-) -> CutOff:
-    """Sample all groups free-running; `judge` gets each group as it finishes, while others still run.
-
-    Once the judge is full, unfinished groups at the positions `cuttable` are cut off.
-    """
-    groups = groups_of(_planned(problems, sampling, seed_of), sampling)
-    return agent.run(EarlyStop(sampling, engine, agent, judge, cuttable).run(groups))
-
-
-def _planned(problems: Sequence[Problem], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:
-    return [
-        PlannedAttempt(position=position, problem=problem, sample_index=sample, seed=seed_of(position, sample))
-        for position, problem in enumerate(problems)
-        for sample in sampling.sample_indices
-    ]
-
-
-def grade(
-    trajectories: Sequence[Trajectory], reward: Reward, max_new_tokens: int, grader: Grader
-) -> list[GradedTrajectory]:
-    """Return each trajectory with its reward, in order. Raises UserError if a ground truth is invalid for its verifier."""
-    scores = grade_all([_attempt(trajectory) for trajectory in trajectories], reward, max_new_tokens, grader)
-    return [GradedTrajectory(trajectory=t, score=score) for t, score in zip(trajectories, scores, strict=True)]
-
-
-def _attempt(trajectory: Trajectory) -> Attempt:
-    """Return the part of a trajectory that a reward may see."""
-    example = trajectory.problem.example
-    return Attempt(
-        text=trajectory.text,
-        ground_truth=example.ground_truth,
-        verifier=example.verifier,
-        tokens=trajectory.tokens,
-        turns=trajectory.turns,
-        most_tokens_of_a_turn=trajectory.longest_turn,
-        calls=trajectory.calls,
-        stop_reason=trajectory.stop_reason,
-        reported=trajectory.reported,
-    )
-
-
-def _ignore(trajectories: Sequence[Trajectory]) -> None:
-    """Do nothing, as the default callback."""
+    return agent.run(order_of_work(attempts_at(prompts, sampling, seed_of), sampling, engine, agent, on_batch))
 
 
 class FailedPrograms:

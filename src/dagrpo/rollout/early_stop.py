@@ -1,6 +1,6 @@
 """Free-running groups, judged as they finish, until there are enough.
 
-The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/batches/dynamic_sampling.py decides
+The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/sampling/dynamic_sampling.py decides
 which groups count.
 """
 
@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.schedule import Group, attempts_of, report_retries
-from dagrpo.rollout.trajectory import Trajectory
 
 
 class Judge(Protocol):

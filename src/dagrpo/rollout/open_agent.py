@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat.renderers import ChatFormat, chat_format
+from dagrpo.core.trajectory import Prompt
 from dagrpo.models.tokenizer import tells_of_no_tools
 from dagrpo.rollout.agents import AGENTS, Agent, AgentContext, Limits
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.session import Complete, Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import config_for
 
 Result = TypeVar("Result")
@@ -47,9 +47,9 @@ class OpenAgent:
         self._loop = loop
         self._running: asyncio.Task[Any] | None = None
 
-    def session(self, problem: Problem, complete: Complete, seed: int, name: str) -> Session:
+    def session(self, prompt: Prompt, complete: Complete, seed: int, name: str) -> Session:
         """Return a new session of the policy for a prompt."""
-        return Session(problem=problem, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name)
+        return Session(prompt=prompt, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` to its end, or to Ctrl-C, which is raised at once.

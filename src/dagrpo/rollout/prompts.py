@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, ToolSchema, chat_format
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example, PromptPictures
+from dagrpo.core.trajectory import Prompt
+from dagrpo.core.types import PromptPictures, Row
 from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import function_schemas
 from dagrpo.utils.tables import read_parquet
 
@@ -27,17 +27,17 @@ class PromptLimit:
     reason: str  # why, and the remedy, such as "training.max_prompt_tokens is 64: raise it"
 
 
-def read_split(path: Path) -> list[Example]:
+def read_split(path: Path) -> list[Row]:
     """Read the rows of a split. Raises UserError if it has none."""
-    examples = from_table(read_parquet(path), path)
-    if not examples:
+    rows = from_table(read_parquet(path), path)
+    if not rows:
         raise UserError(
             f"{path} has no rows: choose tasks (experiment.train, experiment.evaluate) that have a {path.stem} split."
         )
-    return examples
+    return rows
 
 
-class Prompts:
+class PromptRenderer:
     """Renderer of prompts with the tools that they offer, as section rollout says.
 
     pictures: the model's processor, if any; then every prompt names its tokens for pictures.
@@ -54,20 +54,20 @@ class Prompts:
         self._tools = conversation.tools
         self._schemas: dict[tuple[str, ...], tuple[ToolSchema, ...]] = {}
 
-    def problem(self, index: int, example: Example) -> Problem:
+    def prompt(self, index: int, row: Row) -> Prompt:
         """Return a row of a split, rendered.
 
         Raises UserError if the template refuses it, would not show a tool's result, or as `render_row`.
         """
-        tools, pictures = self._schemas_of(example.tools), self._pictures
-        text, token_ids = render_row(self._chat, example, tools, pictures)
-        return Problem(
+        tools, pictures = self._schemas_of(row.tools), self._pictures
+        text, token_ids = render_row(self._chat, row, tools, pictures)
+        return Prompt(
             index=index,
-            example=example,
+            row=row,
             text=text,
             token_ids=token_ids,
             tools=tools,
-            pictures=None if pictures is None else PromptPictures(files=example.images, tokens=pictures.tokens),
+            pictures=None if pictures is None else PromptPictures(files=row.images, tokens=pictures.tokens),
         )
 
     def _schemas_of(self, names: tuple[str, ...]) -> tuple[ToolSchema, ...]:
@@ -80,47 +80,47 @@ class Prompts:
 
 
 def render_row(
-    chat: ChatFormat, example: Example, tools: Sequence[ToolSchema], pictures: PictureProcessor | None
+    chat: ChatFormat, row: Row, tools: Sequence[ToolSchema], pictures: PictureProcessor | None
 ) -> tuple[str, tuple[int, ...]]:
     """Return a row's prompt: its text, and its tokens with as many placeholders for each picture as it takes.
 
     Raises UserError if it has pictures and the model takes none, or if their number differs from that of the placeholders. The output of a
     chat format is checked, too: some take `<|image_pad|>` in a text for a placeholder.
     """
-    if pictures is None and not example.images:
-        return chat.prompt(example.prompt, tools)
-    where = f"task {example.task}, {example.split} row {example.index}"
+    if pictures is None and not row.images:
+        return chat.prompt(row.prompt, tools)
+    where = f"task {row.task}, {row.split} row {row.index}"
     if pictures is None:
         raise UserError(
             f"{where}: it has pictures, and the model takes text alone: choose a vision-language model in section model, or "
             "another task."
         )
-    text, token_ids = chat.prompt(with_pictures(example.prompt) if example.images else example.prompt, tools)
+    text, token_ids = chat.prompt(with_pictures(row.prompt) if row.images else row.prompt, tools)
     try:
-        return text, pictures.expanded(token_ids, example.images)
+        return text, pictures.expanded(token_ids, row.images)
     except UserError as error:
         raise UserError(f"{where}: {error}.") from None
 
 
-def tools_of(problems: Iterable[Problem]) -> tuple[str, ...]:
+def tools_of(prompts: Iterable[Prompt]) -> tuple[str, ...]:
     """Return the names of the tools that any of them offers, sorted."""
-    return tuple(sorted({name for problem in problems for name in problem.example.tools}))
+    return tuple(sorted({name for prompt in prompts for name in prompt.row.tools}))
 
 
-def problems_of(
-    rows: Iterable[tuple[int, Example]], prompts: Prompts, limit: PromptLimit, source: Path
-) -> list[Problem]:
+def prompts_of(
+    rows: Iterable[tuple[int, Row]], renderer: PromptRenderer, limit: PromptLimit, source: Path
+) -> list[Prompt]:
     """Return rows of the split `source` rendered, each with its index. Raises UserError if one is too long."""
-    problems = []
-    for index, example in rows:
-        problem = prompts.problem(index, example)
-        if len(problem.token_ids) > limit.tokens:
-            smaller = ", or lower model.max_pixels so that its pictures take fewer" if example.images else ""
+    prompts = []
+    for index, row in rows:
+        prompt = renderer.prompt(index, row)
+        if len(prompt.token_ids) > limit.tokens:
+            smaller = ", or lower model.max_pixels so that its pictures take fewer" if row.images else ""
             raise UserError(
-                f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}{smaller}."
+                f"{source} row {index}: the prompt has {len(prompt.token_ids)} tokens, and {limit.reason}{smaller}."
             )
-        problems.append(problem)
-    return problems
+        prompts.append(prompt)
+    return prompts
 
 
 def prompt_indices(

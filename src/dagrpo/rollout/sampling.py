@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import PromptPictures, SamplingRequest
 from dagrpo.engine.config import EngineConfig
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.utils.files import read_object
 
 SEEDS = 1 << 31  # SGLang takes seeds from 0 to 2**31 - 1

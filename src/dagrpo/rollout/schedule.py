@@ -7,25 +7,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.background import all_of
 from dagrpo.engine.errors import ServerGone
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling, sampling_seed
-from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.utils.console import say
 
 OnBatch = Callable[[Sequence[Trajectory]], None]
+SeedOf = Callable[[int, int], int]  # of the position of a prompt and the index of its sample
 Send = Callable[[SamplingRequest], Awaitable[Completion]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedAttempt:
-    """Attempt that is to be made."""
+class Attempt:
+    """Attempt that is to be made: which sample of which prompt, by which seed."""
 
-    position: int  # of its problem among those that were asked for: a problem may be among them twice
-    problem: Problem
+    position: int  # of its prompt among those that are sampled together: a prompt may be among them twice
+    prompt: Prompt
     sample_index: int
     seed: int  # of its first turn
 
@@ -35,35 +36,48 @@ class PlannedAttempt:
         return f"{self.position}-{self.sample_index}-{self.seed}"
 
 
-Group = Sequence[PlannedAttempt]
+Group = Sequence[Attempt]
+
+
+def attempts_at(prompts: Sequence[Prompt], sampling: Sampling, seed_of: SeedOf) -> list[Attempt]:
+    """Return the attempts at each prompt, in order: the greedy one if any, then sample 0, 1, ..."""
+    return [
+        Attempt(position=position, prompt=prompt, sample_index=sample, seed=seed_of(position, sample))
+        for position, prompt in enumerate(prompts)
+        for sample in sampling.sample_indices
+    ]
+
+
+def ignore(trajectories: Sequence[Trajectory]) -> None:
+    """Do nothing, as the default callback."""
 
 
 async def in_lockstep(
-    planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
+    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch = ignore
 ) -> list[Trajectory]:
     """Make the attempts batch by batch; within a batch, the next turns of all unfinished attempts are one request, a wave."""
-    size = sampling.batch_size or max(len(planned), 1)
+    size = sampling.batch_size or max(len(attempts), 1)
     trajectories: list[Trajectory] = []
-    for start in range(0, len(planned), size):
-        batch = planned[start : start + size]
+    for start in range(0, len(attempts), size):
+        batch = attempts[start : start + size]
         waves = _Waves(engine, len(batch))
-        attempts = [attempt(each, sampling, agent, waves.sender(place)) for place, each in enumerate(batch)]
-        finished = await all_of(map(waves.counted, attempts))
+        started = [attempt(each, sampling, agent, waves.sender(place)) for place, each in enumerate(batch)]
+        finished = await all_of(map(waves.counted, started))
         on_batch(finished)
         trajectories += finished
     return trajectories
 
 
 async def free_running(
-    planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
+    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch = ignore
 ) -> list[Trajectory]:
     """Make each attempt as fast as it can; attempts at one prompt start together, on one server.
 
     If that server dies and there are others, they start again on one of those.
     """
-    groups = groups_of(planned, sampling)
+    groups = groups_of(attempts, sampling)
     width = max(len(sampling.sample_indices), 1)
-    limit = asyncio.Semaphore(max((sampling.batch_size or len(planned)) // width, 1))
+    limit = asyncio.Semaphore(max((sampling.batch_size or len(attempts)) // width, 1))
     total_retried = 0
 
     async def finished(group: Group) -> list[Trajectory]:
@@ -83,10 +97,10 @@ async def free_running(
     return trajectories
 
 
-def groups_of(planned: Sequence[PlannedAttempt], sampling: Sampling) -> list[Group]:
+def groups_of(attempts: Sequence[Attempt], sampling: Sampling) -> list[Group]:
     """Return the attempts grouped by prompt."""
     width = max(len(sampling.sample_indices), 1)
-    return [planned[start : start + width] for start in range(0, len(planned), width)]
+    return [attempts[start : start + width] for start in range(0, len(attempts), width)]
 
 
 async def attempts_of(group: Group, sampling: Sampling, agent: OpenAgent, send: Send) -> tuple[list[Trajectory], int]:
@@ -105,19 +119,19 @@ def report_retries(retried: int) -> None:
         say(f"{retried} trajectories were sampled again, as their server had died.")
 
 
-async def attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:
+async def attempt(one: Attempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:
     """Make one attempt. Turn 0 has the attempt's seed, each later turn a separate one."""
     turn = 0
 
     async def complete(token_ids: tuple[int, ...], most: int) -> Completion:
         nonlocal turn
-        seed = planned.seed if turn == 0 else sampling_seed(planned.seed, "turn", turn)
+        seed = one.seed if turn == 0 else sampling_seed(one.seed, "turn", turn)
         turn += 1
-        pictures = planned.problem.pictures
-        return await send(sampling.request(token_ids, planned.sample_index, seed, most, pictures))
+        pictures = one.prompt.pictures
+        return await send(sampling.request(token_ids, one.sample_index, seed, most, pictures))
 
-    session = agent.session(planned.problem, complete, planned.seed, planned.name)
-    return await agent.make_attempt(planned.problem, planned.sample_index, session)
+    session = agent.session(one.prompt, complete, one.seed, one.name)
+    return await agent.make_attempt(one.prompt, one.sample_index, session)
 
 
 class _Waves:

@@ -12,9 +12,9 @@ from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import ChatFormat, Message, ParsedAnswer, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import picture_lengths, with_lengths
+from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""
@@ -53,16 +53,16 @@ class Session:
     """Turns of one attempt. `seed` is that of the attempt; `name` identifies it."""
 
     def __init__(
-        self, *, problem: Problem, chat: ChatFormat, complete: Complete, limits: SessionLimits, seed: int, name: str
+        self, *, prompt: Prompt, chat: ChatFormat, complete: Complete, limits: SessionLimits, seed: int, name: str
     ) -> None:
-        self.problem = problem
+        self.prompt = prompt
         self.seed = seed
         self.name = name
         self.turns: list[Turn] = []
         self.chat = chat
         self.failure: ServerError | None = None  # of the engine: the run is over, whatever the agent makes of it
         self._complete = complete
-        self._limits = limits
+        self.limits = limits
         self._started = 0
 
     async def ask(
@@ -79,14 +79,14 @@ class Session:
         limits allow. Raises SessionOver, before any request, if turns or tokens are used up, and ServerError if the engine fails.
         """
         self.require_another_turn()
-        offered = self.problem.tools if tools is None else tools
+        offered = self.prompt.tools if tools is None else tools
         parent, prompt = self._prompt(new, after, offered)
-        room = self._limits.tokens - len(prompt)
+        room = self.limits.tokens - len(prompt)
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
         try:
-            completion = await self._complete(prompt, min(room, self._limits.new_tokens, most or room))
+            completion = await self._complete(prompt, min(room, self.limits.new_tokens, most or room))
         except ServerError as error:
             self.failure = error
             raise
@@ -105,15 +105,15 @@ class Session:
 
     def require_another_turn(self) -> None:
         """Raise SessionOver if the attempt has used up its turns."""
-        if self._started >= self._limits.turns:
+        if self._started >= self.limits.turns:
             raise SessionOver("max_turns")
 
     def _prompt(
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
     ) -> tuple[Turn | None, tuple[int, ...]]:
         """Return the turn that is extended, if any, and the tokens that the policy continues."""
-        if after is None and tuple(new) == self.problem.example.prompt and tuple(tools) == self.problem.tools:
-            return None, self.problem.token_ids
+        if after is None and tuple(new) == self.prompt.row.prompt and tuple(tools) == self.prompt.tools:
+            return None, self.prompt.token_ids
         if after is None:
             return None, self._rendered(new, tools)
         between = self.chat.extension(after.prompt, after.completion.token_ids, new, tools)
@@ -130,12 +130,12 @@ class Session:
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """Render a conversation that begins with the row's prompt, and its pictures. Raises UserError if the template refuses it."""
-        pictures = self.problem.pictures
+        pictures = self.prompt.pictures
         if pictures is None:
             return self.chat.prompt(messages, tools)[1]
-        begin = len(self.problem.example.prompt) if pictures.files else 0
+        begin = len(self.prompt.row.prompt) if pictures.files else 0
         token_ids = self.chat.prompt([*with_pictures(messages[:begin]), *messages[begin:]], tools)[1]
-        lengths = picture_lengths(self.problem.token_ids, pictures.tokens)
+        lengths = picture_lengths(self.prompt.token_ids, pictures.tokens)
         expanded = with_lengths(token_ids, pictures.tokens, lengths)
         if expanded is None:
             raise UserError(
@@ -197,14 +197,14 @@ def trajectory_of(
     turns = session.turns
     last = turns[-1] if turns else None
     return Trajectory(
-        problem=session.problem,
+        prompt=session.prompt,
         sample_index=sample_index,
         sampling_seed=session.seed,
         samples=session.samples(),
         text=_graded(session.chat, last),
         finish_reason=last.completion.finish_reason if last else "stop",
         turns=len(turns),
-        messages=last.messages[len(session.problem.example.prompt) :] if last else (),
+        messages=last.messages[len(session.prompt.row.prompt) :] if last else (),
         calls=tuple(calls),
         stop_reason=stop_reason,
         fault=fault,
@@ -212,6 +212,7 @@ def trajectory_of(
         dropped_calls=sum(turn.answer.dropped_calls for turn in turns),
         cached_tokens=sum(turn.completion.cached_tokens for turn in turns),
         prompt_tokens=sum(len(turn.prompt) for turn in turns),
+        max_new_tokens=session.limits.new_tokens,
     )
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import BROKEN, ToolCall
-from dagrpo.rollout.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.tables import read_parquet
 
@@ -167,21 +167,21 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:
     """Return the columns of ROLLOUTS, without seconds and cached tokens, which differ in the next run."""
-    problem, example, samples = trajectory.problem, trajectory.problem.example, trajectory.samples
+    prompt, row, samples = trajectory.prompt, trajectory.prompt.row, trajectory.samples
     return {
-        "task": example.task,
-        "problem_index": problem.index,
+        "task": row.task,
+        "problem_index": prompt.index,
         "sample_index": trajectory.sample_index,
-        "prompt": problem.text,
+        "prompt": prompt.text,
         "completion": _storable(trajectory.text),
-        "prompt_ids": problem.token_ids,
+        "prompt_ids": prompt.token_ids,
         "completion_ids": [token for sample in samples for token in sample.completion_ids],
         "rollout_logprobs": [logprob for sample in samples for logprob in sample.completion_logprobs],
         "weight_version": samples[-1].weight_version if samples else "",
         "finish_reason": trajectory.finish_reason,
-        "ground_truth": example.ground_truth,
-        "verifier": example.verifier,
-        "question": example.question,
+        "ground_truth": row.ground_truth,
+        "verifier": row.verifier,
+        "question": row.question,
         "sampling_seed": trajectory.sampling_seed,
         "turns": trajectory.turns,
         "stop_reason": trajectory.stop_reason,
@@ -209,7 +209,7 @@ def _sample(sample: TokenSample) -> dict[str, Any]:
 
 def _is_one_completion(trajectory: Trajectory) -> bool:
     """Return True if the attempt is one prompt and one completion, so that the samples add nothing."""
-    prompt, samples = trajectory.problem.token_ids, trajectory.samples
+    prompt, samples = trajectory.prompt.token_ids, trajectory.samples
     return not samples or (len(samples) == 1 and samples[0].token_ids == prompt + samples[0].completion_ids)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dagrpo.rollout.trajectory import GREEDY
+from dagrpo.core.trajectory import GREEDY
 
 Speaker = Literal["policy", "user", "tool", "system"]
 SPEAKERS: Mapping[str, Speaker] = {"assistant": "policy", "user": "user", "tool": "tool", "system": "system"}

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Section
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.core.user_code import NamedCode, no_named_code
 
 
@@ -62,7 +62,7 @@ def as_text(result: Any) -> str:
 class CallContext:
     """Context of a call."""
 
-    example: Example  # the problem; only an oracle may look at its ground truth
+    row: Row  # of the trajectory; only an oracle may look at its ground truth
     trajectory: str  # tells one attempt from another: what a tool keeps between calls belongs to one of them
     seed: int  # for a tool that draws random numbers: the same for the same call of the same attempt
 

@@ -44,13 +44,13 @@ class AnswerCheck(StatelessTool):
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return `right` or `wrong`. Raises ToolFailure if the answer cannot be parsed, or takes too long to compare."""
-        example, extract = context.example, get_verifier(context.example.verifier).extract
+        row, extract = context.row, get_verifier(context.row.verifier).extract
         texts = (form.format(arguments["answer"]) for form in FORMS)
         text = next((text for text in texts if extract(text, "strict") is not None), None)
         if text is None:
             raise ToolFailure("No answer can be read: give the final answer alone.")
-        row = [text], [example.ground_truth], [example.verifier]
-        (judged,) = await asyncio.to_thread(self._grader.judge, *row, "strict")
+        comparison = [text], [row.ground_truth], [row.verifier]
+        (judged,) = await asyncio.to_thread(self._grader.judge, *comparison, "strict")
         if judged.verdict == "unverifiable":
             raise ToolFailure("Comparing this answer takes too long: give it in a simpler form.")
         return judged.verdict

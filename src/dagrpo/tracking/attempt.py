@@ -18,7 +18,8 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.curve import now_ms
-from dagrpo.tracking.store import require_recording, tracking_uri
+from dagrpo.tracking.store import require_recording
+from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import remove, write_json

@@ -11,7 +11,6 @@ from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.curve import Step
 
 EVALUATION = "evaluation"  # the context of a data set that policies are scored on
-WITH_CURVES = ("train", "sft")
 STEP = "step"
 
 

@@ -11,6 +11,7 @@ from dagrpo.config.overlay import configuration_of, merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER
+from dagrpo.tracking.checkpoints import policies_in
 from dagrpo.tracking.variations import TRY, experiment_name, variation_name
 from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
@@ -73,6 +74,16 @@ class Execution:
         """A digest shared by all executions that write the same files: two of them never run at once."""
         own = [self.experiment, self.variation, self.record.get("seed"), self.stage, sorted(self.places)]
         return digest_of(own)
+
+    @property
+    def trains(self) -> bool:
+        """True if it makes a policy that it has not read: the curves of its steps are the seed's."""
+        return bool(policies_in(self.places) - policies_in(self.record["inputs"]))
+
+    @property
+    def converts(self) -> bool:
+        """True if it writes a policy that it reads, in the other layout."""
+        return bool(policies_in(self.places) & policies_in(self.record["inputs"]))
 
     @property
     def read(self) -> dict[str, str]:

@@ -16,14 +16,15 @@ from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
-from dagrpo.tracking.bring import Target, bring_steps
 from dagrpo.tracking.curve import now_ms, read_curve
 from dagrpo.tracking.execution import of_note
 from dagrpo.tracking.points import log_all
 from dagrpo.tracking.stage_runs import find_experiment, open_run
-from dagrpo.tracking.store import artifact_location, open_client, require_answer, require_usable, tracking_uri
+from dagrpo.tracking.store import open_client, require_answer, require_usable
+from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.tracking.sync import LOCK
 from dagrpo.tracking.variations import recording_root
+from dagrpo.tracking.write import Target, write_steps
 
 SECONDS = 10.0  # between two looks
 
@@ -39,7 +40,7 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
     monitors, offset, sample = _monitors(), 0, 0
     while _works(note):
         steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
-        bring_steps(target, steps)
+        write_steps(target, steps)
         log_all(target.client, target.run_id, _readings(monitors, sample))
         sample += 1
         time.sleep(pause_s)

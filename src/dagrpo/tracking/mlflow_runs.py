@@ -5,14 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.store import (
-    is_initialised,
-    open_client,
-    require_answer,
-    require_usable,
-    tracking_uri,
-    trouble_of_store,
-)
+from dagrpo.tracking.store import is_initialised, open_client, require_answer, require_usable, trouble_of_store
+from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.utils.provenance import Execution, files_of
 
 if TYPE_CHECKING:

@@ -6,60 +6,15 @@ differ: stage convert or export records which two belong together. In whatever o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from mlflow.entities import LoggedModel, LoggedModelInput, LoggedModelOutput, LoggedModelStatus
 from mlflow.tracking import MlflowClient
 
+from dagrpo.tracking.checkpoints import DIGEST, TRAINER_DIGEST, Checkpoint, checkpoints_in
+from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import NOTE
 
-DIGEST = "manifest.sha256"  # of the checkpoint that is evaluated
-TRAINER_DIGEST = "manifest.trainer.sha256"  # of the same policy as the trainer has it
 MODEL_TYPE = "policy"
-MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The content of a checkpoint folder of a run's seed."""
-
-    policy: str  # base, trained
-    evaluated: str  # the folder in which that policy is evaluated
-    tag: str  # under which its model has the digest of this folder
-
-
-PLACES: Mapping[str, Place] = {
-    "sft": Place(policy="base", evaluated="sft", tag=DIGEST),
-    "initial": Place(policy="base", evaluated="sft", tag=TRAINER_DIGEST),
-    "policy": Place(policy="trained", evaluated="exported", tag=TRAINER_DIGEST),
-    "exported": Place(policy="trained", evaluated="exported", tag=DIGEST),
-}
-CONVERTS = ("convert", "export")  # both layouts of one policy: what it reads, and what it makes
-MAKES = ("sft", "train", "export")
-SEEDS = "runs"  # results/<experiment>/runs/seed_<seed>/<folder>/manifest.json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A manifest that a stage reads or writes."""
-
-    place: Place
-    digest: str
-    evaluated: str  # the folder in which the policy is evaluated
-    seed: str
-
-
-def checkpoints_in(digests: Mapping[str, str]) -> list[Checkpoint]:
-    """Return the checkpoints of a run's seeds among {path: sha256}."""
-    checkpoints = []
-    for path, digest in sorted(digests.items()):
-        parts = PurePosixPath(path).parts
-        if len(parts) == 6 and parts[2] == SEEDS and parts[5] == MANIFEST and parts[4] in PLACES:
-            place = PLACES[parts[4]]
-            evaluated = str(PurePosixPath(*parts[:4], place.evaluated))
-            seed = parts[3].removeprefix("seed_")
-            checkpoints.append(Checkpoint(place=place, digest=digest, evaluated=evaluated, seed=seed))
-    return checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,34 +88,32 @@ def link_output(client: MlflowClient, run_id: str, model: LoggedModel, step: int
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
 
 
-def bring_input(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
+def link_input_policy(models: Models, run_id: str, execution: Execution) -> LoggedModel | None:
     """Link the policy that a stage has read as an input of its run; None if it reads none.
 
-    `read`: {path: sha256}. For a stage that converts, `bring_output` links it. In the trainer's layout it is known since that
-    conversion, or not at all.
+    For a stage that converts, `link_output_policy` links it. In the trainer's layout it is known since that conversion, or not at
+    all.
     """
-    checkpoints = [checkpoint for checkpoint in checkpoints_in(read) if checkpoint.seed == models.seed]
-    if not checkpoints or stage in CONVERTS:
+    checkpoints = [each for each in checkpoints_in(execution.read) if each.seed == models.seed]
+    if not checkpoints or execution.converts:
         return None
     model = models.of(checkpoints[0]) if checkpoints[0].place.tag == DIGEST else models.find(checkpoints[0].digest)
     link_inputs(models.client, run_id, [] if model is None else [model])
     return model
 
 
-def bring_output(
-    models: Models, run_id: str, stage: str, read: Mapping[str, str], outputs: Mapping[str, str], step: int | None
-) -> None:
-    """Link the policy that a stage has made as an output of its run."""
-    if stage in CONVERTS:
-        before = next((each for each in checkpoints_in(read) if each.seed == models.seed), None)
-        for checkpoint in checkpoints_in(outputs):
-            model = models.of(checkpoint, also=before)
-            link_inputs(models.client, run_id, [model])
-            if stage in MAKES:
-                link_output(models.client, run_id, model, _step_of(model))
-    elif stage in MAKES:
-        for checkpoint in checkpoints_in(outputs):
+def link_output_policy(models: Models, run_id: str, execution: Execution, step: int | None) -> None:
+    """Link the policy that a stage has made as an output of its run. A conversion makes the layout that is evaluated."""
+    if not execution.converts:
+        for checkpoint in checkpoints_in(execution.outputs):
             link_output(models.client, run_id, models.of(checkpoint, step), step or 0)
+        return
+    before = next((each for each in checkpoints_in(execution.read) if each.seed == models.seed), None)
+    for checkpoint in checkpoints_in(execution.outputs):
+        model = models.of(checkpoint, also=before)
+        link_inputs(models.client, run_id, [model])
+        if checkpoint.place.tag == DIGEST:
+            link_output(models.client, run_id, model, _step_of(model))
 
 
 def _step_of(model: LoggedModel) -> int:

@@ -11,7 +11,6 @@ from mlflow.entities import Param, RunTag
 from mlflow.entities import Run as MlflowRun
 from mlflow.tracking import MlflowClient
 
-from dagrpo.tracking.contents import WITH_CURVES
 from dagrpo.tracking.execution import SHARED, Execution
 from dagrpo.tracking.names import flatten, tag_value
 from dagrpo.utils.files import canonical_json
@@ -73,7 +72,7 @@ def _title(tags: Mapping[str, str]) -> str:
 def _is_of_other_code(tags: Mapping[str, str], execution: Execution) -> bool:
     """Return True if the run has curves of the same stage from other code: two curves would lie over each other."""
     stage = execution.stage
-    return stage in WITH_CURVES and tags.get(f"{stage}.key", execution.key) != execution.key
+    return execution.trains and tags.get(f"{stage}.key", execution.key) != execution.key
 
 
 def describe(client: MlflowClient, parent: str, execution: Execution) -> None:
@@ -82,7 +81,7 @@ def describe(client: MlflowClient, parent: str, execution: Execution) -> None:
     for params in batches([Param(name, value) for name, value in changed.items()]):
         client.log_batch(parent, params=params)
     tags = {name: value for name, value in execution.facts.items() if name.startswith(ABOUT_MACHINES)}
-    if execution.stage in WITH_CURVES:
+    if execution.trains:
         tags[f"{execution.stage}.key"] = execution.key
     client.log_batch(parent, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
 

@@ -15,7 +15,8 @@ from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, RESOURCE_DOES_
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
-from dagrpo.tracking.models import DIGEST, Models, link_output
+from dagrpo.tracking.checkpoints import DIGEST
+from dagrpo.tracking.models import Models, link_output
 from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
 from dagrpo.tracking.points import log_all
 
@@ -25,7 +26,7 @@ Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.summaries mak
 logger = logging.getLogger(__name__)
 
 
-def bring_policies(
+def write_policies(
     client: MlflowClient, experiment_id: str, run_id: str, seed: str, policies: Sequence[Policy], time_ms: int
 ) -> dict[str, LoggedModel]:
     """Return the models of one seed's policies by their names, each with its scores; created if missing."""

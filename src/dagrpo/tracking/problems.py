@@ -38,7 +38,7 @@ DIGEST = "prompt.sha256"
 Messages = Sequence[Mapping[str, str]]
 
 
-def problems_of(split: Path) -> dict[str, Any]:
+def prompts_of(split: Path) -> dict[str, Any]:
     """Return a file's problems: the first ones and their total number, the prompt form, the tools. The file has the row contract.
 
     prompt: chat messages; [] if the rows have no common form.
@@ -88,7 +88,7 @@ def set_name(name: str, digest: str) -> str:
     return f"{name}@{digest[:SHORT]}"
 
 
-def bring_evaluation_set(
+def write_evaluation_set(
     client: MlflowClient, experiment_id: str, name: str, digest: str, problems: Mapping[str, Any]
 ) -> None:
     """Bring the problems of a test split, as from problems.problems_of, into MLflow, idempotently."""
@@ -134,7 +134,7 @@ def prompt_name(task: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', task)}.prompt"
 
 
-def bring_prompt(
+def write_prompt(
     client: MlflowClient, experiment_id: str, task: str, messages: Messages, tools: Sequence[str]
 ) -> PromptVersion:
     """Return the version with this content, created if missing. Raises UserError if a model has the name."""

@@ -14,7 +14,7 @@ from dagrpo.core.metrics import definition_of
 from dagrpo.data.card import Card
 from dagrpo.evaluation.difficulty import Rating
 from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
-from dagrpo.evaluation.held_out import figures as held_out_figures
+from dagrpo.evaluation.held_out_table import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
 from dagrpo.report.attempt import attempts_of
@@ -28,10 +28,10 @@ from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataS
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
 from dagrpo.tracking.names import metric_name
-from dagrpo.tracking.problems import problems_of
+from dagrpo.tracking.problems import prompts_of
 from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.run import step_file
-from dagrpo.trainer.runtime_config import Runtime
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE
@@ -144,7 +144,7 @@ def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iter
 
 def _sample(execution: Execution, contents: Contents) -> None:
     contents.data_sets += _read_splits(execution, "test", EVALUATION)
-    contents.problems += [(data, problems_of(data.path)) for data in contents.data_sets]
+    contents.problems += [(data, prompts_of(data.path)) for data in contents.data_sets]
     completions = read_parquet(_file(execution, "completions.parquet"))
     _log(execution, contents, {"completions": completions.num_rows})
     contents.tables["completions"] = _first_rows(completions, COLUMNS_OF_SAMPLES)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.bring import Target, bring
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import tag_value
@@ -14,6 +13,7 @@ from dagrpo.tracking.parents import ERROR, settle_parents
 from dagrpo.tracking.read import contents_of
 from dagrpo.tracking.stage_runs import INCOMPLETE, StageRuns, close_others, find_experiment, open_run, tag_digests
 from dagrpo.tracking.store import open_client, trouble_of_store
+from dagrpo.tracking.write import Target, write_contents
 from dagrpo.utils.console import say
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import remove
@@ -68,7 +68,7 @@ def write_run(
     """Write the whole run of an execution, its status last: a run that was begun and not finished is found and continued."""
     run = open_run(client, experiment_id, execution, begun)
     run_id = run.info.run_id
-    bring(Target(client=client, experiment_id=experiment_id, run=run, execution=execution), contents)
+    write_contents(Target(client=client, experiment_id=experiment_id, run=run, execution=execution), contents)
     if execution.outputs:
         tag_digests(client, run_id, "output", execution.outputs)
     if contents.missing:

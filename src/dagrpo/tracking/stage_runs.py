@@ -10,7 +10,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from dagrpo.tracking.attempt import FOLDER
-from dagrpo.tracking.contents import WITH_CURVES
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import digest_list, file_tag, flatten, tag_value
 from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, describe, find_parent, variation_tags
@@ -155,6 +154,6 @@ def _tags(execution: Execution) -> dict[str, str]:
     tags |= {} if execution.status == "FINISHED" else {"execution": execution.note}
     if execution.process is not None:
         tags |= {f"process.{name}": value for name, value in asdict(execution.process).items()}
-    tags |= {NOTE: ABOUT_CURVES} if execution.stage in WITH_CURVES else {}
+    tags |= {NOTE: ABOUT_CURVES} if execution.trains else {}
     tags |= {"mlflow.source.type": "LOCAL"} | dict(execution.facts)
     return {name: tag_value(value) for name, value in tags.items()}

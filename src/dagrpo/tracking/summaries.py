@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.config.schema import Params
-from dagrpo.evaluation.held_out import with_figures
+from dagrpo.evaluation.held_out_table import with_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
@@ -18,10 +18,9 @@ from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.parameters import Parameter, recorded, value_of
 from dagrpo.report.results import summary_markdown
 from dagrpo.report.times import SeedTimes
+from dagrpo.tracking.checkpoints import DIGEST, Checkpoint, checkpoints_in
 from dagrpo.utils.files import read_object
-from dagrpo.utils.manifest import MANIFEST
 
-STAGE_OF_POLICY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
 PER_ATTEMPT = ("greedy", "mean_at_")  # metrics in columns beside those of other runs: base, trained, difference
 DIGITS = 4  # that fit a column of a table
 RATES = ("timing/tokens_per_second",)
@@ -151,7 +150,7 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
     tests = {data["name"]: data for data in _data_sets(inputs, records)}
     policies = []
     for variant in VARIANTS:
-        for path, digest in _checkpoints(records, STAGE_OF_POLICY[variant], seed):
+        for checkpoint in _evaluated(records, variant, seed):
             scores = [
                 {
                     "task": group_of(task, oracle=inputs.summary(task, variant, seed).get("oracle", False)),
@@ -161,17 +160,24 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
                 for task in inputs.tasks
                 if f"{task}/test" in tests
             ]
-            folder = str(Path(path).parent)
             policies.append(
-                {"name": variant, "digest": digest, "folder": folder, "step": steps[variant], "scores": scores}
+                {
+                    "name": variant,
+                    "digest": checkpoint.digest,
+                    "folder": checkpoint.evaluated,
+                    "step": steps[variant],
+                    "scores": scores,
+                }
             )
     return policies
 
 
-def _checkpoints(records: Sequence[Mapping[str, Any]], stage: str, seed: int) -> Iterator[tuple[str, str]]:
+def _evaluated(records: Sequence[Mapping[str, Any]], policy: str, seed: int) -> Iterator[Checkpoint]:
+    """Yield the checkpoints in which a seed's policy is evaluated."""
     for record in records:
-        if record["stage"] == stage and record.get("seed") == seed:
-            yield from ((path, digest) for path, digest in record["outputs"].items() if Path(path).name == MANIFEST)
+        for checkpoint in checkpoints_in(record["outputs"]):
+            if checkpoint.place.policy == policy and checkpoint.place.tag == DIGEST and checkpoint.seed == str(seed):
+                yield checkpoint
 
 
 def _verdict(findings: Findings, seed: int | None) -> Json:

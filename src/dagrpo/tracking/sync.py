@@ -11,12 +11,11 @@ from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, mode
-from dagrpo.tracking.store import (
+from dagrpo.tracking.store import require_answer, require_usable
+from dagrpo.tracking.store_address import (
     artifact_location,
     database_path,
     hide_password,
-    require_answer,
-    require_usable,
     tracking_uri,
     without_password,
 )

@@ -7,8 +7,6 @@ idempotent: a trace that MLflow has is not begun again, and a span that it has i
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from mlflow.entities import (
     AssessmentSource,
@@ -28,8 +26,8 @@ from mlflow.tracing.utils import dump_span_attribute_value
 
 from dagrpo.core.escape import one_line
 from dagrpo.report.attempt import Attempt
-from dagrpo.rollout.transcript import SINGLE_TURN, Call, Utterance, segments
 from dagrpo.tracking.names import as_written
+from dagrpo.tracking.span_contents import SpanContent, last_text, span_contents, title_of, with_total
 from dagrpo.utils.files import digest_of
 
 SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
@@ -37,21 +35,7 @@ PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
 FIRST = 1  # the step whose attempts are those of the policy that training begins with
 TICK = 1000  # nanoseconds between two spans: for their order, since their times are unknown
-Usage = Mapping[str, int]  # tokens in MLflow's names
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SpanContent:
-    """The content of one span."""
-
-    name: str
-    kind: str  # one of SpanType
-    inputs: Any
-    outputs: Any
-    attributes: Mapping[str, Any]
-    is_ok: bool
-    usage: Usage = field(default_factory=dict)
 
 
 def traces_of(
@@ -67,7 +51,7 @@ def traces_of(
         trace_id = f"tr-{digest_of([name, number])[:32]}"
         model = model_id if attempt.row.get("step", FIRST) == FIRST else None
         metadata = {TraceMetadataKey.SOURCE_RUN: run_id, **({TraceMetadataKey.MODEL_ID: model} if model else {})}
-        contents = list(_contents(attempt))
+        contents = list(span_contents(attempt))
         # MLflow lists the latest first: so the first of these stands at the top
         info = _info(attempt, trace_id, experiment, metadata | _token_usage(contents), time_ms - number)
         traces.append((info, list(_spans(contents, trace_id, time_ms * NANOSECONDS))))
@@ -109,19 +93,11 @@ def _info(attempt: Attempt, trace_id: str, experiment: str, metadata: Mapping[st
         execution_duration=0,
         state=TraceState.ERROR if attempt.is_broken else TraceState.OK,
         request_preview=attempt.read.question[:PREVIEW],
-        response_preview=_last_text(attempt)[:PREVIEW],
+        response_preview=last_text(attempt)[:PREVIEW],
         trace_metadata=dict(metadata),
-        tags={TraceTagKey.TRACE_NAME: _name(attempt), **_tags(attempt)},
+        tags={TraceTagKey.TRACE_NAME: title_of(attempt), **_tags(attempt)},
         assessments=[*feedback, Expectation(name="ground_truth", value=attempt.read.ground_truth, **origin)],
     )
-
-
-def _name(attempt: Attempt) -> str:
-    return f"{one_line(attempt.read.task, 60)} {attempt.read.problem_index}"
-
-
-def _last_text(attempt: Attempt) -> str:
-    return attempt.read.utterances[-1].text if attempt.read.utterances else ""
 
 
 def _tags(attempt: Attempt) -> dict[str, str]:
@@ -146,81 +122,14 @@ def _feedback(attempt: Attempt) -> dict[str, float | bool | str]:
     return rounded | {name: value for name, value in grades.items() if value is not None}
 
 
-def _token_usage(contents: Sequence[_SpanContent]) -> dict[str, str]:
+def _token_usage(contents: Sequence[SpanContent]) -> dict[str, str]:
     """Return the sums over the turns, which MLflow lists beside a trace."""
-    turns = [_with_total(each.usage) for each in contents if each.usage]
+    turns = [with_total(each.usage) for each in contents if each.usage]
     sums = {name: sum(usage[name] for usage in turns) for name in turns[0]} if turns else {}
     return {TraceMetadataKey.TOKEN_USAGE: dump_span_attribute_value(sums)} if sums else {}
 
 
-def _with_total(usage: Usage) -> dict[str, int]:
-    return {**usage, "total_tokens": usage["input_tokens"] + usage["output_tokens"]}
-
-
-def _usage(row: Mapping[str, Any]) -> list[Usage]:
-    """Return the tokens before each turn and in it; [] if turns cannot be distinguished, or the table has no tokens."""
-    if "prompt_ids" not in row:
-        return []
-    sequences = segments(row)
-    usage: list[Usage] = []
-    before = 0
-    for segment in sequences[0]:
-        if segment.written:
-            usage.append({"input_tokens": before, "output_tokens": len(segment.token_ids)})
-        before += len(segment.token_ids)
-    return usage if len(sequences) == 1 and len(usage) == row["turns"] else []
-
-
-def _contents(attempt: Attempt) -> Iterator[_SpanContent]:
-    """Yield the attempt, then its turns and calls in order. The input of a turn is the messages to the policy before it."""
-    read, usage = attempt.read, _usage({**SINGLE_TURN, **attempt.row})
-    counts: dict[str, float] = {"turns": read.turns, "calls": len(read.calls), "tokens": read.tokens}
-    counts |= {} if read.advantage is None else {"advantage": float(f"{read.advantage:.6g}")}
-    yield _SpanContent(
-        name=_name(attempt),
-        kind=SpanType.AGENT,
-        inputs=read.question,
-        outputs=_last_text(attempt),
-        attributes=counts,
-        is_ok=not attempt.is_broken,
-    )
-    messages = [{"role": "user", "content": read.question}]
-    turn = 0
-    for utterance in read.utterances:
-        if utterance.speaker == "policy":
-            yield _turn(turn, utterance, messages, usage[turn] if turn < len(usage) else {})
-            yield from map(_call, utterance.calls)
-            turn += 1
-            messages = [{"role": "tool", "content": call.result} for call in utterance.calls]
-        else:
-            messages = [*messages, {"role": utterance.speaker, "content": utterance.text}]
-
-
-def _turn(index: int, utterance: Utterance, messages: list[dict[str, str]], usage: Usage) -> _SpanContent:
-    thinking = {"reasoning_content": utterance.thinking} if utterance.thinking else {}
-    return _SpanContent(
-        name=f"turn {index + 1}",
-        kind=SpanType.CHAT_MODEL,
-        inputs={"messages": messages},
-        outputs={"role": "assistant", "content": utterance.text, **thinking},
-        attributes={"calls": len(utterance.calls)},
-        is_ok=True,
-        usage=usage,
-    )
-
-
-def _call(call: Call) -> _SpanContent:
-    return _SpanContent(
-        name=one_line(call.name, 60) or "unreadable call",
-        kind=SpanType.TOOL,
-        inputs=call.arguments,
-        outputs=call.result,
-        attributes={"status": one_line(call.status, 30)},
-        is_ok=call.status in ("ok", ""),
-    )
-
-
-def _spans(contents: Sequence[_SpanContent], trace_id: str, start: int) -> Iterator[Span]:
+def _spans(contents: Sequence[SpanContent], trace_id: str, start: int) -> Iterator[Span]:
     """Yield the root, its turns, and the calls below the turn that made them."""
     root = parent = _span_id(trace_id, 0)
     for number, content in enumerate(contents):
@@ -233,8 +142,8 @@ def _spans(contents: Sequence[_SpanContent], trace_id: str, start: int) -> Itera
         parent = _span_id(trace_id, number) if content.kind == SpanType.CHAT_MODEL else parent
 
 
-def _span(trace_id: str, number: int, parent: str | None, content: _SpanContent, times: tuple[int, int]) -> Span:
-    usage = {SpanAttributeKey.CHAT_USAGE: _with_total(content.usage)} if content.usage else {}
+def _span(trace_id: str, number: int, parent: str | None, content: SpanContent, times: tuple[int, int]) -> Span:
+    usage = {SpanAttributeKey.CHAT_USAGE: with_total(content.usage)} if content.usage else {}
     attributes = {
         SpanAttributeKey.REQUEST_ID: trace_id,
         SpanAttributeKey.SPAN_TYPE: content.kind,

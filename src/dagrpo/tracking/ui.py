@@ -20,16 +20,8 @@ from urllib.parse import quote
 from rich.console import Console
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.store import (
-    artifact_location,
-    follow_moved_artifacts,
-    is_initialised,
-    open_client,
-    require_answer,
-    require_usable,
-    tracking_uri,
-    without_user,
-)
+from dagrpo.tracking.store import follow_moved_artifacts, is_initialised, open_client, require_answer, require_usable
+from dagrpo.tracking.store_address import artifact_location, tracking_uri, without_user
 from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
 from dagrpo.utils.yaml_text import read_yaml

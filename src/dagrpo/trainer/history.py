@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.trainer import checks
-from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.held_out import HeldOutEvaluations
-from dagrpo.trainer.record import Record
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.metrics.throughput import Throughput
+from dagrpo.trainer.metrics.turns import CALLED, turn_timings
 from dagrpo.trainer.run import AGENT, Report, TrainingRun
-from dagrpo.trainer.step_metrics import in_brief, rollout_rows, step_metrics
-from dagrpo.trainer.throughput import Throughput
-from dagrpo.trainer.turn_metrics import CALLED, turn_timings
-from dagrpo.trainer.update import UpdateStats
+from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.update.policy_update import UpdateStats
 from dagrpo.utils.console import progress
 
 

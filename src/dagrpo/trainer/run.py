@@ -8,12 +8,12 @@ from typing import TypedDict
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Conversation, Rollout
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.runtime_config import Runtime, SftRuntime
-from dagrpo.trainer.sft_config import Sft
-from dagrpo.utils.ancestors import USUAL_GRACE
+from dagrpo.trainer.config.runtime import Runtime, SftRuntime
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.watchdog import USUAL_GRACE
 
 DESCRIPTION = "run.json"  # in the folder of a run's state
 AGENT = "agent"  # the folder in a run's state that an agent's program writes to

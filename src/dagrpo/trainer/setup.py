@@ -5,21 +5,21 @@ from typing import Any
 
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
-from dagrpo.rollout.prompts import Prompts
-from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.batches.prompt_sampler import training_problems
+from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.checks.memory import require_room
 from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.checks.suite import CheckSuite
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.held_out import HeldOutEvaluations
+from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.shutdown import Shutdown
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World
 
 
@@ -31,7 +31,7 @@ class Setup:
         self.run = run
         self.world = world
         self.tokenizer = load_tokenizer(run.initial)
-        self.problems = self._read_problems() if world.is_rank_zero else []
+        self.prompts = self._read_prompts() if world.is_rank_zero else []
         self.held_out = HeldOutEvaluations(run, self.tokenizer, report_held_out) if world.is_rank_zero else None
         require_room(run.initial, "training", run.training, world)
         checkpointing = run.runtime.training.activation_checkpointing
@@ -46,7 +46,7 @@ class Setup:
         self.shutdown = Shutdown(run.runtime.grace_seconds, world)
         self.checks = CheckSuite(
             run,
-            self.problems,
+            self.prompts,
             self.record,
             policy=self.policy,
             budget=self.budget,
@@ -75,9 +75,9 @@ class Setup:
             clock=self.clock,
         )
 
-    def _read_problems(self) -> list[Problem]:
-        prompts = Prompts(self.tokenizer, self.run.rollout, processor_of(self.run.initial))
-        return training_problems(self.run.train_split, prompts, self.run.training)
+    def _read_prompts(self) -> list[Prompt]:
+        renderer = PromptRenderer(self.tokenizer, self.run.rollout, processor_of(self.run.initial))
+        return training_prompts(self.run.train_split, renderer, self.run.training)
 
     def _pad_token_id(self) -> int:
         tokenizer = self.tokenizer

@@ -18,21 +18,21 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.trainer import state
 from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.batches.supervised import SupervisedSequence, supervised_sequences
-from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.compilation import prepare_compilation
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.checks.memory import require_room
+from dagrpo.trainer.config.runtime import Layout, SftRuntime
 from dagrpo.trainer.model.fsdp import load_policy, reduce_next
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import Report, SftRun
-from dagrpo.trainer.runtime_config import Layout, SftRuntime
 from dagrpo.trainer.shutdown import Shutdown
+from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.console import progress
 from dagrpo.utils.determinism import compute_deterministically, explained
 from dagrpo.utils.distributed import World, expand_segments
@@ -54,7 +54,7 @@ def fine_tune(run: SftRun, report: Report, world: World) -> None:
     if world.device.type == "cuda":  # a CPU adds up in one order anyway
         compute_deterministically(run.deterministic)
     expand_segments()
-    with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+    with explained(), states.exclusive(run.state) if world.is_rank_zero else nullcontext():
         FineTuning(run, report, world).train()
 
 
@@ -92,9 +92,9 @@ class FineTuning:
     def train(self) -> None:
         """Run every unfinished step, then write the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
-        finished = state.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
+        finished = tensors.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
         # Metrics of every finished step: a state carries them, so that a resumed run can report them again.
-        metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
+        metrics: list[dict[str, float]] = states.at(run.state, finished).notes if finished else []
         shutdown = Shutdown(run.grace_seconds, self._world)
         with self._reporting() as report, shutdown.listening():
             for step in range(1, finished + 1):
@@ -104,12 +104,12 @@ class FineTuning:
                 report(step + 1, metrics[-1])
                 is_last = shutdown.requested()
                 if is_last or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
-                    state.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
+                    tensors.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
                 if is_last:
                     break
         save_sharded(model, run.model, run.tuned, self._world)
         if self._world.is_rank_zero:
-            state.prune(run.state, steps, KEPT_STATES)
+            states.prune(run.state, steps, KEPT_STATES)
 
     def _step(self, step: int) -> dict[str, float]:
         """Update once on the mean negative logprob of the target tokens of the step's rows."""

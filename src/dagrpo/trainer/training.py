@@ -7,14 +7,14 @@ from typing import Any
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.engine import may_share_memory, open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.trainer import state
 from dagrpo.trainer.history import History
 from dagrpo.trainer.loop import take_steps
-from dagrpo.trainer.open_source import open_source
+from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import Report, TrainingRun, no_report
-from dagrpo.trainer.saver import GATES, Saver
+from dagrpo.trainer.sampling.setup import open_rollout_source
 from dagrpo.trainer.setup import Setup
-from dagrpo.trainer.throughput import Throughput
+from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.state.saver import GATES, Saver
 from dagrpo.utils.determinism import compute_deterministically, explained
 from dagrpo.utils.distributed import World, expand_segments
 
@@ -37,18 +37,18 @@ def train(
     compute_deterministically(run.rollout.deterministic)
     if not (world.is_rank_zero and may_share_memory(run.runtime.engine)):
         expand_segments()
-    with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+    with explained(), states.exclusive(run.state) if world.is_rank_zero else nullcontext():
         setup = Setup(run, world, report_held_out)
         history = _history(setup, report)
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
-        finished = state.resume(run.state, steps, policy, optimizer, world, history.require_whole, setup.base)
+        finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_whole, setup.base)
         lacks_evaluation = history.restore(finished)
         if finished < steps or world.broadcast(lacks_evaluation):
             _take_steps(setup, finished, history, opener)
         history.write()
         save_sharded(policy, run.initial, run.policy, world)
         if world.is_rank_zero:
-            state.prune(run.state, steps, run.runtime.training.keep_states)
+            states.prune(run.state, steps, run.runtime.training.keep_states)
 
 
 def _history(setup: Setup, report: Report) -> History:
@@ -66,11 +66,11 @@ def _history(setup: Setup, report: Report) -> History:
 def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener) -> None:
     """Run the steps from `first` (0-based) on; if none is left, only the last policy's held-out evaluation."""
     run, steps = setup.run, setup.run.training.steps
-    notes: Mapping[str, Any] = state.at(run.state, first).notes if first else {}
+    notes: Mapping[str, Any] = states.at(run.state, first).notes if first else {}
     update = setup.policy_update(notes)
     setup.checks.restore(notes.get(GATES, {}))
     with (
-        open_source(setup, opener, first, notes) as (source, sync),
+        open_rollout_source(setup, opener, first, notes) as (source, sync),
         history.progress(first),
         setup.shutdown.listening(),
     ):

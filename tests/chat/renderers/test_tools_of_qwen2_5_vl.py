@@ -10,7 +10,7 @@ from tests import pictures
 from tests.chat.renderers.tokenizers import decoded, encoded
 from tests.chat.tool_calls.tools import TOOLS
 from tests.pictures import picture
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.chat.renderers import CHATS, Message
 from dagrpo.chat.templates import render_template
@@ -18,7 +18,7 @@ from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 
 PICTURE = {"type": "image"}
 SYSTEM = {"role": "system", "content": "Look."}
@@ -70,8 +70,8 @@ def test_a_policy_is_told_of_its_tool_beside_its_picture_and_its_result_follows(
     tokenizer = character_tokenizer(4096, pictures=True)
     tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.chat_template = QWEN2_5_VL_TOOLS
-    prompts = Prompts(tokenizer, Conversation(), pictures.PROCESSOR)
-    problem = prompts.problem(0, example("<image> Find x.", images=(picture(),), tools=("answer_check",)))
+    prompts = PromptRenderer(tokenizer, Conversation(), pictures.PROCESSOR)
+    problem = prompts.prompt(0, task_row("<image> Find x.", images=(picture(),), tools=("answer_check",)))
     assert '"name": "answer_check"' in problem.text
     assert picture_lengths(problem.token_ids, pictures.TOKENS) == (4,)
     template = CHATS.get("template")

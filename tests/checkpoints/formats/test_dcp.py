@@ -23,7 +23,7 @@ from dagrpo.checkpoints.folder import auxiliary_files
 from dagrpo.checkpoints.formats.dcp import DcpTensors
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest, tensor_digest, verify, write_manifest
-from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
@@ -46,7 +46,7 @@ SMALL_MOE = Qwen3MoeConfig(
 
 @pytest.fixture
 def converted(pristine: Path, tmp_path: Path) -> Path:
-    write_as("dcp", open_source(pristine), tmp_path / "converted", LARGE)
+    write_as("dcp", open_checkpoint(pristine), tmp_path / "converted", LARGE)
     return tmp_path / "converted"
 
 
@@ -76,8 +76,8 @@ def test_the_way_there_and_back_is_exact(
     config = Qwen2Config.from_pretrained(pristine, tie_word_embeddings=tied)
     source = _folder_of(config, dtype, pristine, tmp_path / "source", limit)
     assert ("lm_head.weight" in HuggingFaceTensors(tmp_path / "source").specs) is not tied
-    there = write_as("dcp", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
-    back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", limit)
+    there = write_as("dcp", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
+    back = write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", limit)
     assert there.format == "dcp"
     assert source.tensors == there.tensors == back.tensors
     _assert_same_auxiliary_files(tmp_path / "source", tmp_path / "there")
@@ -88,12 +88,12 @@ def test_the_way_there_and_back_is_exact(
 def test_the_way_there_and_back_returns_our_own_model_byte_for_byte(
     pristine: Path, converted: Path, tmp_path: Path
 ) -> None:
-    write_as("huggingface", open_source(converted), tmp_path / "back", LARGE)
+    write_as("huggingface", open_checkpoint(converted), tmp_path / "back", LARGE)
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
 
 
 def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
-    write_as("dcp", open_source(pristine), tmp_path / "again", LARGE)
+    write_as("dcp", open_checkpoint(pristine), tmp_path / "again", LARGE)
     model, _ = load_model(converted, torch.float32)
     save_model(model, converted, tmp_path / "saved")
     manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
@@ -108,7 +108,7 @@ def test_torch_reads_the_folder_with_its_own_reader(pristine: Path, converted: P
 
 
 def test_several_files_of_one_rank_are_read_by_torch_and_by_us(pristine: Path, tmp_path: Path) -> None:
-    write_as("dcp", open_source(pristine), tmp_path / "shards", 8192)
+    write_as("dcp", open_checkpoint(pristine), tmp_path / "shards", 8192)
     files = sorted(path.name for path in (tmp_path / "shards").glob("*.safetensors"))
     assert files == [f"shard-00001-model-{n:05d}-of-00004.safetensors" for n in range(1, 5)]
     expected = safetensors.torch.load_file(pristine / "model.safetensors")
@@ -171,7 +171,7 @@ def test_a_model_can_be_loaded_in_another_type(converted: Path) -> None:
 
 def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_path: Path) -> None:
     source = _folder_of(SMALL_MOE, torch.float32, pristine, tmp_path / "source", LARGE)
-    write_as("dcp", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    write_as("dcp", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
     model, _ = load_model(tmp_path / "there", torch.float32)
     saved = save_model(model, tmp_path / "there", tmp_path / "saved")
     assert "model.layers.0.mlp.experts.3.up_proj.weight" in DcpTensors(tmp_path / "saved").specs
@@ -204,7 +204,7 @@ def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:
 def test_a_missing_rank_is_noticed(converted: Path, tmp_path: Path) -> None:
     next(converted.glob("*.safetensors")).unlink()
     with pytest.raises(ValueError, match=r"shard-00001-model-00001-of-00001\.safetensors is missing"):
-        write_as("huggingface", open_source(converted), tmp_path / "back", LARGE)
+        write_as("huggingface", open_checkpoint(converted), tmp_path / "back", LARGE)
     assert not (tmp_path / "back").exists()
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.checkpoints.folder import require_chat_template, require_tokenizer
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import tensor_digest, verify
-from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.safetensors_file import plan_shards
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes

@@ -16,13 +16,13 @@ from dagrpo.cli.compare.comparison import compare
 from dagrpo.cli.compare.differences import Difference, differences
 from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdict
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.scoring import score
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.jobs import code_files
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet

@@ -21,12 +21,12 @@ from dagrpo.cli.replay.terminal import basis, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer import update
 from dagrpo.trainer.checks import layout
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sync.digest_table import read_digests
+from dagrpo.trainer.update import policy_update
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST
@@ -84,7 +84,7 @@ def test_what_a_gpu_hashed_is_hashed_in_the_same_way_on_a_cpu(
 ) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2, save_every=1, keep_states=2)
     with monkeypatch.context() as on_gpu:
-        on_gpu.setattr(update, "usual_hash", lambda world: "gpu_tensor_hash")
+        on_gpu.setattr(policy_update, "usual_hash", lambda world: "gpu_tensor_hash")
         runs.execute(run)
     (check,) = _replayed(_read(run, run.state), 2)
     assert (check.after, check.difference) == (1, None)

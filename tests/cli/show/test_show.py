@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.pictures import picture
 from tests.rollout import conversations as made
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner, Result
@@ -96,7 +96,7 @@ def test_a_run_that_is_named_from_a_folder_of_the_project_is_shown(show: Show, m
 
 def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None:
     assert "pictures" not in show("tiny").stdout
-    rows = [example(str(row), index=row, images=(picture(),) * (row == 1)) for row in range(5)]
+    rows = [task_row(str(row), index=row, images=(picture(),) * (row == 1)) for row in range(5)]
     for split in ("results/tiny/difficulty/train.parquet", "data/tiny/arithmetic_tool/test.parquet"):
         write_parquet(Path(split), to_table(rows))
     trained = " ".join(show("tiny", "--best", "9", "--worst", "0").stdout.split())

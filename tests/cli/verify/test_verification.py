@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.cli.application import app
 from dagrpo.cli.verify import State, Verified, verify
 from dagrpo.core.errors import UserError
-from dagrpo.data.pictures_beside import read_pictures_beside
+from dagrpo.data.picture_digest import picture_digest
 from dagrpo.utils.files import read_json, sha256_of, write_json
 
 
@@ -103,7 +103,7 @@ def test_a_picture_that_was_replaced_beside_its_rows_is_a_change(made_up: Projec
     name = "train.jsonl#images"
     digests = {
         "train.jsonl": sha256_of(tmp_path / "train.jsonl"),
-        name: read_pictures_beside(tmp_path / "train.jsonl", "images").sha256,
+        name: picture_digest(tmp_path / "train.jsonl", "images").sha256,
     }
     assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.WHOLE]
     (tmp_path / "1.png").write_bytes(picture(colour="blue"))

@@ -17,7 +17,7 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import sglang
-from dagrpo.engine.hosting import gpus_of
+from dagrpo.engine.servers import gpus_of
 from dagrpo.utils.devices import VISIBLE, visible_devices
 
 

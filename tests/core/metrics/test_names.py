@@ -20,19 +20,19 @@ from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.core.metrics import METRICS, definition_of
 from dagrpo.core.metrics.document import PATH, with_tables
 from dagrpo.core.metrics.timing import PARTS
+from dagrpo.core.trajectory import Prompt
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import setup
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import SftRuntime
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.runtime_config import SftRuntime
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.trainer.sft_config import Sft
-from dagrpo.trainer.throughput import Throughput
 from dagrpo.utils.distributed import single_process
 
 EVERYTHING = {
@@ -60,13 +60,13 @@ def _with_a_tool_and_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Problems that offer a tool, and figures of speed as on a device whose peak is known."""
     known = Throughput.of
 
-    def problems(*arguments: Any) -> list[Problem]:
-        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_problems(*arguments)]
+    def problems(*arguments: Any) -> list[Prompt]:
+        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_prompts(*arguments)]
 
     def of(*arguments: Any) -> Throughput:
         return replace(known(*arguments), update_peak=1e12, rollout_peak=1e12)
 
-    monkeypatch.setattr(setup, "training_problems", problems)
+    monkeypatch.setattr(setup, "training_prompts", problems)
     monkeypatch.setattr(Throughput, "of", of)
 
 

@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.aime import to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.datasets.aime import to_row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
 
 
-def _row(answer: str) -> Row:
-    return Row(file="aime/aime_2024.jsonl", number=8, fields={"problem": "Find $x$.", "answer": answer})
+def _row(answer: str) -> RawRow:
+    return RawRow(file="aime/aime_2024.jsonl", number=8, fields={"problem": "Find $x$.", "answer": answer})
 
 
 @pytest.mark.parametrize(
     ("answer", "truth"), [("025", "25"), ("0", "0"), ("000", "0"), ("999", "999"), (" 33\n", "33")]
 )
 def test_the_ground_truth_is_an_integer_without_padding(answer: str, truth: str) -> None:
-    problem = to_problem(_row(answer))
+    problem = to_row(_row(answer))
     assert problem.ground_truth == truth
     assert problem.answer == f"\\boxed{{{truth}}}"
 
@@ -28,11 +28,11 @@ def test_an_answer_that_is_no_integer_from_0_to_999_names_the_file_and_the_row(a
     with pytest.raises(
         ValueError, match=r"aime/aime_2024\.jsonl, row 8, field `answer` is '.*', not an integer from 0 to 999"
     ):
-        to_problem(_row(answer))
+        to_row(_row(answer))
 
 
 def test_the_prompt_asks_for_the_box_that_the_verifier_reads() -> None:
-    (message,) = to_problem(_row("25")).prompt
+    (message,) = to_row(_row("25")).prompt
     assert message["content"].startswith("Find $x$.\n\n")
     assert message["content"].endswith("in \\boxed{}.")
 
@@ -47,7 +47,7 @@ def test_there_are_thirty_problems_and_nothing_to_train_on(
     problems = get_task(name).load(Data(mirror=str(data_folder)))
     assert {split: len(rows) for split, rows in problems.splits.items()} == {"train": 0, "test": 30}
     assert problems.expected == problems.read == {"train": 0, "test": 30}
-    truths = [example.ground_truth for example in problems.splits["test"]]
+    truths = [row.ground_truth for row in problems.splits["test"]]
     assert truths[0] == first
     assert padded in truths
     assert all(0 <= int(truth) <= 999 and truth == str(int(truth)) for truth in truths)

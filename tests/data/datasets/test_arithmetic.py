@@ -5,68 +5,68 @@ from collections import Counter
 
 import pytest
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.arithmetic import KINDS, Config, Level, load
-from dagrpo.data.task import Problems
+from dagrpo.data.task import TaskRows
 from dagrpo.rewards.verifiers.gsm8k import extract
 
 
-def _load(train: int, test: int, *levels: Level, seed: int = 0) -> Problems:
+def _load(train: int, test: int, *levels: Level, seed: int = 0) -> TaskRows:
     return load(Data(arithmetic=Config(train=train, test=test, levels=list(levels), seed=seed)))
 
 
-def _identity(example: Example) -> tuple[int, ...]:
+def _identity(row: Row) -> tuple[int, ...]:
     """The signed terms without their order: 12+34 and 34+12 are the same problem."""
-    signed = example.question.removesuffix("=?").replace("-", "+-").split("+")
+    signed = row.question.removesuffix("=?").replace("-", "+-").split("+")
     return tuple(sorted(int(term) for term in signed))
 
 
 @pytest.fixture(scope="module")
-def default() -> Problems:
+def default() -> TaskRows:
     return load(Data())
 
 
-def test_every_answer_is_the_value_of_its_expression(default: Problems) -> None:
-    for example in (*default.splits["train"], *default.splits["test"]):
-        assert int(example.ground_truth) == sum(_identity(example))
-        assert extract(example.answer, "strict") == extract(example.answer, "flexible") == example.ground_truth
-        worked = example.answer.partition("\n")[0]  # such as 80+12 or -10-1
-        assert sum(int(part) for part in re.findall(r"[+-]?\d+", worked)) == int(example.ground_truth)
+def test_every_answer_is_the_value_of_its_expression(default: TaskRows) -> None:
+    for row in (*default.splits["train"], *default.splits["test"]):
+        assert int(row.ground_truth) == sum(_identity(row))
+        assert extract(row.answer, "strict") == extract(row.answer, "flexible") == row.ground_truth
+        worked = row.answer.partition("\n")[0]  # such as 80+12 or -10-1
+        assert sum(int(part) for part in re.findall(r"[+-]?\d+", worked)) == int(row.ground_truth)
 
 
-def test_no_problem_occurs_twice_in_any_order_of_its_terms(default: Problems) -> None:
+def test_no_problem_occurs_twice_in_any_order_of_its_terms(default: TaskRows) -> None:
     train, test = ([_identity(e) for e in default.splits[split]] for split in ("train", "test"))
     assert len(set(train) | set(test)) == len(train) + len(test) == 4500
     assert not set(train) & set(test)
 
 
-def test_the_levels_are_equal_as_far_as_they_have_problems(default: Problems) -> None:
+def test_the_levels_are_equal_as_far_as_they_have_problems(default: TaskRows) -> None:
     train, test = (Counter(e.ability for e in default.splits[split]) for split in ("train", "test"))
     # all 55 and all 220 there are, (4500 - 275) / 2 of the other levels; a ninth of each level is for test
     assert train == {"sum_1_digit": 49, "sum_3_terms": 196, "sum_2_digit": 1877, "difference_2_digit": 1878}
     assert test == {"sum_1_digit": 6, "sum_3_terms": 24, "sum_2_digit": 235, "difference_2_digit": 235}
 
 
-def test_the_levels_are_mixed_so_that_a_limit_leaves_some_of_each(default: Problems) -> None:
+def test_the_levels_are_mixed_so_that_a_limit_leaves_some_of_each(default: TaskRows) -> None:
     assert {e.ability for e in default.splits["test"][:50]} >= {"sum_2_digit", "difference_2_digit", "sum_3_terms"}
 
 
-def test_each_level_looks_as_its_name_says(default: Problems) -> None:
-    for example in default.splits["train"]:
-        kind = KINDS[example.ability]  # type: ignore[index]
-        terms = _identity(example)
+def test_each_level_looks_as_its_name_says(default: TaskRows) -> None:
+    for row in default.splits["train"]:
+        kind = KINDS[row.ability]  # type: ignore[index]
+        terms = _identity(row)
         assert len(terms) == kind.terms
         assert all(len(str(abs(term))) == kind.digits for term in terms)
         assert sum(term < 0 for term in terms) == (1 if kind.operator == "-" else 0)
 
 
-def test_prompts_are_short_and_hold_few_characters(default: Problems) -> None:
-    examples = default.splits["train"]
-    assert all(len(e.prompt) == 1 and e.prompt[0] == {"role": "user", "content": e.question} for e in examples)
-    assert max(len(e.question) for e in examples) == len("12+34=?")
-    assert max(len(e.answer) for e in examples) == len("180+18\n#### 198") == 15
-    assert set("".join(e.question + e.answer for e in examples)) == set("0123456789+-=?# \n")
+def test_prompts_are_short_and_hold_few_characters(default: TaskRows) -> None:
+    rows = default.splits["train"]
+    assert all(len(e.prompt) == 1 and e.prompt[0] == {"role": "user", "content": e.question} for e in rows)
+    assert max(len(e.question) for e in rows) == len("12+34=?")
+    assert max(len(e.answer) for e in rows) == len("180+18\n#### 198") == 15
+    assert set("".join(e.question + e.answer for e in rows)) == set("0123456789+-=?# \n")
 
 
 @pytest.mark.parametrize(("level", "distinct"), [("sum_1_digit", 55), ("sum_2_digit", 4095)])

@@ -7,60 +7,60 @@ from dataclasses import replace
 import pytest
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.arithmetic_tool import Config
-from dagrpo.data.task import Problems, get_task
+from dagrpo.data.task import TaskRows, get_task
 from dagrpo.rewards.verifiers.gsm8k import extract
 from dagrpo.tools.calculator import calculate
 
 FORMS = {"product_3_digit": r"\d{3}\*\d{3}=", "sum_5_digit": r"\d{5}\+\d{5}="}
 
 
-def _load(task: str = "arithmetic_tool", **wanted: float) -> Problems:
+def _load(task: str = "arithmetic_tool", **wanted: float) -> TaskRows:
     return get_task(task).load(Data(arithmetic_tool=Config.model_validate({"train": 600, "test": 100, **wanted})))
 
 
 @pytest.fixture(scope="module")
-def problems() -> Problems:
+def problems() -> TaskRows:
     return _load()
 
 
-def _every(problems: Problems) -> list[Example]:
+def _every(problems: TaskRows) -> list[Row]:
     return [*problems.splits["train"], *problems.splits["test"]]
 
 
-def test_every_ground_truth_is_what_the_calculator_answers(problems: Problems) -> None:
-    for example in _every(problems):
-        assert re.fullmatch(FORMS[example.ability], example.question)
-        assert example.prompt == ({"role": "user", "content": example.question},)
-        assert calculate(example.question.removesuffix("=")) == example.ground_truth
-        assert extract(example.answer, "exact") == example.ground_truth
+def test_every_ground_truth_is_what_the_calculator_answers(problems: TaskRows) -> None:
+    for row in _every(problems):
+        assert re.fullmatch(FORMS[row.ability], row.question)
+        assert row.prompt == ({"role": "user", "content": row.question},)
+        assert calculate(row.question.removesuffix("=")) == row.ground_truth
+        assert extract(row.answer, "exact") == row.ground_truth
 
 
-def test_no_problem_occurs_twice_in_any_order_of_its_numbers(problems: Problems) -> None:
+def test_no_problem_occurs_twice_in_any_order_of_its_numbers(problems: TaskRows) -> None:
     identities = Counter((e.ability, frozenset(re.findall(r"\d+", e.question))) for e in _every(problems))
     assert set(identities.values()) == {1}
 
 
-def test_half_of_each_split_are_products(problems: Problems) -> None:
+def test_half_of_each_split_are_products(problems: TaskRows) -> None:
     for split, count in (("train", 300), ("test", 50)):
-        levels = Counter(example.ability for example in problems.splits[split])
+        levels = Counter(row.ability for row in problems.splits[split])
         assert levels == {"product_3_digit": count, "sum_5_digit": count}
 
 
-def test_the_share_that_calls_does_so_with_the_expression_and_gives_the_result(problems: Problems) -> None:
-    calling = [example for example in problems.splits["train"] if example.demonstration]
+def test_the_share_that_calls_does_so_with_the_expression_and_gives_the_result(problems: TaskRows) -> None:
+    calling = [row for row in problems.splits["train"] if row.demonstration]
     assert len(calling) == 198
-    assert {example.ability for example in calling} == set(FORMS)
-    for example in calling:
-        call, result, answer = example.demonstration
+    assert {row.ability for row in calling} == set(FORMS)
+    for row in calling:
+        call, result, answer = row.demonstration
         (made,) = call["tool_calls"]
-        arguments = {"expression": example.question.removesuffix("=")}
+        arguments = {"expression": row.question.removesuffix("=")}
         assert made["function"] == {"name": "calculator", "arguments": arguments}
-        assert (call["content"], answer["content"]) == ("", example.answer)
+        assert (call["content"], answer["content"]) == ("", row.answer)
         assert result == {"role": "tool", "content": calculate(arguments["expression"])}
-    assert not any(example.demonstration for example in problems.splits["test"])
+    assert not any(row.demonstration for row in problems.splits["test"])
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.5, 300), (1.0, 600)])
@@ -68,18 +68,18 @@ def test_the_share_is_the_one_asked_for(share: float, count: int) -> None:
     assert sum(bool(e.demonstration) for e in _load(demonstrated_calls=share).splits["train"]) == count
 
 
-def test_without_the_tool_the_problems_are_the_same_and_nothing_is_demonstrated(problems: Problems) -> None:
+def test_without_the_tool_the_problems_are_the_same_and_nothing_is_demonstrated(problems: TaskRows) -> None:
     alone = _load("arithmetic_alone")
-    assert {example.task for example in _every(alone)} == {"arithmetic_alone"}
+    assert {row.task for row in _every(alone)} == {"arithmetic_alone"}
     assert [replace(e, task="arithmetic_tool", tools=("calculator",)) for e in _every(alone)] == [
         replace(e, demonstration=()) for e in _every(problems)
     ]
 
 
-def test_the_same_seed_gives_the_same_problems_and_another_one_others(problems: Problems) -> None:
+def test_the_same_seed_gives_the_same_problems_and_another_one_others(problems: TaskRows) -> None:
     assert _load() == problems
-    other = {example.question for example in _every(_load(seed=1))}
-    assert len(other & {example.question for example in _every(problems)}) < 10
+    other = {row.question for row in _every(_load(seed=1))}
+    assert len(other & {row.question for row in _every(problems)}) < 10
 
 
 def test_more_problems_than_there_are_is_an_error_that_names_the_section(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.task import Problems, get_task
+from dagrpo.data.task import TaskRows, get_task
 
 
-def _load(folder: Path, rates: list[float | None]) -> Problems:
+def _load(folder: Path, rates: list[float | None]) -> TaskRows:
     (folder / "bigmath").mkdir()
     columns = {"problem": [f"Find {i}." for i in range(len(rates))], "answer": [" 4 "] * len(rates)}
     pq.write_table(pa.table({**columns, "llama8b_solve_rate": rates}), folder / "bigmath/train.parquet")
@@ -20,10 +20,8 @@ def _load(folder: Path, rates: list[float | None]) -> Problems:
 def test_the_pass_rate_is_the_one_that_was_measured_or_unknown(tmp_path: Path) -> None:
     problems = _load(tmp_path, [0.25, None, 1.0])
     train = problems.splits["train"]
-    assert [example.pass_rate for example in train] == [0.25, None, 1.0]
-    assert {(example.ground_truth, example.answer, example.verifier) for example in train} == {
-        ("4", "\\boxed{4}", "math_verify")
-    }
+    assert [row.pass_rate for row in train] == [0.25, None, 1.0]
+    assert {(row.ground_truth, row.answer, row.verifier) for row in train} == {("4", "\\boxed{4}", "math_verify")}
     assert problems.held_out
     assert problems.expected == {"test": 0}
 

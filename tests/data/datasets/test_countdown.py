@@ -7,18 +7,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.countdown import to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.datasets.countdown import to_row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
 from dagrpo.rewards.verifiers.countdown import check, equal
 
 
-def _row(numbers: object, target: object) -> Row:
-    return Row(file="countdown/train.parquet", number=2, fields={"numbers": numbers, "target": target})
+def _row(numbers: object, target: object) -> RawRow:
+    return RawRow(file="countdown/train.parquet", number=2, fields={"numbers": numbers, "target": target})
 
 
 def test_the_prompt_names_the_numbers_and_the_target() -> None:
-    problem = to_problem(_row([44, 19, 35], 98))
+    problem = to_row(_row([44, 19, 35], 98))
     assert problem.question == (
         "Write an expression whose value is 98, with each of the numbers 44, 19, 35 exactly once."
     )
@@ -27,7 +27,7 @@ def test_the_prompt_names_the_numbers_and_the_target() -> None:
 
 
 def test_the_verifier_reads_the_ground_truth() -> None:
-    ground_truth = to_problem(_row([44, 19, 35], 98)).ground_truth
+    ground_truth = to_row(_row([44, 19, 35], 98)).ground_truth
     check(ground_truth)
     assert equal("44 + 19 + 35", ground_truth)
     assert not equal("44 + 54", ground_truth)
@@ -44,7 +44,7 @@ def test_the_verifier_reads_the_ground_truth() -> None:
 )
 def test_a_row_without_whole_numbers_names_the_file_and_the_row(numbers: object, target: object, fault: str) -> None:
     with pytest.raises(ValueError, match=rf"countdown/train\.parquet, row 2, field {fault}"):
-        to_problem(_row(numbers, target))
+        to_row(_row(numbers, target))
 
 
 def test_the_hubs_columns_are_read(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_the_hubs_columns_are_read(tmp_path: Path) -> None:
     table = pa.table({"target": [98, 64], "nums": [[44, 19, 35], [63, 95, 96]]})
     pq.write_table(table, tmp_path / "countdown/train.parquet")
     problems = get_task("countdown").load(Data(mirror=str(tmp_path), max_train=1))
-    assert [example.ground_truth for example in problems.splits["train"]] == [
+    assert [row.ground_truth for row in problems.splits["train"]] == [
         '{"numbers": [44, 19, 35], "target": 98}',
         '{"numbers": [63, 95, 96], "target": 64}',
     ]

@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.dapo import CLOSING, OPENING, to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.datasets.dapo import CLOSING, OPENING, to_row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
 
 
-def _row(prompt: str, ground_truth: object = "34") -> Row:
+def _row(prompt: str, ground_truth: object = "34") -> RawRow:
     columns = {"prompt": "prompt.0.content"}
     fields = {"prompt": prompt, "ground_truth": ground_truth, "id": "1"}
-    return Row(file="dapo.parquet", number=5, fields=fields, columns=columns)
+    return RawRow(file="dapo.parquet", number=5, fields=fields, columns=columns)
 
 
 def test_the_prompt_is_the_data_sets_own_and_the_question_the_problem_alone() -> None:
-    problem = to_problem(_row(f"{OPENING}Find $x$.\n\nHint: none.{CLOSING}"))
+    problem = to_row(_row(f"{OPENING}Find $x$.\n\nHint: none.{CLOSING}"))
     assert problem.prompt == ({"role": "user", "content": f"{OPENING}Find $x$.\n\nHint: none.{CLOSING}"},)
     assert problem.question == "Find $x$.\n\nHint: none."
     assert (problem.ground_truth, problem.answer) == ("34", "Answer: 34")
@@ -33,23 +33,23 @@ def test_the_prompt_is_the_data_sets_own_and_the_question_the_problem_alone() ->
 )
 def test_another_prompt_names_the_file_the_row_and_the_column(prompt: str, fault: str) -> None:
     with pytest.raises(ValueError, match=rf"dapo\.parquet, row 5, field `prompt\.0\.content` {fault}"):
-        to_problem(_row(prompt))
+        to_row(_row(prompt))
 
 
 def test_a_ground_truth_that_has_been_through_a_float_is_refused() -> None:
     with pytest.raises(ValueError, match="field `ground_truth` is float, not text"):
-        to_problem(_row(f"{OPENING}Find $x$.{CLOSING}", 2e22))
+        to_row(_row(f"{OPENING}Find $x$.{CLOSING}", 2e22))
 
 
 def test_the_real_rows_are_complete_and_exact(data_folder: Path) -> None:
     problems = get_task("dapo").load(Data(mirror=str(data_folder)))
     train = problems.splits["train"]
     assert len(train) == problems.read["train"] == problems.expected["train"] == 17_917
-    assert len({example.question for example in train}) == 17_290
-    assert sum(example.ground_truth.startswith("-") for example in train) == 366
-    assert max((example.ground_truth for example in train), key=int) == "22099999999999998951424"
+    assert len({row.question for row in train}) == 17_290
+    assert sum(row.ground_truth.startswith("-") for row in train) == 366
+    assert max((row.ground_truth for row in train), key=int) == "22099999999999998951424"
     assert (problems.held_out, len(problems.splits["test"])) == (True, 0)
-    assert {(example.verifier, example.tools) for example in train} == {("math_dapo", ())}
+    assert {(row.verifier, row.tools) for row in train} == {("math_dapo", ())}
 
 
 def test_the_tool_form_differs_in_its_tool_only(data_folder: Path) -> None:

@@ -27,11 +27,11 @@ def test_the_sample_has_its_figures_as_opaque_rgb_files(data_folder: Path) -> No
     problems = get_task("geo3k").load(Data(mirror=str(data_folder), max_train=200, max_test=70))
     assert {split: len(rows) for split, rows in problems.splits.items()} == {"train": 200, "validation": 30, "test": 70}
     assert problems.expected == {"train": 2101, "validation": 300, "test": 601}
-    for example in (*problems.splits["validation"], *problems.splits["test"]):
-        (image,) = example.images
+    for row in (*problems.splits["validation"], *problems.splits["test"]):
+        (image,) = row.images
         with Image.open(io.BytesIO(image)) as picture:
             assert (picture.format, picture.mode) == ("PNG", "RGB")
-        assert example.prompt[0]["content"].count("<image>") == 1
+        assert row.prompt[0]["content"].count("<image>") == 1
 
 
 def test_a_figure_is_the_same_bytes_every_time(data_folder: Path) -> None:

@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
-from dagrpo.data.row import Row
+from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
 from dagrpo.rewards.verifiers.gsm8k import equal, extract
 
 FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")
 
 
-def _row(question: str, answer: str) -> Row:
-    return Row(file="gsm8k/train.jsonl", number=17, fields={"question": question, "answer": answer})
+def _row(question: str, answer: str) -> RawRow:
+    return RawRow(file="gsm8k/train.jsonl", number=17, fields={"question": question, "answer": answer})
 
 
 def test_the_prompt_is_the_question_and_the_instruction() -> None:
-    problem = to_problem(_row("How many eggs?", "9 * 2 = <<9*2=18>>18\n#### 18"))
+    problem = to_row(_row("How many eggs?", "9 * 2 = <<9*2=18>>18\n#### 18"))
     (message,) = problem.prompt
     assert message == {
         "role": "user",
@@ -29,7 +29,7 @@ def test_the_prompt_is_the_question_and_the_instruction() -> None:
 
 @pytest.mark.parametrize(("tail", "truth"), [("18", "18"), ("1,080", "1080"), ("-5", "-5"), ("2.50", "2.5")])
 def test_the_ground_truth_is_the_number_after_the_hashes_without_commas(tail: str, truth: str) -> None:
-    assert to_problem(_row("How many?", f"Some 3 steps\n#### {tail}")).ground_truth == truth
+    assert to_row(_row("How many?", f"Some 3 steps\n#### {tail}")).ground_truth == truth
 
 
 @pytest.mark.parametrize("answer", ["The answer is 18", "#### eighteen", "####"])
@@ -37,7 +37,7 @@ def test_a_row_without_hashes_and_a_number_names_the_file_and_the_row(answer: st
     with pytest.raises(
         ValueError, match=r"gsm8k/train\.jsonl, row 17, field `answer` has no `####` followed by a number"
     ):
-        to_problem(_row("How many?", answer))
+        to_row(_row("How many?", answer))
 
 
 def test_the_source_is_the_main_configuration() -> None:
@@ -55,12 +55,12 @@ def test_every_form_has_all_rows_and_worked_answers_that_verify(data_folder: Pat
     problems = get_task(name).load(Data(mirror=str(data_folder)))
     assert {split: len(rows) for split, rows in problems.splits.items()} == {"train": 7473, "test": 1319}
     assert problems.read == problems.expected == {"train": 7473, "test": 1319}
-    for example in (*problems.splits["train"], *problems.splits["test"]):
-        extracted = extract(example.answer, "strict")
+    for row in (*problems.splits["train"], *problems.splits["test"]):
+        extracted = extract(row.answer, "strict")
         assert extracted is not None
-        assert equal(extracted, example.ground_truth)
-        assert (example.task, example.verifier, example.data_source) == (name, "gsm8k", "openai/gsm8k")
-    assert [example.index for example in problems.splits["test"]] == list(range(1319))
+        assert equal(extracted, row.ground_truth)
+        assert (row.task, row.verifier, row.data_source) == (name, "gsm8k", "openai/gsm8k")
+    assert [row.index for row in problems.splits["test"]] == list(range(1319))
 
 
 def test_the_forms_differ_in_prompt_tools_and_interaction_only(data_folder: Path) -> None:
@@ -71,12 +71,12 @@ def test_the_forms_differ_in_prompt_tools_and_interaction_only(data_folder: Path
     assert first["gsm8k_tool"].prompt == ({"role": "system", "content": WITH_TOOL}, plain)
     assert first["gsm8k_feedback"].prompt == ({"role": "system", "content": WITH_FEEDBACK}, plain)
     assert first["gsm8k_sft"].prompt == ({"role": "user", "content": question},)
-    assert {name: (example.tools, example.interaction) for name, example in first.items()} == {
+    assert {name: (row.tools, row.interaction) for name, row in first.items()} == {
         "gsm8k": ((), ""),
         "gsm8k_tool": (("answer_check",), ""),
         "gsm8k_feedback": ((), "gsm8k_feedback"),
         "gsm8k_sft": ((), ""),
     }
-    assert {(example.question, example.answer, example.ground_truth) for example in first.values()} == {
+    assert {(row.question, row.answer, row.ground_truth) for row in first.values()} == {
         (question, first["gsm8k"].answer, "18")
     }

@@ -7,12 +7,12 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.math import INSTRUCTION, math_problem
-from dagrpo.data.row import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
 
 
-def _row(solution: str) -> Row:
-    return Row(file="math/train.jsonl", number=3, fields={"problem": "Find $x$.", "solution": solution})
+def _row(solution: str) -> RawRow:
+    return RawRow(file="math/train.jsonl", number=3, fields={"problem": "Find $x$.", "solution": solution})
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_math_500_takes_the_answer_from_its_own_column(tmp_path: Path) -> None:
     row = {"problem": "Find $r$.", "solution": "See \\boxed{3}.", "answer": "\\left( 3, \\frac{\\pi}{2} \\right)"}
     (tmp_path / "math_500/test.jsonl").write_text(json.dumps(row | {"subject": "Precalculus", "level": 2}) + "\n")
     problems = get_task("math_500").load(Data(mirror=str(tmp_path), max_test=1))
-    (example,) = problems.splits["test"]
-    assert (example.ground_truth, example.answer) == ("\\left( 3, \\frac{\\pi}{2} \\right)", "See \\boxed{3}.")
+    (task_row,) = problems.splits["test"]
+    assert (task_row.ground_truth, task_row.answer) == ("\\left( 3, \\frac{\\pi}{2} \\right)", "See \\boxed{3}.")
     assert problems.expected == {"train": 0, "test": 500}
-    assert example.verifier == "math"
+    assert task_row.verifier == "math"
 
 
 def test_math_is_read_from_both_splits(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.reading import COPIES_BATCH_ROWS
-from dagrpo.data.task import Problems, get_task
+from dagrpo.data.task import TaskRows, get_task
 
 
-def _load(folder: Path, params: Data, **columns: list[str]) -> Problems:
+def _load(folder: Path, params: Data, **columns: list[str]) -> TaskRows:
     (folder / "openmath").mkdir()
     pq.write_table(pa.table(columns), folder / "openmath/train.parquet")
     return get_task("openmath").load(params.model_copy(update={"mirror": str(folder)}))
@@ -26,12 +26,12 @@ def test_the_first_solution_of_a_problem_stands_for_all(tmp_path: Path) -> None:
         generated_solution=["Easy. \\boxed{1}", "Hm. \\boxed{\\frac{1}{2}}", "Hard. \\boxed{1}"],
     )
     train = problems.splits["train"]
-    assert [(example.ground_truth, example.answer) for example in train] == [
+    assert [(row.ground_truth, row.answer) for row in train] == [
         ("1", "Easy. \\boxed{1}"),
         ("\\frac{1}{2}", "Hm. \\boxed{\\frac{1}{2}}"),
     ]
     assert problems.read == {"train": 3, "test": 0}
-    assert {(example.verifier, example.pass_rate) for example in train} == {("math_verify", None)}
+    assert {(row.verifier, row.pass_rate) for row in train} == {("math_verify", None)}
 
 
 def test_reading_ends_with_the_train_and_the_held_out_problems(tmp_path: Path) -> None:

@@ -9,48 +9,48 @@ from collections import Counter
 
 import pytest
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.python_math import KINDS, Config, load
-from dagrpo.data.task import Problems
+from dagrpo.data.task import TaskRows
 from dagrpo.rewards.verifiers.gsm8k import extract
 
 
-def _load(**wanted: float) -> Problems:
+def _load(**wanted: float) -> TaskRows:
     return load(Data(python_math=Config.model_validate({"train": 240, "test": 30, **wanted})))
 
 
 @pytest.fixture(scope="module")
-def problems() -> Problems:
+def problems() -> TaskRows:
     return _load()
 
 
-def _every(problems: Problems) -> list[Example]:
+def _every(problems: TaskRows) -> list[Row]:
     return [*problems.splits["train"], *problems.splits["test"]]
 
 
-def _program(example: Example) -> str:
-    (call,) = example.demonstration[0]["tool_calls"]
+def _program(row: Row) -> str:
+    (call,) = row.demonstration[0]["tool_calls"]
     assert call["function"]["name"] == "code_interpreter"
     return str(call["function"]["arguments"]["code"])
 
 
 def test_every_program_prints_the_ground_truth_and_the_interpreters_line_break() -> None:
-    for example in _load(demonstrated_calls=1.0).splits["train"]:
+    for row in _load(demonstrated_calls=1.0).splits["train"]:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(_program(example), "program", "exec"), {})  # our own program, not a policy's
-        assert printed.getvalue() == f"{example.ground_truth}\n"
-        assert example.demonstration[1] == {"role": "tool", "content": printed.getvalue()}
-        assert example.demonstration[2]["content"] == example.answer
+            exec(compile(_program(row), "program", "exec"), {})  # our own program, not a policy's
+        assert printed.getvalue() == f"{row.ground_truth}\n"
+        assert row.demonstration[1] == {"role": "tool", "content": printed.getvalue()}
+        assert row.demonstration[2]["content"] == row.answer
 
 
 def test_a_program_is_one_short_line_that_json_does_not_escape() -> None:
-    for example in _load(demonstrated_calls=1.0).splits["train"]:
-        program = _program(example)
+    for row in _load(demonstrated_calls=1.0).splits["train"]:
+        program = _program(row)
         assert json.dumps(program) == f'"{program}"'
         assert len(program) < 80
-        assert re.findall(r"\d{2,}", program) == re.findall(r"\d{2,}", example.question)
+        assert re.findall(r"\d{2,}", program) == re.findall(r"\d{2,}", row.question)
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_values_by_hand(level: str, numbers: tuple[int, ...], value: int) -> Non
     assert KINDS[level].value(*numbers) == value
 
 
-def test_the_answer_is_read_and_seldom_one(problems: Problems) -> None:
-    for example in _every(problems):
-        assert extract(example.answer, "exact") == example.ground_truth
+def test_the_answer_is_read_and_seldom_one(problems: TaskRows) -> None:
+    for row in _every(problems):
+        assert extract(row.answer, "exact") == row.ground_truth
     divisors = [int(e.ground_truth) for e in _every(problems) if e.ability == "greatest_divisor"]
     assert min(divisors) >= 11
-    for example in _every(problems):
-        if example.ability == "greatest_divisor":
-            a, b, c, d = map(int, re.findall(r"\d+", example.question))
+    for row in _every(problems):
+        if row.ability == "greatest_divisor":
+            a, b, c, d = map(int, re.findall(r"\d+", row.question))
             assert all(1000 <= number <= 9999 for number in (a, b, c, d))
-            assert math.gcd(a + b, c + d) == int(example.ground_truth)
+            assert math.gcd(a + b, c + d) == int(row.ground_truth)
 
 
-def test_kinds_stand_in_equal_parts_and_no_problem_twice(problems: Problems) -> None:
+def test_kinds_stand_in_equal_parts_and_no_problem_twice(problems: TaskRows) -> None:
     assert Counter(e.ability for e in problems.splits["train"]) == dict.fromkeys(KINDS, 80)
     assert Counter(e.ability for e in problems.splits["test"]) == dict.fromkeys(KINDS, 10)
     assert len({e.question for e in _every(problems)}) == 270
@@ -86,10 +86,10 @@ def test_kinds_stand_in_equal_parts_and_no_problem_twice(problems: Problems) -> 
 
 def test_as_many_problems_as_the_schema_allows_can_be_drawn() -> None:
     largest = _load(train=8000, test=2000, demonstrated_calls=0.0)
-    assert {split: len(examples) for split, examples in largest.splits.items()} == {"train": 8000, "test": 2000}
+    assert {split: len(rows) for split, rows in largest.splits.items()} == {"train": 8000, "test": 2000}
 
 
-def test_half_demonstrate_and_the_same_seed_gives_the_same(problems: Problems) -> None:
+def test_half_demonstrate_and_the_same_seed_gives_the_same(problems: TaskRows) -> None:
     assert sum(bool(e.demonstration) for e in problems.splits["train"]) == 120
     assert not any(e.demonstration for e in problems.splits["test"])
     assert _load() == problems

@@ -7,32 +7,32 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.shapes import COLOURS, DIGITS, DOT, SIDE, Config, load
 from dagrpo.data.images import rgb_file
-from dagrpo.data.task import Problems
+from dagrpo.data.task import TaskRows
 from dagrpo.rewards.verifiers.math import VERIFIER
 
 WHITE = (255, 255, 255)
 
 
-def _load(**wanted: object) -> Problems:
+def _load(**wanted: object) -> TaskRows:
     return load(Data(shapes=Config.model_validate({"train": 120, "test": 60, **wanted})))
 
 
 @pytest.fixture(scope="module")
-def problems() -> Problems:
+def problems() -> TaskRows:
     return _load()
 
 
-def _every(problems: Problems, level: str) -> list[Example]:
+def _every(problems: TaskRows, level: str) -> list[Row]:
     return [each for split in problems.splits.values() for each in split if each.ability == level]
 
 
-def _pixels(example: Example) -> np.ndarray:
+def _pixels(task_row: Row) -> np.ndarray:
     """[SIDE, SIDE, 3]"""
-    with Image.open(io.BytesIO(example.images[0])) as picture:
+    with Image.open(io.BytesIO(task_row.images[0])) as picture:
         assert (picture.size, picture.mode, picture.format) == ((SIDE, SIDE), "RGB", "PNG")
         return np.asarray(picture)
 
@@ -50,36 +50,36 @@ def _number_of_shapes(inked: np.ndarray) -> int:
     return found
 
 
-def test_as_many_shapes_are_drawn_as_the_answer_says(problems: Problems) -> None:
-    for example in _every(problems, "count"):
-        assert _number_of_shapes((_pixels(example) != WHITE).any(axis=2)) == int(example.ground_truth)
+def test_as_many_shapes_are_drawn_as_the_answer_says(problems: TaskRows) -> None:
+    for task_row in _every(problems, "count"):
+        assert _number_of_shapes((_pixels(task_row) != WHITE).any(axis=2)) == int(task_row.ground_truth)
 
 
-def test_the_one_shape_has_the_colour_that_the_answer_names(problems: Problems) -> None:
-    for example in _every(problems, "colour"):
-        colours = {tuple(map(int, pixel)) for pixel in _pixels(example).reshape(-1, 3)}
-        assert colours == {WHITE, COLOURS[example.ground_truth]}
+def test_the_one_shape_has_the_colour_that_the_answer_names(problems: TaskRows) -> None:
+    for task_row in _every(problems, "colour"):
+        colours = {tuple(map(int, pixel)) for pixel in _pixels(task_row).reshape(-1, 3)}
+        assert colours == {WHITE, COLOURS[task_row.ground_truth]}
 
 
-def test_the_digit_above_the_line_is_the_answer(problems: Problems) -> None:
-    for example in _every(problems, "length"):
-        inked = (_pixels(example) != WHITE).any(axis=2)
+def test_the_digit_above_the_line_is_the_answer(problems: TaskRows) -> None:
+    for task_row in _every(problems, "length"):
+        inked = (_pixels(task_row) != WHITE).any(axis=2)
         line = next(row for row in range(SIDE) if inked[row].sum() > SIDE // 2)
         above = inked[:line]
         rows, columns = np.flatnonzero(above.any(axis=1)), np.flatnonzero(above.any(axis=0))
         glyph = above[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][::DOT, ::DOT]
         drawn = "".join(str(int(dot)) for dot in glyph.flatten())
-        without_margin = np.array([int(dot) for dot in DIGITS[int(example.ground_truth) - 1]]).reshape(5, 3)
+        without_margin = np.array([int(dot) for dot in DIGITS[int(task_row.ground_truth) - 1]]).reshape(5, 3)
         without_margin = without_margin[:, without_margin.any(axis=0)]
         assert drawn == "".join(map(str, without_margin.flatten()))
 
 
-def test_the_text_says_what_is_asked_and_nothing_of_the_answer(problems: Problems) -> None:
+def test_the_text_says_what_is_asked_and_nothing_of_the_answer(problems: TaskRows) -> None:
     texts = {each.prompt[0]["content"] for split in problems.splits.values() for each in split}
     assert texts == {"<image>How many shapes?", "<image>Which colour?", "<image>How long is it?"}
 
 
-def test_levels_take_turns_and_answers_are_spread(problems: Problems) -> None:
+def test_levels_take_turns_and_answers_are_spread(problems: TaskRows) -> None:
     train = problems.splits["train"]
     assert Counter(each.ability for each in train) == {"count": 40, "colour": 40, "length": 40}
     assert {each.ground_truth for each in _every(problems, "count")} == set("12345")
@@ -87,30 +87,30 @@ def test_levels_take_turns_and_answers_are_spread(problems: Problems) -> None:
     assert {each.ground_truth for each in _every(problems, "length")} == set("123456789")
 
 
-def test_every_answer_is_read_and_right_and_every_picture_has_the_form(problems: Problems) -> None:
-    for example in problems.splits["test"]:
-        answer = VERIFIER.extract(example.answer, "exact")
-        assert answer == example.ground_truth
-        assert VERIFIER.equal(answer, example.ground_truth)
-        assert rgb_file(example.images[0]) == example.images[0]
+def test_every_answer_is_read_and_right_and_every_picture_has_the_form(problems: TaskRows) -> None:
+    for task_row in problems.splits["test"]:
+        answer = VERIFIER.extract(task_row.answer, "exact")
+        assert answer == task_row.ground_truth
+        assert VERIFIER.equal(answer, task_row.ground_truth)
+        assert rgb_file(task_row.images[0]) == task_row.images[0]
 
 
-def test_no_picture_is_there_twice(problems: Problems) -> None:
+def test_no_picture_is_there_twice(problems: TaskRows) -> None:
     files = [each.images[0] for split in problems.splits.values() for each in split]
     assert len(set(files)) == len(files) == 180
 
 
-def test_the_same_seed_draws_the_same_and_another_does_not(problems: Problems) -> None:
+def test_the_same_seed_draws_the_same_and_another_does_not(problems: TaskRows) -> None:
     assert _load().splits == problems.splits
     assert _load(seed=1).splits["test"] != problems.splits["test"]
 
 
-def test_more_problems_leave_those_that_there_are(problems: Problems) -> None:
+def test_more_problems_leave_those_that_there_are(problems: TaskRows) -> None:
     assert _load(train=130).splits["test"] == problems.splits["test"]
     assert _load(train=130).splits["train"][:120] == problems.splits["train"]
 
 
-def test_swapped_the_texts_stay_and_every_picture_is_at_another_problem(problems: Problems) -> None:
+def test_swapped_the_texts_stay_and_every_picture_is_at_another_problem(problems: TaskRows) -> None:
     swapped = _load(swapped=True)
     for split, straight in problems.splits.items():
         pairs = list(zip(straight, swapped.splits[split], strict=True))

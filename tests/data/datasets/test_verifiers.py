@@ -10,7 +10,7 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.data import verifiers_package
 from dagrpo.data.config import Data
-from dagrpo.data.task import Problems, get_task
+from dagrpo.data.task import TaskRows, get_task
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
 
@@ -20,7 +20,7 @@ def task(number: int, prompt: Any = None) -> dict[str, Any]:
     return {"key": f"k{number}", "hash": f"h{number}", "prompt": asked}
 
 
-def loaded(monkeypatch: pytest.MonkeyPatch, tasks: list[dict[str, Any]], program: str = "") -> Problems:
+def loaded(monkeypatch: pytest.MonkeyPatch, tasks: list[dict[str, Any]], program: str = "") -> TaskRows:
     """What is made of a taskset that lists these."""
     lines = "\n".join(map(json.dumps, tasks))
     command = [sys.executable, "-c", program or f"print({lines!r})"]

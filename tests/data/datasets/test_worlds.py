@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.worlds import Config, load, names
-from dagrpo.data.task import Problems
+from dagrpo.data.task import TaskRows
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tools.search import written
@@ -17,63 +17,63 @@ from dagrpo.tools.search import written
 NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
 
 
-def _load(**wanted: object) -> Problems:
+def _load(**wanted: object) -> TaskRows:
     return load(Data(worlds=Config.model_validate({"train_people": 60, "test_people": 20, **wanted})))
 
 
 @pytest.fixture(scope="module")
-def problems() -> Problems:
+def problems() -> TaskRows:
     return _load()
 
 
 @pytest.fixture(scope="module")
-def index(problems: Problems) -> Index:
+def index(problems: TaskRows) -> Index:
     return Index(problems.passages)
 
 
-def _every(problems: Problems) -> list[Example]:
+def _every(problems: TaskRows) -> list[Row]:
     return [*problems.splits["train"], *problems.splits["test"]]
 
 
-def _answer(example: Example) -> str:
-    (answer,) = json.loads(example.ground_truth)
+def _answer(task_row: Row) -> str:
+    (answer,) = json.loads(task_row.ground_truth)
     return str(answer)
 
 
-def test_each_person_gives_three_questions_of_one_hop_two_of_two_and_one_of_three(problems: Problems) -> None:
+def test_each_person_gives_three_questions_of_one_hop_two_of_two_and_one_of_three(problems: TaskRows) -> None:
     for split, people in (("train", 60), ("test", 20)):
-        hops = Counter(example.ability for example in problems.splits[split])
+        hops = Counter(task_row.ability for task_row in problems.splits[split])
         assert hops == {"1_hop": 3 * people, "2_hops": 2 * people, "3_hops": people}
     assert problems.levels == ["1_hop", "2_hops", "3_hops"]
 
 
-def test_there_is_one_short_passage_for_each_person_firm_and_place(problems: Problems) -> None:
+def test_there_is_one_short_passage_for_each_person_firm_and_place(problems: TaskRows) -> None:
     assert len(problems.passages) == len({passage.title for passage in problems.passages}) == 3 * (60 + 20)
     assert max(len(passage.text) for passage in problems.passages) < 60
 
 
-def test_an_answer_stands_in_one_passage_beside_a_name_that_is_none(problems: Problems) -> None:
-    for example in _every(problems):
-        (passage,) = [each for each in problems.passages if _answer(example) in each.text]
-        assert _answer(example) != passage.title
-        assert len(set(NAME.findall(passage.text)) - {passage.title, _answer(example)}) == 1
+def test_an_answer_stands_in_one_passage_beside_a_name_that_is_none(problems: TaskRows) -> None:
+    for task_row in _every(problems):
+        (passage,) = [each for each in problems.passages if _answer(task_row) in each.text]
+        assert _answer(task_row) != passage.title
+        assert len(set(NAME.findall(passage.text)) - {passage.title, _answer(task_row)}) == 1
 
 
-def test_no_name_of_the_held_out_world_is_in_the_other(problems: Problems) -> None:
+def test_no_name_of_the_held_out_world_is_in_the_other(problems: TaskRows) -> None:
     found = {
-        split: {name for e in examples for name in NAME.findall(f"{e.question} {_answer(e)}")}
-        for split, examples in problems.splits.items()
+        split: {name for e in rows for name in NAME.findall(f"{e.question} {_answer(e)}")}
+        for split, rows in problems.splits.items()
     }
     assert not found["train"] & found["test"]
     assert len(found["test"]) == 6 * 20
 
 
-def _led_to(index: Index, example: Example) -> list[str]:
+def _led_to(index: Index, task_row: Row) -> list[str]:
     """The best result for the name in the question, and so on for each name in a result that has a passage."""
     titles = {passage.title for passage in index.passages}
-    (name,) = NAME.findall(example.question.removeprefix("Where "))
+    (name,) = NAME.findall(task_row.question.removeprefix("Where "))
     found = []
-    for _ in range(int(example.ability[0])):
+    for _ in range(int(task_row.ability[0])):
         ((row, _score),) = index.search(name, 1)
         found.append(index.passages[row].text)
         others = [other for other in NAME.findall(found[-1]) if other in titles - {name}]
@@ -81,21 +81,21 @@ def _led_to(index: Index, example: Example) -> list[str]:
     return found
 
 
-def test_a_search_for_one_name_after_the_other_leads_to_the_answer(problems: Problems, index: Index) -> None:
-    for example in problems.splits["test"]:
-        found = _led_to(index, example)
-        assert len(found) == int(example.ability[0])
-        assert [_answer(example) in text for text in found] == [False] * (len(found) - 1) + [True]
+def test_a_search_for_one_name_after_the_other_leads_to_the_answer(problems: TaskRows, index: Index) -> None:
+    for task_row in problems.splits["test"]:
+        found = _led_to(index, task_row)
+        assert len(found) == int(task_row.ability[0])
+        assert [_answer(task_row) in text for text in found] == [False] * (len(found) - 1) + [True]
 
 
-def test_a_demonstration_shows_what_the_search_finds(problems: Problems, index: Index) -> None:
-    searching = [example for example in problems.splits["train"] if example.demonstration]
+def test_a_demonstration_shows_what_the_search_finds(problems: TaskRows, index: Index) -> None:
+    searching = [task_row for task_row in problems.splits["train"] if task_row.demonstration]
     assert len(searching) == len(problems.splits["train"]) // 2
-    assert not any(example.demonstration for example in problems.splits["test"])
-    for example in searching:
-        *turns, answer = example.demonstration
-        assert len(turns) == 2 * int(example.ability[0])
-        assert answer == {"role": "assistant", "content": f"<answer>{_answer(example)}</answer>"}
+    assert not any(task_row.demonstration for task_row in problems.splits["test"])
+    for task_row in searching:
+        *turns, answer = task_row.demonstration
+        assert len(turns) == 2 * int(task_row.ability[0])
+        assert answer == {"role": "assistant", "content": f"<answer>{_answer(task_row)}</answer>"}
         for call, result in zip(turns[::2], turns[1::2], strict=True):
             (made,) = call["tool_calls"]
             assert made["function"]["name"] == "search"
@@ -103,22 +103,22 @@ def test_a_demonstration_shows_what_the_search_finds(problems: Problems, index: 
             assert result == {"role": "tool", "content": written([index.passages[row].contents], "plain")}
 
 
-def test_the_verifier_reads_the_answer_and_takes_no_other(problems: Problems) -> None:
+def test_the_verifier_reads_the_answer_and_takes_no_other(problems: TaskRows) -> None:
     verifier = get_verifier("exact_match")
-    for example in problems.splits["test"]:
-        assert verifier.extract(example.answer, "exact") == _answer(example)
-        assert verifier.equal(_answer(example).lower(), example.ground_truth) is True
-        assert verifier.equal(_answer(example)[:-1], example.ground_truth) is False
+    for task_row in problems.splits["test"]:
+        assert verifier.extract(task_row.answer, "exact") == _answer(task_row)
+        assert verifier.equal(_answer(task_row).lower(), task_row.ground_truth) is True
+        assert verifier.equal(_answer(task_row)[:-1], task_row.ground_truth) is False
 
 
-def test_hops_choose_the_questions_and_leave_the_worlds_as_they_are(problems: Problems) -> None:
+def test_hops_choose_the_questions_and_leave_the_worlds_as_they_are(problems: TaskRows) -> None:
     one = _load(hops=[1])
     assert one.passages == problems.passages
     assert {e.question for e in _every(one)} == {e.question for e in _every(problems) if e.ability == "1_hop"}
     assert one.levels == ["1_hop"]
 
 
-def test_the_same_seed_gives_the_same_worlds_and_another_one_others(problems: Problems) -> None:
+def test_the_same_seed_gives_the_same_worlds_and_another_one_others(problems: TaskRows) -> None:
     assert _load() == problems
     other = {passage.title for passage in _load(seed=1).passages}
     assert len(other & {passage.title for passage in problems.passages}) < 10

@@ -5,13 +5,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
-from dagrpo.data.task import Problems
+from dagrpo.data.task import TaskRows
 from dagrpo.models.tokenizer import character_tokenizer
 
 
-def example(
+def task_row(
     question: str,
     ground_truth: str = "1",
     *,
@@ -22,10 +22,10 @@ def example(
     pass_rate: float | None = None,
     system: str = "",
     tools: tuple[str, ...] = (),
-) -> Example:
+) -> Row:
     """A problem of the task `sums` whose prompt is its question."""
     opening = ({"role": "system", "content": system},) if system else ()
-    return Example(
+    return Row(
         task="sums",
         split=split,
         index=index,
@@ -41,15 +41,15 @@ def example(
     )
 
 
-def examples(questions: Sequence[str | tuple[str, str]], split: str = "train") -> list[Example]:
+def task_rows(questions: Sequence[str | tuple[str, str]], split: str = "train") -> list[Row]:
     """Problems with indices from 0: questions, or questions with their ground truths."""
     pairs = [question if isinstance(question, tuple) else (question, "1") for question in questions]
-    return [example(question, truth, split=split, index=index) for index, (question, truth) in enumerate(pairs)]
+    return [task_row(question, truth, split=split, index=index) for index, (question, truth) in enumerate(pairs)]
 
 
 def sieve(train: Sequence[str | tuple[str, str]], test: Sequence[str | tuple[str, str]] = ()) -> Sieve:
     """A sieve with such problems in train and test."""
-    return Sieve({"train": examples(train), "test": examples(test, "test")})
+    return Sieve({"train": task_rows(train), "test": task_rows(test, "test")})
 
 
 def left(sieve: Sieve, split: str = "train") -> list[int]:
@@ -59,15 +59,15 @@ def left(sieve: Sieve, split: str = "train") -> list[int]:
 
 def gone(sieve: Sieve) -> list[tuple[str, int, str, str]]:
     """What was dropped: split, index, reason, detail."""
-    return [(item.example.split, item.example.index, item.reason, item.detail) for item in sieve.dropped]
+    return [(item.row.split, item.row.index, item.reason, item.detail) for item in sieve.dropped]
 
 
 def problems(
-    splits: Mapping[str, Sequence[Example]], *, copies: Mapping[str, int] | None = None, held_out: bool = False
-) -> Problems:
+    splits: Mapping[str, Sequence[Row]], *, copies: Mapping[str, int] | None = None, held_out: bool = False
+) -> TaskRows:
     """What a task `sums` loads, with so many exact copies read besides."""
     read = {split: len(found) + (copies or {}).get(split, 0) for split, found in splits.items()}
-    return Problems(
+    return TaskRows(
         splits=splits,
         source="sums",
         origin="mirror",

@@ -1,7 +1,7 @@
 """Ground truths that no verifier can read, and questions that have more than one."""
 
 import pytest
-from tests.data.filters.problems import example, examples, gone, left, sieve
+from tests.data.filters.problems import gone, left, sieve, task_row, task_rows
 
 from dagrpo.data.filters.questions import drop_conflicting, drop_unreadable
 from dagrpo.data.filters.sieve import Sieve
@@ -50,21 +50,23 @@ def test_the_same_number_written_otherwise_is_no_conflict() -> None:
 
 
 def test_answers_that_only_math_verify_could_compare_conflict_when_their_texts_differ() -> None:
-    same = [example("a", truth, index=i, verifier="math_verify") for i, truth in enumerate([r"\frac{1}{x}", r"x^{-1}"])]
+    same = [
+        task_row("a", truth, index=i, verifier="math_verify") for i, truth in enumerate([r"\frac{1}{x}", r"x^{-1}"])
+    ]
     found = Sieve({"train": same})
     assert drop_conflicting(found)["train"] == 1
-    repeated = [example("a", r"\frac{1}{x}", index=i, verifier="math_verify") for i in range(2)]
+    repeated = [task_row("a", r"\frac{1}{x}", index=i, verifier="math_verify") for i in range(2)]
     assert drop_conflicting(Sieve({"train": repeated}))["train"] == 0
 
 
 def test_the_same_text_beside_another_figure_is_no_conflict() -> None:
-    figures = [example("Find x.", str(i), index=i, images=(bytes([i]),)) for i in range(3)]
+    figures = [task_row("Find x.", str(i), index=i, images=(bytes([i]),)) for i in range(3)]
     found = Sieve({"train": figures})
     assert drop_conflicting(found)["train"] == 0
     assert left(found) == [0, 1, 2]
 
 
 def test_a_conflict_between_train_and_test_leaves_test_whole() -> None:
-    found = Sieve({"train": examples([("a", "1")]), "test": examples([("a", "2")], "test")})
+    found = Sieve({"train": task_rows([("a", "1")]), "test": task_rows([("a", "2")], "test")})
     drop_conflicting(found)
     assert (left(found), left(found, "test")) == ([0], [0])

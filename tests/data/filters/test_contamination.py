@@ -1,6 +1,6 @@
 """Train problems that share words with test problems: planted ones are found, phrases of the trade are not."""
 
-from tests.data.filters.problems import example, examples, gone, left, sieve
+from tests.data.filters.problems import gone, left, sieve, task_row, task_rows
 
 from dagrpo.data.filters.contamination import COMMON, Contamination, Shared, check_contamination
 from dagrpo.data.filters.sieve import Sieve
@@ -11,7 +11,7 @@ TRADE = "where m and n are relatively prime positive integers find the value of 
 
 
 def _check(found: Sieve, *tests: str, length: int = 13, drop: bool = False) -> Contamination:
-    overlaps = check_contamination(found, {"exam": examples(tests, "test")}, length, "drop" if drop else "report")
+    overlaps = check_contamination(found, {"exam": task_rows(tests, "test")}, length, "drop" if drop else "report")
     return overlaps.report(found.splits["train"])
 
 
@@ -34,7 +34,7 @@ def test_drop_takes_it_out_and_says_what_was_shared() -> None:
 
 def test_those_that_are_left_after_later_gates_are_counted_by_themselves() -> None:
     found = sieve(["clean", f"Before: {THIRTEEN}, after!", f"Again {THIRTEEN}"])
-    overlaps = check_contamination(found, {"exam": examples([THIRTEEN], "test"), "other": []}, 13, "report")
+    overlaps = check_contamination(found, {"exam": task_rows([THIRTEEN], "test"), "other": []}, 13, "report")
     contamination = overlaps.report(found.splits["train"][:2])
     assert (contamination.train_problems, contamination.train_problems_left) == (2, 1)
     assert (contamination.by_task, contamination.left_by_task) == ({"exam": 2, "other": 0}, {"exam": 1, "other": 0})
@@ -51,8 +51,8 @@ def test_short_questions_are_compared_whole_and_with_their_operators() -> None:
 
 
 def test_a_short_question_beside_another_figure_is_not_the_same() -> None:
-    train = [example("Find x.", index=i, images=(bytes([i]),)) for i in range(2)]
-    test = [example("Find x.", split="test", images=(bytes([1]),))]
+    train = [task_row("Find x.", index=i, images=(bytes([i]),)) for i in range(2)]
+    test = [task_row("Find x.", split="test", images=(bytes([1]),))]
     contamination = check_contamination(Sieve({"train": train}), {"figures": test}, 13, "report").report(train)
     assert [shared.train_index for shared in contamination.examples["figures"]] == [1]
 
@@ -86,7 +86,7 @@ def test_the_very_same_question_counts_however_common_its_phrases_are() -> None:
 
 def test_tasks_are_counted_apart_and_a_problem_once_in_all() -> None:
     found = sieve([f"a {THIRTEEN}", "short one"])
-    tests = {"exam": examples([f"b {THIRTEEN}"], "test"), "quiz": examples(["x", THIRTEEN, "Short one."], "test")}
+    tests = {"exam": task_rows([f"b {THIRTEEN}"], "test"), "quiz": task_rows(["x", THIRTEEN, "Short one."], "test")}
     contamination = check_contamination(found, tests, 13, "drop").report(found.splits["train"])
     assert contamination.by_task == {"exam": 1, "quiz": 2}
     assert contamination.train_problems == 2

@@ -1,6 +1,6 @@
 """Repeats go, all but the first; test stays whole."""
 
-from tests.data.filters.problems import example, examples, gone, left, sieve
+from tests.data.filters.problems import gone, left, sieve, task_row, task_rows
 
 from dagrpo.data.filters.questions import drop_repeated
 from dagrpo.data.filters.sieve import Sieve
@@ -30,15 +30,15 @@ def test_a_train_problem_that_test_asks_too_goes_and_test_stays_whole() -> None:
 
 def test_a_train_problem_of_another_split_goes_too_and_that_split_may_share_with_test() -> None:
     splits = {
-        name: examples(questions, name) for name, questions in (("train", ["a", "b"]), ("validation", ["b", "t"]))
+        name: task_rows(questions, name) for name, questions in (("train", ["a", "b"]), ("validation", ["b", "t"]))
     }
-    found = Sieve(splits | {"test": examples(["t"], "test")})
+    found = Sieve(splits | {"test": task_rows(["t"], "test")})
     drop_repeated(found)
     assert (left(found), left(found, "validation"), left(found, "test")) == ([0], [0, 1], [0])
     assert found.counts["train: question also in validation"] == 1
 
 
 def test_the_same_text_beside_another_figure_is_no_repeat() -> None:
-    found = Sieve({"train": [example("Find x.", index=i, images=(bytes([i % 2]),)) for i in range(3)]})
+    found = Sieve({"train": [task_row("Find x.", index=i, images=(bytes([i % 2]),)) for i in range(3)]})
     drop_repeated(found)
     assert left(found) == [0, 1]

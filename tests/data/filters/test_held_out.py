@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.data.filters.problems import examples, left, sieve
+from tests.data.filters.problems import left, sieve, task_rows
 
 from dagrpo.data.filters.questions import hold_out
 from dagrpo.data.filters.sieve import Sieve
@@ -15,7 +15,7 @@ QUESTIONS = [f"what is {number}" for number in range(40)]
 
 
 def _held_out(questions: list[str], count: int) -> set[str]:
-    found = Sieve({"train": examples(questions)})
+    found = Sieve({"train": task_rows(questions)})
     hold_out(found, count)
     return {problem.question for problem in found.splits["test"]}
 

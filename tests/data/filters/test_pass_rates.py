@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.data.filters.problems import example, gone, left, sieve
+from tests.data.filters.problems import gone, left, sieve, task_row
 
 from dagrpo.data.filters.pass_rates import add_pass_rates, drop_by_pass_rate
 from dagrpo.data.filters.sieve import Sieve
@@ -32,7 +32,7 @@ def test_problems_get_the_pass_rate_of_their_question(tmp_path: Path) -> None:
 
 def test_a_question_rated_twice_is_ambiguous_and_keeps_what_it_had(tmp_path: Path) -> None:
     path = _file(tmp_path / "difficulty.parquet", [("Find x.", 0.0), ("Find x.", 1.0), ("b", 0.5)])
-    found = Sieve({"train": [example("Find x.", pass_rate=0.75), example("b", index=1)]})
+    found = Sieve({"train": [task_row("Find x.", pass_rate=0.75), task_row("b", index=1)]})
     joined = add_pass_rates(found, path, must_match=True)
     assert [problem.pass_rate for problem in found.splits["train"]] == [0.75, 0.5]
     assert joined.ambiguous == 1
@@ -40,8 +40,8 @@ def test_a_question_rated_twice_is_ambiguous_and_keeps_what_it_had(tmp_path: Pat
 
 def test_only_train_problems_with_a_known_pass_rate_out_of_range_go() -> None:
     rates = [None, 0.0, 0.2, 0.5, 0.8, 1.0]
-    train = [example(f"q{i}", index=i, pass_rate=rate) for i, rate in enumerate(rates)]
-    test = [example(f"t{i}", split="test", index=i, pass_rate=rate) for i, rate in enumerate(rates)]
+    train = [task_row(f"q{i}", index=i, pass_rate=rate) for i, rate in enumerate(rates)]
+    test = [task_row(f"t{i}", split="test", index=i, pass_rate=rate) for i, rate in enumerate(rates)]
     found = Sieve({"train": train, "test": test})
     drop_by_pass_rate(found, 0.2, 0.8)
     assert (left(found), left(found, "test")) == ([0, 2, 3, 4], [0, 1, 2, 3, 4, 5])
@@ -52,7 +52,7 @@ def test_only_train_problems_with_a_known_pass_rate_out_of_range_go() -> None:
 
 
 def test_the_whole_range_keeps_everything() -> None:
-    found = Sieve({"train": [example(f"q{i}", index=i, pass_rate=rate) for i, rate in enumerate((0.0, 1.0, None))]})
+    found = Sieve({"train": [task_row(f"q{i}", index=i, pass_rate=rate) for i, rate in enumerate((0.0, 1.0, None))]})
     drop_by_pass_rate(found, 0.0, 1.0)
     assert left(found) == [0, 1, 2]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.data.filters.problems import character_model, example, examples, gone, left, qwen3_model, sieve
+from tests.data.filters.problems import character_model, gone, left, qwen3_model, sieve, task_row, task_rows
 from tests.pictures import picture
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
@@ -14,7 +14,7 @@ from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Conversation
-from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.prompts import PromptRenderer
 
 
 def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_lengths_are_nearest_rank_percentiles(tmp_path: Path) -> None:
 
 
 def test_one_problem_is_its_own_median() -> None:
-    (only,) = examples(["a"])
+    (only,) = task_rows(["a"])
     assert prompt_tokens({"train": [only]}, tools_shown=None, images_counted=False).splits["train"] == Lengths(
         min=0, median=0, percent_95=0, max=0
     )
@@ -57,14 +57,14 @@ def test_one_problem_is_its_own_median() -> None:
 
 def test_a_chat_template_that_leaves_the_tools_out_is_noticed(data_folder: Path, tmp_path: Path) -> None:
     tiny, qwen3 = character_model(tmp_path / "tiny"), qwen3_model(data_folder, tmp_path / "qwen3")
-    with_tools = [example("Use the calculator.", tools=("calculator",))]
+    with_tools = [task_row("Use the calculator.", tools=("calculator",))]
     assert count_prompt_tokens(Sieve({"train": with_tools}), tiny) is False
     assert count_prompt_tokens(Sieve({"train": with_tools}), qwen3) is True
     assert count_prompt_tokens(sieve(["a"]), tiny) is None
 
 
 def _pictured(content: str, *images: bytes) -> Sieve:
-    return Sieve({"train": [example(content, images=images)], "test": []})
+    return Sieve({"train": [task_row(content, images=images)], "test": []})
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_a_picture_counts_as_the_tokens_that_it_takes(vision: Path) -> None:
     count_prompt_tokens(found, vision)
     (only,) = found.splits["train"]
     assert only.prompt_tokens == len(["<|user|>", "a", "b", "<|end|>", "<|assistant|>"]) + (2 + 6) + (2 + 5)
-    prompts = Prompts(load_tokenizer(vision), Conversation(), PictureProcessor.of(vision))
-    assert len(prompts.problem(0, only).token_ids) == only.prompt_tokens, "what the trainer and the engine see"
+    prompts = PromptRenderer(load_tokenizer(vision), Conversation(), PictureProcessor.of(vision))
+    assert len(prompts.prompt(0, only).token_ids) == only.prompt_tokens, "what the trainer and the engine see"
 
 
 def test_for_a_model_of_text_a_picture_is_the_text_of_its_place(tmp_path: Path) -> None:

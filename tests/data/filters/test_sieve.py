@@ -1,6 +1,6 @@
 """The sieve loses nothing, and says what it dropped."""
 
-from tests.data.filters.problems import example, gone, left, sieve
+from tests.data.filters.problems import gone, left, sieve, task_row
 
 from dagrpo.data.filters.sieve import SCHEMA, Sieve, dropped_table
 
@@ -28,7 +28,7 @@ def test_train_and_test_are_always_there_and_other_splits_are_kept() -> None:
 
 def test_the_table_of_the_dropped_has_the_schema_also_when_it_is_empty() -> None:
     assert dropped_table([]).schema.equals(SCHEMA)
-    found = Sieve({"test": [example("q", "7", split="test", index=3)]})
+    found = Sieve({"test": [task_row("q", "7", split="test", index=3)]})
     found.drop("test", "a reason", lambda problem: "a detail")
     assert dropped_table(found.dropped).to_pylist() == [
         {"split": "test", "index": 3, "question": "q", "ground_truth": "7", "reason": "a reason", "detail": "a detail"}

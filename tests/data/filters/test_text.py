@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.data.filters.problems import example
+from tests.data.filters.problems import task_row
 
 from dagrpo.data.config import Data
 from dagrpo.data.filters.text import exact_identity, identity, normalised, runs, words
@@ -96,10 +96,10 @@ def test_runs_are_in_order_and_none_when_the_text_is_shorter() -> None:
 
 
 def test_another_figure_makes_another_problem() -> None:
-    one, other = example("Find x.", images=(b"one",)), example("find x", images=(b"other",))
+    one, other = task_row("Find x.", images=(b"one",)), task_row("find x", images=(b"other",))
     assert identity(one) != identity(other)
-    assert identity(one) == identity(example("find x", images=(b"one",)))
-    assert exact_identity(one) != exact_identity(example("find x", images=(b"one",)))
+    assert identity(one) == identity(task_row("find x", images=(b"one",)))
+    assert exact_identity(one) != exact_identity(task_row("find x", images=(b"one",)))
 
 
 def test_real_questions_taken_for_the_same_have_the_same_digits_operators_and_letters(data_folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.data.filters.problems import character_model, example, qwen3_model
+from tests.data.filters.problems import character_model, qwen3_model, task_row
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Metaspace
@@ -39,7 +39,7 @@ def test_qwen3_counts_equal_those_of_autotokenizer_and_render(
     folder = qwen3_model(data_folder, tmp_path / "qwen3")
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
     assert type(ours) is type(theirs)
-    prompts = [example(text, system=system, tools=tools) for text in TEXTS]
+    prompts = [task_row(text, system=system, tools=tools) for text in TEXTS]
     schemas = function_schemas(tools, {})
     expected = [render(theirs, prompt.prompt, schemas) for prompt in prompts]
     texts = [rendered(ours, prompt, schemas) for prompt in prompts]
@@ -51,12 +51,12 @@ def test_qwen3_counts_equal_those_of_autotokenizer_and_render(
 def test_the_character_tokenizer_counts_equal_those_of_autotokenizer_and_render(tmp_path: Path) -> None:
     folder = character_model(tmp_path / "tiny")
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    prompts = [example(text) for text in TEXTS]
+    prompts = [task_row(text) for text in TEXTS]
     expected = [render(theirs, prompt.prompt) for prompt in prompts]
     texts = [rendered(ours, prompt) for prompt in prompts]
     assert texts == [text for text, _ in expected]
     assert TokenCounter(ours).count(texts) == [len(token_ids) for _, token_ids in expected]
-    assert TokenCounter(ours).count([rendered(ours, example("12+3=?"))]) == [6 + 3]
+    assert TokenCounter(ours).count([rendered(ours, task_row("12+3=?"))]) == [6 + 3]
 
 
 @given(st.lists(st.text(st.sampled_from("a |<>end\n\u0301user")) | st.sampled_from(TEXTS), max_size=40))
@@ -81,7 +81,7 @@ def test_a_prompt_that_the_chat_template_refuses_is_named(tmp_path: Path) -> Non
     with pytest.raises(
         ValueError, match=r"refuses the prompt of task sums, train row 4 \(.*\): choose another"
     ) as error:
-        rendered(tokenizer, example("a", index=4, system="Be brief."))
+        rendered(tokenizer, task_row("a", index=4, system="Be brief."))
     assert "\n" not in str(error.value)
     assert str(error.value).endswith(".")
 

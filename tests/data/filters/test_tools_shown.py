@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.data.filters.problems import character_model, example
+from tests.data.filters.problems import character_model, task_row
 from tests.data.preparing import gsm8k_mirror, limited
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
@@ -53,7 +53,7 @@ def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) 
     with pytest.raises(
         UserError, match=r"would never learn of it: set model\.chat_template to qwen2_5_vl_tools, choose"
     ):
-        require_tools_shown([example("How many?", tools=("answer_check",))], model, "template")
+        require_tools_shown([task_row("How many?", tools=("answer_check",))], model, "template")
 
 
 def test_a_template_that_tells_of_tools_is_taken(model: Path, tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_what_is_not_rendered_by_the_template_or_not_attempted_is_prepared(
 
 
 def test_demonstrations_of_calls_tell_of_a_tool_and_so_does_nothing_to_a_fresh_model(model: Path) -> None:
-    untold = example("How many?", tools=("answer_check",))
+    untold = task_row("How many?", tools=("answer_check",))
     called = ({"role": "assistant", "content": "<tool_call>"},)
     require_tools_shown([untold, replace(untold, demonstration=called)], model, "template")
-    require_tools_shown([example("How many?")], model, "template")
+    require_tools_shown([task_row("How many?")], model, "template")
     write_json(model / "origin.json", {"source": "fresh"})
     require_tools_shown([untold], model, "template")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.engine.sglang.starting import phase_in
+from dagrpo.engine.sglang.startup import phase_in
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang import opening
+from dagrpo.engine.sglang import connect
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.sglang.opening import device_of_sync
+from dagrpo.engine.sglang.connect import device_of_sync
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import Bucket, buckets
 from dagrpo.engine.weight_files import WeightsFolder
@@ -216,7 +216,7 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(opening, "obstacle_to_sharing", lambda device: None)
+    monkeypatch.setattr(connect, "obstacle_to_sharing", lambda device: None)
     device = device_of_sync(sglang.Config.model_validate(given))
     assert (None if device is None else device.type) == expected
 

@@ -15,7 +15,7 @@ from dagrpo.core.metrics import definition_of
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs, stage_of
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.jobs import NOT_DATA, SCRIPT, code_files
+from dagrpo.pipeline.job_files import NOT_DATA, SCRIPT, code_files
 from dagrpo.pipeline.override_runs import override_run
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.stages.teacher import require_source

@@ -9,7 +9,7 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.pipeline.dvc import recording
 from dagrpo.pipeline.dvc.recording import _recordable, commit, still_current
 from dagrpo.pipeline.identity import code_digest
-from dagrpo.pipeline.jobs import code_files, own_params
+from dagrpo.pipeline.job_files import code_files, own_params
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import read_json, sha256_of, write_json
 

@@ -12,7 +12,7 @@ from dagrpo.pipeline.plan.counting import Counting, Kernel
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.stand_in import StandIn
 from dagrpo.pipeline.plan.update import Passes, work_of
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
 
 SIZES = {
     "vocab_size": 512,

@@ -18,7 +18,7 @@ from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.jobs import own_params
+from dagrpo.pipeline.job_files import own_params
 from dagrpo.pipeline.plan import speed
 from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for

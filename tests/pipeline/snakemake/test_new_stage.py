@@ -9,7 +9,7 @@ from tests.pipeline.snakemake import clones
 
 STAGE = '''"""Stage census: how many problems a task has."""
 
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.pipeline.declaration import DATA, Job, Needs, Stage
 
 

@@ -15,10 +15,10 @@ from tests.pipeline.snakemake import clones
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.config.overlay import merged
+from dagrpo.core.trajectory import BLIND
 from dagrpo.data.schema import from_table
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.report.splits import Pictures
-from dagrpo.rollout.trajectory import BLIND
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.tables import read_parquet
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, Weighted
 
 
 class Config(Weighted):
@@ -13,9 +14,9 @@ class Config(Weighted):
     limit: Annotated[int, Field(ge=1)] = Field(100, description="Most characters.")
 
 
-def is_short(judged: Judged, config: Config) -> float:
+def is_short(graded: GradedTrajectory, config: Config) -> float:
     """1 or 0."""
-    return float(len(judged.attempt.text) <= config.limit)
+    return float(len(graded.trajectory.text) <= config.limit)
 
 
 shortness = Component(config=Config, function=is_short)

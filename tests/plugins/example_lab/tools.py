@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
 from dagrpo.tools.simulated_users import Interaction
 
@@ -35,7 +35,7 @@ def functions(config: Config) -> list[ToolFunction]:
     return [ToolFunction(name="throw", description=description, parameters={"type": "object", "properties": {}})]
 
 
-def again(example: Example, answers: Sequence[str]) -> str | None:
+def again(row: Row, answers: Sequence[str]) -> str | None:
     """Twice is enough."""
     return "Throw again." if len(answers) < 2 else None
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
+from tests.rewards.attempts import attempt
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Attempt, CallStatus, StopReason, ToolCall, Verdict
-from dagrpo.rewards.components import COMPONENTS, Judged, value_of
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall, Verdict
+from dagrpo.rewards.components import COMPONENTS, value_of
 
 
 def call(status: CallStatus) -> ToolCall:
@@ -26,19 +28,18 @@ def judged(
     turns: int = 1,
     tool_calls: int = 0,
     failed: int = 0,
-) -> Judged:
-    attempt = Attempt(
-        text=text,
-        ground_truth="",
-        verifier="gsm8k",
-        tokens=tokens,
+) -> GradedTrajectory:
+    trajectory = attempt(
+        text,
+        tokens=(tokens,),
         turns=turns,
         calls=(*[call("ok")] * (tool_calls - failed), *[call("failed")] * failed),
+        max_new_tokens=20480,
     )
-    return Judged(attempt=attempt, verdict=verdict, extracted=None, verifier=verifier, max_new_tokens=20480)
+    return GradedTrajectory(trajectory=trajectory, score=Score(extracted=None, verdict=verdict, verifier=verifier))
 
 
-def value(name: str, found: Judged, **parameters: float) -> float:
+def value(name: str, found: GradedTrajectory, **parameters: float) -> float:
     return value_of(name, found, COMPONENTS.get(name).config.model_validate(parameters))
 
 
@@ -99,9 +100,9 @@ def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
         overlong.check(overlong.config(buffer=20), params)
 
 
-def _attempted(calls: Sequence[ToolCall] = (), **changes: Any) -> Judged:
+def _attempted(calls: Sequence[ToolCall] = (), **changes: Any) -> GradedTrajectory:
     found = judged()
-    return replace(found, attempt=replace(found.attempt, calls=tuple(calls), **changes))
+    return replace(found, trajectory=replace(found.trajectory, calls=tuple(calls), **changes))
 
 
 def _asking(name: str, arguments: str) -> ToolCall:
@@ -136,8 +137,8 @@ def test_an_attempt_that_used_up_its_turns_or_tokens_pays(reason: StopReason, pe
 
 
 def test_of_several_turns_the_longest_is_measured_against_the_limit_of_a_turn() -> None:
-    assert value("overlong", _attempted(tokens=60000, most_tokens_of_a_turn=18432), buffer=4096) == -0.5
-    assert value("overlong", _attempted(tokens=18432), buffer=4096) == -0.5
+    assert value("overlong", _attempted(samples=attempt(tokens=(18432, 18432, 18432)).samples), buffer=4096) == -0.5
+    assert value("overlong", judged(tokens=18432), buffer=4096) == -0.5
 
 
 ATTEMPTS = [

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 import pytest
+from tests.rewards.attempts import attempt
 
-from dagrpo.core.types import Attempt
-from dagrpo.rewards.components import COMPONENTS, Judged, value_of
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.core.types import Score
+from dagrpo.rewards.components import COMPONENTS, value_of
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,6 @@ from dagrpo.rewards.components import COMPONENTS, Judged, value_of
     ],
 )
 def test_it_is_the_reward_of_that_name_or_the_whole(rewards: Mapping[str, float], name: str, value: float) -> None:
-    attempt = Attempt(text="", ground_truth="", verifier="gsm8k", tokens=1, reported=rewards)
-    judged = Judged(attempt=attempt, verdict="wrong", extracted=None, verifier="gsm8k", max_new_tokens=10)
-    assert value_of("reported", judged, COMPONENTS.get("reported").config.model_validate({"name": name})) == value
+    score = Score(extracted=None, verdict="wrong", verifier="gsm8k")
+    graded = GradedTrajectory(trajectory=attempt(reported=rewards), score=score)
+    assert value_of("reported", graded, COMPONENTS.get("reported").config.model_validate({"name": name})) == value

@@ -5,10 +5,10 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rewards.attempts import attempt, scores
 
-from dagrpo.core.types import Attempt
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade_all
+from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers.geo3k import formatted
 
 FORM = re.compile(r"<think>.*</think>.*\\boxed\{.*\}.*", re.DOTALL)
@@ -33,6 +33,6 @@ def test_the_form_is_the_published_one(text: str) -> None:
 def test_the_published_reward_is_nine_tenths_accuracy_and_one_tenth_form(
     text: str, reward: float, grader: Grader
 ) -> None:
-    attempt = Attempt(text=text, ground_truth="34", verifier="geo3k", tokens=9)
+    tried = attempt(text=text, ground_truth="34", verifier="geo3k", tokens=(9,))
     weighted = Reward.model_validate({"components": {"accuracy": {"weight": 0.9}, "format": {"weight": 0.1}}})
-    assert grade_all([attempt], weighted, 100, grader)[0].reward == pytest.approx(reward)
+    assert scores([tried], weighted, grader)[0].reward == pytest.approx(reward)

@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with, tokens
 
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents import AGENTS
 from dagrpo.rollout.agents.program import Config, open_program
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.utils.yaml_text import read_yaml
 
 PAGE = Path(__file__).parents[3] / "docs/agents.md"
@@ -24,7 +24,7 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     async def run() -> Trajectory:
         config = Config(name="program", command=[sys.executable, str(tmp_path / "agent.py")])
         async with open_program(config, context_in(tmp_path)) as agent:
-            return await agent(session.problem, 0, session)
+            return await agent(session.prompt, 0, session)
 
     trajectory = asyncio.run(run())
     assert (trajectory.fault, trajectory.text) == ("", "3")

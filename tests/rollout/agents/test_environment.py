@@ -11,9 +11,9 @@ from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, ses
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.environment import AGENT, Config, open_environment
-from dagrpo.rollout.trajectory import Trajectory
 
 
 def context_in(folder: Path) -> AgentContext:
@@ -37,7 +37,7 @@ def attempts(
     async def run() -> list[Trajectory]:
         async with open_environment(config, context_in(folder)) as agent:
             sessions = [session_with(policy) for policy in policies]
-            return await asyncio.gather(*(agent(session.problem, 0, session) for session in sessions))
+            return await asyncio.gather(*(agent(session.prompt, 0, session) for session in sessions))
 
     return asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -79,7 +79,7 @@ def untold_attempt(folder: Path, *, fresh: bool = False, **example_changes: Any)
     async def run() -> Trajectory:
         context = replace(context_in(folder), fresh=fresh)
         async with open_environment(Config(name="environment", environment=f"{WORLDS}:Guess"), context) as agent:
-            return await agent(session.problem, 0, session)
+            return await agent(session.prompt, 0, session)
 
     return asyncio.run(asyncio.wait_for(run(), 30))
 

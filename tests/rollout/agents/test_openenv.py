@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents.openenv import Config, RemoteEpisode, open_openenv
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.tools import InfrastructureFailure
 
 Answer = Callable[[dict[str, Any]], Any]  # what the server is sent -> what it sends back
@@ -66,7 +66,7 @@ def attempt(folder: Path, answer: Answer, *script: str, **values: Any) -> Trajec
             address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with open_openenv(Config(name="openenv", address=address, **values), context_in(folder)) as agent:
                 session = session_with(ScriptedPolicy(*script))
-                return await agent(session.problem, 0, session)
+                return await agent(session.prompt, 0, session)
 
     return asyncio.run(asyncio.wait_for(run(), 30))
 

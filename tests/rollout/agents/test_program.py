@@ -16,12 +16,12 @@ import pytest
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.program import Config, open_program
 from dagrpo.rollout.session import Session
-from dagrpo.rollout.trajectory import Trajectory
 
 ASK = """
 import json, os, sys, urllib.request
@@ -66,7 +66,7 @@ def attempts(code: str, context: AgentContext, sessions: Sequence[Session], **va
 
     async def run() -> list[Trajectory]:
         async with open_program(config, context) as agent:
-            tries = (agent(session.problem, number, session) for number, session in enumerate(sessions))
+            tries = (agent(session.prompt, number, session) for number, session in enumerate(sessions))
             return await asyncio.gather(*tries)
 
     return asyncio.run(asyncio.wait_for(run(), 240))
@@ -242,7 +242,7 @@ def test_a_server_that_dies_fails_its_attempts_and_is_started_again(context: Age
     async def run() -> list[Trajectory]:
         async with open_program(config, context) as agent:
             sessions = [session_with(ScriptedPolicy(answer)) for answer in ("die", "3")]
-            return [await agent(session.problem, 0, session) for session in sessions]
+            return [await agent(session.prompt, 0, session) for session in sessions]
 
     died, fine = asyncio.run(asyncio.wait_for(run(), 240))
     assert (died.stop_reason, fine.stop_reason) == ("program_failed", "answered")

@@ -12,12 +12,12 @@ from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, too
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import ToolCall
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.session import SessionLimits
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure
 
 

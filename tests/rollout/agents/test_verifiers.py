@@ -11,9 +11,9 @@ from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.data.verifiers_package import worker_command
 from dagrpo.rollout.agents.verifiers import Config, open_verifiers
-from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.utils.virtualenv import python_of
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +57,7 @@ def test_a_taskset_is_attempted_and_its_rewards_are_reported(tasks: list[dict[st
                 session_with(policy, ground_truth=f"{task['key']}@{task['hash']}")
                 for policy, task in zip(policies, tasks, strict=True)
             ]
-            return await asyncio.gather(*(agent(session.problem, 0, session) for session in sessions))
+            return await asyncio.gather(*(agent(session.prompt, 0, session) for session in sessions))
 
     right, wrong = asyncio.run(run())
     assert (right.fault, wrong.fault) == ("", "")

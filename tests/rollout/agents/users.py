@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.tools.simulated_users import Interaction
 
 
-def _wants(answers: int) -> Callable[[Example, Sequence[str]], str | None]:
-    return lambda example, heard: "again" if len(heard) < answers else None
+def _wants(answers: int) -> Callable[[Row, Sequence[str]], str | None]:
+    return lambda row, heard: "again" if len(heard) < answers else None
 
 
 ONE = Interaction(reply=_wants(1))

@@ -5,12 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem
 
 END = 1
 CALL = re.compile(r"@(\w+)(\{[^@]*)")
@@ -109,10 +109,10 @@ def session_with(
 ) -> Session:
     """An attempt at a problem whose prompt is the user's question."""
     chat = PlainChat(rewrites=rewrites)
-    asked = example(**example_changes)
+    asked = task_row(**example_changes)
     text, token_ids = chat.prompt(asked.prompt, tools)
     return Session(
-        problem=Problem(index=0, example=asked, text=text, token_ids=token_ids, tools=tools),
+        prompt=Prompt(index=0, row=asked, text=text, token_ids=token_ids, tools=tools),
         chat=chat,
         complete=policy.complete,
         limits=SessionLimits(turns=turns, tokens=limit, new_tokens=new_tokens),

@@ -55,7 +55,7 @@ def test_a_conversation_with_tools_is_one_sample_of_the_engines_own_tokens() -> 
     (sample,) = session.samples()
     first, second = policy.completions
     between = tokens("[tool]3\x01[assistant]")
-    assert sample.token_ids == (*session.problem.token_ids, *first.token_ids, *between, *second.token_ids)
+    assert sample.token_ids == (*session.prompt.token_ids, *first.token_ids, *between, *second.token_ids)
     assert sample.completion_ids == (*first.token_ids, *second.token_ids)
     assert sample.completion_logprobs == (*first.logprobs, *second.logprobs)
 
@@ -69,11 +69,11 @@ def test_the_tokens_are_told_as_vllm_tells_them() -> None:
 
     answer = talk(session, conversation)
     assert answer.model == "my-model"
-    assert tuple(answer.prompt_token_ids) == policy.asked[0][0] == session.problem.token_ids
+    assert tuple(answer.prompt_token_ids) == policy.asked[0][0] == session.prompt.token_ids
     assert answer.choices[0].token_ids == [ord("h"), ord("i"), 1]
     told = [(each.token, each.logprob) for each in answer.choices[0].logprobs.content]
     assert told == [("token_id:104", -0.125), ("token_id:105", -0.25), ("token_id:1", -0.375)]
-    prompt = len(session.problem.token_ids)
+    prompt = len(session.prompt.token_ids)
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (
         prompt,
         3,

@@ -1,7 +1,7 @@
 """Simulated users: one that knows whether an answer is right, and one that only asks for its form."""
 
 import pytest
-from tests.rollout.problems import example
+from tests.rollout.problems import task_row
 
 from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.tools.simulated_users.answer_form import ASK
@@ -9,7 +9,7 @@ from dagrpo.tools.simulated_users.gsm8k_feedback import WRONG
 
 
 def _said(user: str, *answers: str, truth: str = "18", verifier: str = "gsm8k") -> str | None:
-    return INTERACTIONS.get(user).reply(example(ground_truth=truth, verifier=verifier), answers)
+    return INTERACTIONS.get(user).reply(task_row(ground_truth=truth, verifier=verifier), answers)
 
 
 @pytest.mark.parametrize("answer", ["9 * 2 = 18\n#### 18", "#### $18.00", "#### 17\n#### 18"])

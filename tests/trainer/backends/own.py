@@ -28,7 +28,7 @@ def check(config: Config, params: "Params") -> None:
 
 
 def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
-    from dagrpo.trainer.by_files import run_program, take_checkpoint, write_job, write_tables
+    from dagrpo.trainer.backend_files import run_program, take_checkpoint, write_job, write_tables
 
     run.state.mkdir(parents=True, exist_ok=True)
     job, trained = run.state / adding.JOB, run.state / adding.OUT

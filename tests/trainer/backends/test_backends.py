@@ -18,7 +18,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.declaration import Job
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.tracking.curve import SUFFIX
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
 

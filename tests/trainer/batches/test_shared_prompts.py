@@ -29,11 +29,11 @@ from dagrpo.core.errors import UserError
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.budget import Budget, usual_sharing
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter, Part
-from dagrpo.trainer.budget import Budget, usual_sharing
 from dagrpo.trainer.checks.sharing import require_sharing, resolved
+from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.runtime_config import Layout, TrainingRuntime
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

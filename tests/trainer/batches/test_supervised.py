@@ -16,12 +16,12 @@ from dagrpo.chat.renderers import ChatFormat, Message, ToolSchema, chat_format
 from dagrpo.chat.renderers.template import Config
 from dagrpo.chat.rendering import render
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Completion, Example
+from dagrpo.core.trajectory import Prompt
+from dagrpo.core.types import Completion, Row
 from dagrpo.data.demonstration import answer_message, call_message, result_message
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.session import Session, SessionLimits
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.tools import functions_of
 from dagrpo.trainer.batches.supervised import Supervision, supervised_sequences
 from dagrpo.utils.tables import write_parquet
@@ -31,37 +31,37 @@ TOKENIZER = character_tokenizer(1024, [("calculator", "expression")])
 CHAT = chat_format(TOKENIZER, Config())
 TOOLS = tuple(function.schema for function in functions_of(["calculator"], {})["calculator"])
 CALLING = replace(
-    runs.example(2),
+    runs.task_row(2),
     tools=("calculator",),
     demonstration=(call_message("calculator", {"expression": "1+2"}), result_message("3"), answer_message("#### 3")),
 )
 
 
-def _sequence(example: Example, chat: ChatFormat = CHAT) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    written = Supervision(TOKENIZER, chat).sequence(example, TOOLS, "the row")
+def _sequence(task_row: Row, chat: ChatFormat = CHAT) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    written = Supervision(TOKENIZER, chat).sequence(task_row, TOOLS, "the row")
     return written.token_ids, written.loss_mask
 
 
 def test_a_row_without_a_demonstration_learns_its_answer_and_the_end_of_the_turn() -> None:
-    example = runs.example(2)
-    row = Supervision(PLAIN, chat_format(PLAIN, Config())).sequence(example, (), "the row")
-    prompt = render(PLAIN, example.prompt)[1]
-    answer = PLAIN(example.answer, add_special_tokens=False)["input_ids"]
+    task_row = runs.task_row(2)
+    row = Supervision(PLAIN, chat_format(PLAIN, Config())).sequence(task_row, (), "the row")
+    prompt = render(PLAIN, task_row.prompt)[1]
+    answer = PLAIN(task_row.answer, add_special_tokens=False)["input_ids"]
     assert row.token_ids == (*prompt, *answer, PLAIN.eos_token_id)
     assert row.loss_mask == (*[False] * len(prompt), *[True] * (len(answer) + 1))
 
 
 @pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>"])
 def test_an_answer_that_would_show_a_picture_is_refused_by_row(token: str) -> None:
-    example, chat = replace(runs.example(2), answer=f"It is {token}."), chat_format(pictures.TOKENIZER, Config())
+    task_row, chat = replace(runs.task_row(2), answer=f"It is {token}."), chat_format(pictures.TOKENIZER, Config())
     with pytest.raises(UserError, match="the row has an answer with a token of pictures in it, such as"):
-        Supervision(pictures.TOKENIZER, chat, pictures.PROCESSOR).sequence(example, (), "the row")
+        Supervision(pictures.TOKENIZER, chat, pictures.PROCESSOR).sequence(task_row, (), "the row")
 
 
 def test_a_row_with_pictures_carries_them_beside_their_placeholders() -> None:
-    example = replace(runs.example(2), prompt=({"role": "user", "content": "<image>What?"},), images=(picture(),))
+    task_row = replace(runs.task_row(2), prompt=({"role": "user", "content": "<image>What?"},), images=(picture(),))
     chat = chat_format(pictures.TOKENIZER, Config())
-    row = Supervision(pictures.TOKENIZER, chat, pictures.PROCESSOR).sequence(example, (), "the row")
+    row = Supervision(pictures.TOKENIZER, chat, pictures.PROCESSOR).sequence(task_row, (), "the row")
     assert (row.pictures, row.token_ids.count(pictures.TOKENS.image)) == ((picture(),), 4)
     assert not any(
         mask for token, mask in zip(row.token_ids, row.loss_mask, strict=True) if token >= pictures.TOKENS.image
@@ -79,31 +79,31 @@ def test_of_a_demonstration_the_policys_turns_are_learned_and_the_results_are_no
     assert len(learned) == 2 + len("1+2") + 1 + len("#### 3") + 1
 
 
-def _rollout(example: Example) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+def _rollout(task_row: Row) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """The sample of a session in which the policy says what the example demonstrates."""
-    answers = [message for message in example.demonstration if message["role"] == "assistant"]
+    answers = [message for message in task_row.demonstration if message["role"] == "assistant"]
     spoken = iter([(*TOKENIZER.encode(CHAT.spelled(answer)), TOKENIZER.eos_token_id) for answer in answers])
 
     async def complete(prompt: tuple[int, ...], longest: int) -> Completion:
         token_ids = next(spoken)
         return Completion(token_ids=token_ids, logprobs=(-1.0,) * len(token_ids), finish_reason="stop")
 
-    text, token_ids = CHAT.prompt(example.prompt, TOOLS)
-    problem = Problem(index=0, example=example, text=text, token_ids=token_ids, tools=TOOLS)
+    text, token_ids = CHAT.prompt(task_row.prompt, TOOLS)
+    problem = Prompt(index=0, row=task_row, text=text, token_ids=token_ids, tools=TOOLS)
     limits = SessionLimits(turns=9, tokens=10_000, new_tokens=1000)
-    session = Session(problem=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
-    _play(session, example)
+    session = Session(prompt=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
+    _play(session, task_row)
     (sample,) = session.samples()
     return sample.token_ids, sample.loss_mask
 
 
-def _play(session: Session, example: Example) -> None:
+def _play(session: Session, task_row: Row) -> None:
     import asyncio
 
     async def play() -> None:
-        turn = await session.ask(example.prompt)
+        turn = await session.ask(task_row.prompt)
         new: list[Message] = []
-        for message in example.demonstration[1:]:
+        for message in task_row.demonstration[1:]:
             if message["role"] != "assistant":
                 new.append(message)
                 continue
@@ -124,24 +124,24 @@ def test_the_tokens_are_those_of_a_rollout_in_which_the_policy_says_so(
         for text, found in calls
         for each in (call_message("calculator", {"expression": text}), result_message(found or "-"))
     ]
-    example = replace(CALLING, demonstration=(*turns, answer_message(answer)))
-    assert _sequence(example) == _rollout(example)
+    task_row = replace(CALLING, demonstration=(*turns, answer_message(answer)))
+    assert _sequence(task_row) == _rollout(task_row)
 
 
-def _write(path: Path, *rows: Example) -> Path:
+def _write(path: Path, *rows: Row) -> Path:
     write_parquet(path, to_table(rows))
     return path
 
 
 def test_rows_with_and_without_a_demonstration_stand_side_by_side(tmp_path: Path) -> None:
-    path = _write(tmp_path / "train.parquet", runs.example(1), CALLING)
+    path = _write(tmp_path / "train.parquet", runs.task_row(1), CALLING)
     one, other = supervised_sequences(path, TOKENIZER, CHAT, {})
     assert (other.token_ids, other.loss_mask) == _sequence(CALLING)
     assert len(one.token_ids) < len(other.token_ids)
 
 
 def test_a_row_with_nothing_to_learn_is_named(tmp_path: Path) -> None:
-    path = _write(tmp_path / "train.parquet", runs.example(1), replace(runs.example(2), answer=""))
+    path = _write(tmp_path / "train.parquet", runs.task_row(1), replace(runs.task_row(2), answer=""))
     with pytest.raises(UserError, match=r"row 1: test has no solutions to fine-tune on: set sft\.steps to 0"):
         supervised_sequences(path, TOKENIZER, CHAT, {})
 
@@ -151,9 +151,9 @@ def test_a_row_with_nothing_to_learn_is_named(tmp_path: Path) -> None:
     [(call_message("abacus", {"expression": "1"}), "abacus"), (call_message("calculator", {"sum": "1"}), "expression")],
 )
 def test_a_call_that_the_task_does_not_offer_is_not_taught(call: Message, reason: str) -> None:
-    example = replace(CALLING, demonstration=(call, result_message("1"), answer_message("1")))
+    task_row = replace(CALLING, demonstration=(call, result_message("1"), answer_message("1")))
     with pytest.raises(UserError, match=rf"the row demonstrates a call that rollout\.chat does not read.*{reason}"):
-        _sequence(example)
+        _sequence(task_row)
 
 
 class OfOneTurn:
@@ -193,7 +193,7 @@ def test_real_templates_write_the_same_tokens_as_a_rendered_prompt_and_its_answe
     from transformers import AutoTokenizer
 
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(data_folder / "qwen3_tokenizer")
-    row = Supervision(tokenizer, chat_format(tokenizer, Config())).sequence(runs.example(2), (), "the row")
-    prompt = render(tokenizer, runs.example(2).prompt)[1]
-    answer = tokenizer(runs.example(2).answer, add_special_tokens=False)["input_ids"]
+    row = Supervision(tokenizer, chat_format(tokenizer, Config())).sequence(runs.task_row(2), (), "the row")
+    prompt = render(tokenizer, runs.task_row(2).prompt)[1]
+    answer = tokenizer(runs.task_row(2).answer, add_special_tokens=False)["input_ids"]
     assert row.token_ids == (*prompt, *answer, tokenizer.eos_token_id)

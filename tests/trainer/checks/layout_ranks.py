@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.budget import usual_layout
+from dagrpo.trainer.batches.budget import usual_layout
 from dagrpo.trainer.checks import layout as gate
 from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.checks.sharing import resolved
+from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.runtime_config import Layout, TrainingRuntime
 from dagrpo.utils.distributed import World, process_group
 
 OWN_CHANGE = gate._change

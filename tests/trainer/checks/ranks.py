@@ -14,11 +14,11 @@ from tests.trainer.updates import TRAINING, rollouts
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 
 

@@ -6,8 +6,8 @@ import pytest
 from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.trajectory import TokenSample, Trajectory
 from dagrpo.trainer.checks.diversity import require_distinct_seeds, require_no_impossible_group
 
 SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=8, lockstep=True)
@@ -21,7 +21,7 @@ def _trajectory(row: int, seed: int, tokens: Sequence[int] = (8,), logprob: floa
         weight_version="step_0",
     )
     return Trajectory(
-        problem=problem(row), sample_index=0, sampling_seed=seed, samples=(sample,), text="", finish_reason="stop"
+        prompt=problem(row), sample_index=0, sampling_seed=seed, samples=(sample,), text="", finish_reason="stop"
     )
 
 

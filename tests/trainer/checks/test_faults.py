@@ -16,15 +16,16 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
-from dagrpo.trainer import setup, update
+from dagrpo.trainer import setup
 from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.checks.probe import OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import trained_policy
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.update import policy_update
 from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
@@ -127,7 +128,9 @@ def test_weights_that_do_not_change_are_counted_over_an_interruption(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step has a gradient, and none is applied. The first execution ends in step 2, with the state of step 1."""
-    monkeypatch.setattr(update, "take_step", lambda optimizer, learning_rate: optimizer.zero_grad(set_to_none=True))
+    monkeypatch.setattr(
+        policy_update, "take_step", lambda optimizer, learning_rate: optimizer.zero_grad(set_to_none=True)
+    )
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6, save_every=1)
     runs.execute(run, stop=lambda step: step == 2)
     with pytest.raises(UserError, match="after step 3: in 3 weight syncs in a row not a bit"):

@@ -10,7 +10,7 @@ from tests.trainer.checks import ranks
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_everywhere, finite_or_zero
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 

@@ -8,7 +8,7 @@ import torch
 from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.trajectory import TokenSample, Trajectory
+from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.checks import (
     FIRST_STEPS,
@@ -19,7 +19,7 @@ from dagrpo.trainer.checks import (
     require_usable,
 )
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.utils.tables import read_parquet
 
 
@@ -81,7 +81,7 @@ def test_logprobs_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 def _trajectory(**changes: Any) -> Trajectory:
     sample = TokenSample(token_ids=(5, 8), loss_mask=(False, True), logprobs=(0.0, -1.0), weight_version="step_0")
     trajectory = Trajectory(
-        problem=problem(17), sample_index=0, sampling_seed=1, samples=(sample,), text="", finish_reason="stop"
+        prompt=problem(17), sample_index=0, sampling_seed=1, samples=(sample,), text="", finish_reason="stop"
     )
     return replace(trajectory, **changes)
 

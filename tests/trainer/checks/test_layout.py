@@ -29,10 +29,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.checks import layout as gate
 from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model import packed_attention
 from dagrpo.trainer.model.packed_attention import head_sizes, is_packed_by_kernel
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.distributed import World, single_process
 
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.checks import memory
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import TrainedLora
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.lora import TrainedLora
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
 from dagrpo.utils.distributed import single_process
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dagrpo.trainer.checks.no_signal import METRIC, NoSignal
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 
 STEPS = Gates().steps_in_a_row
 

@@ -18,18 +18,18 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
-from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts
-from dagrpo.trainer.batches.prompt_sampler import training_problems
-from dagrpo.trainer.budget import Budget
+from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -59,11 +59,11 @@ def engine(fresh_server: SGLangServer, fresh_model: Path, weights: State) -> Ite
 
 @pytest.fixture
 def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
-    write_parquet(tmp_path / "train.parquet", to_table([runs.example(number) for number in range(4)]))
+    write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
 
     def make(rollout: Rollout) -> Probe:
-        problems = training_problems(
-            tmp_path / "train.parquet", Prompts(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
+        problems = training_prompts(
+            tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
         )
         world = single_process()
         return Probe(

@@ -11,9 +11,9 @@ from tests.trainer.conftest import inputs
 from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.packed_rows import PackedBatch
 from dagrpo.trainer.checks import probe
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import token_logprobs
-from dagrpo.trainer.runtime_config import Layout
 
 __all__ = ["inputs"]
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 from tests.trainer import runs, vision
 
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.checks.probe import probe_requests
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 
 
-def _problem(number: int, *token_ids: int) -> Problem:
-    return Problem(index=number, example=runs.example(number), text="", token_ids=token_ids)
+def _problem(number: int, *token_ids: int) -> Prompt:
+    return Prompt(index=number, row=runs.task_row(number), text="", token_ids=token_ids)
 
 
-def _requests(problems: list[Problem], dtype: str = "float32", **gates: int | None) -> list[SamplingRequest]:
+def _requests(problems: list[Prompt], dtype: str = "float32", **gates: int | None) -> list[SamplingRequest]:
     return probe_requests(problems, Gates.model_validate(gates), Rollout(temperature=0.5), dtype, 7)
 
 

@@ -7,9 +7,9 @@ import pytest
 from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
 from dagrpo.trainer.checks.prompt_order import require_prompts
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.tables import write_parquet
 
 PLAN = ([4, 4, 9, 9], [2, 2, 7, 7], [1, 1, 3, 3])

@@ -7,7 +7,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 
 State = dict[str, torch.Tensor]
 

@@ -7,25 +7,25 @@ import pytest
 import torch
 from tests.trainer import runs, vision
 
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
-from dagrpo.engine.sglang.opening import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import Prompts
-from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.budget import Budget
+from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
@@ -83,10 +83,10 @@ def probe(model: Path, policy: Policy, tmp_path: Path) -> Probe:
     )
 
 
-def _problem(model: Path, rollout: Rollout, number: int) -> Problem:
+def _problem(model: Path, rollout: Rollout, number: int) -> Prompt:
     """A question with a picture of its own."""
-    prompts = Prompts(load_tokenizer(model), rollout, PictureProcessor.of(model))
-    return prompts.problem(number, runs.example_with_pictures(number, vision.picture(number, 56, 84)))
+    prompts = PromptRenderer(load_tokenizer(model), rollout, PictureProcessor.of(model))
+    return prompts.prompt(number, runs.example_with_pictures(number, vision.picture(number, 56, 84)))
 
 
 def test_every_tensor_of_the_tower_and_of_the_language_model_is_compared(engine: ServerPool, weights: State) -> None:

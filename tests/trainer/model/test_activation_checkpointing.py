@@ -11,7 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs

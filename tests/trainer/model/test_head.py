@@ -16,14 +16,14 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.sampling_mask import PaddedSupport
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.head import read_of_head
 from dagrpo.trainer.model.logit_stats import NEVER, Extras, LogitProcessing, Read, Reading
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, TokenLogprobs, token_logprobs
-from dagrpo.trainer.sampling_mask import PaddedSupport
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

@@ -13,27 +13,27 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints import lora as adapters
-from dagrpo.checkpoints.adapted import LowRank, low_rank_updates
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import export, write_as
 from dagrpo.checkpoints.formats.dcp import DcpTensors
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.lora_layers import LowRank, low_rank_updates
 from dagrpo.checkpoints.modules import own_state
-from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.cli.replay.recomputation import replay
 from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.core.errors import UserError
-from dagrpo.trainer import state
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.sync import weight_sync
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 
@@ -89,8 +89,8 @@ def test_what_the_policy_computes_is_what_the_merged_weights_compute_as_often_as
     weights = GatheredWeights(policy.model, torch.float32, single_process())
     merged = []
     for _ in range(3):
-        with weights.reading() as tensors:
-            merged.append({name: tensors.read(name).clone() for name in tensors.specs})
+        with weights.reading() as read:
+            merged.append({name: read.read(name).clone() for name in read.specs})
     assert all(torch.equal(one[name], merged[0][name]) for one in merged for name in merged[0])
     assert all(torch.equal(tensor, before[name]) for name, tensor in own_state(policy.model).items())
     plain = load_policy(inputs[0], single_process()).model
@@ -188,19 +188,19 @@ def test_a_replay_finds_every_bit(whole: TrainingRun, tmp_path: Path) -> None:
 
 
 def test_a_state_has_the_adapter_and_names_the_weights_beside_it(whole: TrainingRun, tmp_path: Path) -> None:
-    saved = state.at(whole.state, 4)
+    saved = states.at(whole.state, 4)
     names = {name.partition("/")[2] for name in DcpTensors(saved.folder).specs}
     assert len(names) == 2 * 2 * 7
     assert all(".lora_" in name for name in names)
     policy = _policy(whole.initial)
     optimizer = adamw(policy.parameters(), 0.0)
-    state.load(saved, policy.model, optimizer, saved.base)
+    tensors.load(saved, policy.model, optimizer, saved.base)
     assert all(update.up.abs().max() > 0 for update in low_rank_updates(policy.model).values())
     with pytest.raises(UserError, match="beside the weights of another checkpoint"):
-        state.load(saved, policy.model, optimizer, "0" * 64)
+        tensors.load(saved, policy.model, optimizer, "0" * 64)
     with pytest.raises(UserError, match="holds another model's weights"):
         plain = load_policy(whole.initial, single_process())
-        state.load(saved, plain.model, adamw(plain.parameters(), 0.0), saved.base)
+        tensors.load(saved, plain.model, adamw(plain.parameters(), 0.0), saved.base)
 
 
 class Forgetful(GatheredWeights):
@@ -260,12 +260,12 @@ def test_the_exported_adapter_merged_by_convert_is_the_policy_to_the_bit_and_is_
     inputs: Inputs, exported: Path, tmp_path: Path
 ) -> None:
     base = inputs[0].with_name("model")
-    write_as("huggingface", adapters.merged(open_source(base), exported / "adapter"), tmp_path / "merged", 1 << 30)
+    write_as("huggingface", adapters.merged(open_checkpoint(base), exported / "adapter"), tmp_path / "merged", 1 << 30)
     ours, theirs = open_tensors(exported), open_tensors(tmp_path / "merged")
     assert ours.specs.keys() == theirs.specs.keys()
     assert all(torch.equal(ours.read(name), theirs.read(name)) for name in ours.specs)
     with pytest.raises(UserError, match=r"adapter was trained on other weights than those in .*exported"):
-        adapters.merged(open_source(exported), exported / "adapter")
+        adapters.merged(open_checkpoint(exported), exported / "adapter")
 
 
 def test_an_adapter_of_the_start_does_not_go_along_with_other_weights(whole: TrainingRun, tmp_path: Path) -> None:
@@ -291,7 +291,9 @@ def test_an_adapter_of_a_vision_language_model_is_in_the_tower_where_that_is_ask
     assert any("visual" not in name for name in moved)
     assert any("visual" in name for name in moved) == (kind == "trained")
     base = tmp_path / "model"
-    write_as("huggingface", adapters.merged(open_source(base), run.policy / "adapter"), tmp_path / "merged", 1 << 30)
+    write_as(
+        "huggingface", adapters.merged(open_checkpoint(base), run.policy / "adapter"), tmp_path / "merged", 1 << 30
+    )
     ours, theirs = open_tensors(run.policy), open_tensors(tmp_path / "merged")
     assert all(torch.equal(ours.read(name), theirs.read(name)) for name in theirs.specs)
 

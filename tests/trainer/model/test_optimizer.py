@@ -8,11 +8,11 @@ from tests.trainer import picture_runs, runs, vision
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer import state
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw, policy_optimizer, take_step
 from dagrpo.trainer.model.vision_tower import tower_module
+from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.distributed import single_process
 
 
@@ -59,7 +59,7 @@ def test_on_a_made_up_gpu_the_optimizer_is_fused_and_counts_its_steps_there() ->
     with FakeTensorMode():
         weight = torch.nn.Parameter(torch.empty(2, 3, device="cuda"))
         optimizer = adamw([weight], 0.0)
-        room = state._room_for("step", weight, optimizer)
+        room = tensors._room_for("step", weight, optimizer)
     assert optimizer.defaults["fused"] is True
     assert (room.device.type, room.dtype, room.shape) == ("cuda", torch.float32, ())
 
@@ -68,7 +68,7 @@ def test_on_a_cpu_the_optimizer_is_not_fused() -> None:
     weight = torch.nn.Parameter(torch.empty(2, 3))
     optimizer = adamw([weight], 0.0)
     assert optimizer.defaults["fused"] is None
-    assert state._room_for("step", weight, optimizer).device.type == "cpu"
+    assert tensors._room_for("step", weight, optimizer).device.type == "cpu"
 
 
 def test_a_fused_optimizer_goes_on_from_the_states_of_another(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_fused_optimizer_goes_on_from_the_states_of_another(tmp_path: Path) ->
     models[0].weight.grad, models[0].bias.grad = torch.ones(2, 3), torch.ones(2)
     take_step(usual, 0.1)
     world = single_process()
-    state.save(tmp_path, 1, models[0], usual, world)
-    state.load(state.at(tmp_path, 1), models[1], fused)
+    tensors.save(tmp_path, 1, models[0], usual, world)
+    tensors.load(states.at(tmp_path, 1), models[1], fused)
     for model, optimizer in zip(models, (usual, fused), strict=True):
         model.weight.grad, model.bias.grad = torch.full((2, 3), 0.5), torch.ones(2)
         take_step(optimizer, 0.1)

@@ -8,14 +8,14 @@ from tests.everyday import everyday
 from tests.trainer import picture_runs, runs
 from tests.trainer.served_adapter_runs import Serving, served_run
 
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import AdapterForm, HeldWeights
 from dagrpo.engine.sglang import ADAPTER_LAYERS
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
-from dagrpo.trainer.lora_config import TrainedLora
+from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.trainer.sync.weight_sync import PolicyWeights

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.serialization import get_crc32_options, set_crc32_options, skip_data
 
-from dagrpo.checkpoints.planned import PlannedFile, planned_content
+from dagrpo.checkpoints.file_plan import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import json_text

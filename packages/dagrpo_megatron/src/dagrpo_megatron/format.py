@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from dagrpo.checkpoints.file_plan import PlannedFile, planned_content
 from dagrpo.checkpoints.formats import CheckpointFormat
-from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.config.schema import Params

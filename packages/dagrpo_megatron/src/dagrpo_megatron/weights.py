@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from dagrpo.checkpoints.planned import PlannedFile, planned_content
+from dagrpo.checkpoints.file_plan import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo_megatron.config import Shape

@@ -10,7 +10,7 @@ from typing import Any
 
 from dagrpo.chat.renderers import Message
 from dagrpo.core.image_tokens import IMAGE
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 
 _PIECES = re.compile(f"({IMAGE})")
 
@@ -23,10 +23,10 @@ def with_pictures(messages: Sequence[Message]) -> list[Message]:
     return [_in_parts(message) for message in messages]
 
 
-def without_pictures(example: Example) -> Example:
+def without_pictures(row: Row) -> Row:
     """Return the row as text alone, its prompt without the pictures."""
-    hidden = tuple({**message, "content": message["content"].replace(IMAGE, "")} for message in example.prompt)
-    return replace(example, prompt=hidden, images=())
+    hidden = tuple({**message, "content": message["content"].replace(IMAGE, "")} for message in row.prompt)
+    return replace(row, prompt=hidden, images=())
 
 
 def _in_parts(message: Message) -> Message:

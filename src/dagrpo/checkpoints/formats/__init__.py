@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from dagrpo.checkpoints.planned import PlannedFile
+from dagrpo.checkpoints.file_plan import PlannedFile
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.core.plugins import Plugins

@@ -23,8 +23,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from dagrpo.checkpoints.chunks import require_sound_chunks
+from dagrpo.checkpoints.file_plan import PlannedFile, write_hashed
 from dagrpo.checkpoints.formats import CheckpointFormat
-from dagrpo.checkpoints.planned import PlannedFile, write_hashed
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.core.errors import UserError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from dagrpo.checkpoints.file_plan import PlannedFile, planned_content
 from dagrpo.checkpoints.formats import CheckpointFormat
-from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec, total_bytes
 from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS, files_of_weights, read_weight_map

@@ -11,10 +11,10 @@ import numpy as np
 from dagrpo.cli.compare.differences import Difference, differences
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
+from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
-from dagrpo.rollout.trajectory import GREEDY
 
 RESULTS = Path("results")
 SAME_CONTRACT = ("extractor", "confidence")  # of scores.json: where they differ, scores mean different things

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.cli.doctor import gpus, needs, programs
+from dagrpo.cli.doctor import gpu_requirements, gpus, programs
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
@@ -25,8 +25,8 @@ def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     """Yield all findings, in seconds. `needs_isolation`: the experiment runs programs of the policy."""
     yield Finding(name="processors", detail=f"{len(os.sched_getaffinity(0))} that this process may use")
     yield _memory()
-    yield needs.disk(Path.cwd(), LEAST_DISK)
-    yield needs.shared_memory()
+    yield gpu_requirements.disk(Path.cwd(), LEAST_DISK)
+    yield gpu_requirements.shared_memory()
     yield from _gpus()
     yield _isolation(is_needed=needs_isolation)
     yield _loopback()
@@ -63,7 +63,7 @@ def _gpus() -> Iterator[Finding]:
     )
     yield programs.headers(is_needed=programs.is_environment())
     yield from programs.compilers()
-    yield needs.cache()
+    yield gpu_requirements.cache()
     if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
         yield Finding(
             name="packages for a GPU",

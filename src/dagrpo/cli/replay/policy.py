@@ -9,16 +9,16 @@ from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer import state
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.sharing import prepare, resolved
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.runtime import TrainingRuntime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.runtime_config import TrainingRuntime
+from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.sync.digest_table import Hash
-from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
+from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate, UpdateStats
 from dagrpo.utils.distributed import World
 
 
@@ -58,14 +58,14 @@ class UpdatedPolicy:
         self._saved: Mapping[str, Any] = NOT_SAVED
         self._prepared = set[Budget]()  # that the policy is known to support
 
-    def load(self, saved: state.SavedState) -> None:
+    def load(self, saved: states.SavedState) -> None:
         """Resume from a saved state."""
-        state.load(saved, self.model, self._optimizer, self._base)
+        tensors.load(saved, self.model, self._optimizer, self._base)
         self._saved = saved.notes
 
     def save(self, root: Path, finished: int) -> None:
         """Write the state after `finished` steps, without the state of the prompt sampler."""
-        state.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
+        tensors.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
 
     def budget(self, runtime: TrainingRuntime) -> Budget:
         """Return the budget of runtime.training for this policy. Raises UserError if the policy does not support it."""

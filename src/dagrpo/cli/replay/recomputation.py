@@ -10,7 +10,7 @@ from dagrpo.cli.replay.policy import UpdatedPolicy
 from dagrpo.cli.replay.recorded_run import RecordedRun
 from dagrpo.cli.replay.recorded_step import RecordedStep, pictures_of, read_step
 from dagrpo.core.errors import UserError
-from dagrpo.trainer import state
+from dagrpo.trainer.state import states
 from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests
 from dagrpo.trainer.sync.digests import read, weight_digests
 from dagrpo.utils.determinism import compute_deterministically
@@ -82,12 +82,12 @@ class Recomputation:
     def _go_to_nearest_state(self, at_most: int) -> None:
         """Load the newest saved state of at most `at_most` steps, if it is ahead of the policy."""
         root = self._run.state
-        nearest = state.nearest(root, at_most) if self._world.is_rank_zero else None
+        nearest = states.nearest(root, at_most) if self._world.is_rank_zero else None
         step: int = self._world.broadcast(0 if nearest is None else nearest.step)
         if step <= self._finished:
             return
         try:
-            self._policy.load(state.at(root, step))
+            self._policy.load(states.at(root, step))
         except FileNotFoundError:
             raise UserError(
                 f"The state of step {step} was removed by a running training while it was read: replay again."
@@ -104,7 +104,7 @@ class Recomputation:
         different = first_difference(recorded.weights, weights)
         if different is not None:
             raise UserError(
-                f"{state.at(self._run.state, step).folder} is not the state that the run recorded: its weights after step {step} "
+                f"{states.at(self._run.state, step).folder} is not the state that the run recorded: its weights after step {step} "
                 f"differ first in {different}. Move it away to replay from an earlier one."
             )
 

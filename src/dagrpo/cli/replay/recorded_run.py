@@ -12,10 +12,10 @@ from dagrpo.models.pictures import takes_pictures
 from dagrpo.pipeline.record import STATES, state_folder
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer import state
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.record import Record
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import DESCRIPTION, step_file
+from dagrpo.trainer.state import states
+from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
@@ -65,7 +65,7 @@ class RecordedRun:
 
     def _first_to_compute(self, step: int) -> int:
         """Return the step after the newest state before `step`; 1 without such a state."""
-        saved = state.nearest(self.state, step - 1)
+        saved = states.nearest(self.state, step - 1)
         return 1 if saved is None else saved.step + 1
 
 

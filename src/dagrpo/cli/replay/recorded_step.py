@@ -23,9 +23,9 @@ from dagrpo.models.pictures import takes_pictures
 from dagrpo.rollout.prompts import read_split
 from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.batches.dynamic_sampling import spread
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.sampling_mask import TokenSupport
+from dagrpo.trainer.batches.sampling_mask import TokenSupport
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.dynamic_sampling import spread
 
 PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the split
 SUPPORT = "sampling_support"
@@ -43,7 +43,7 @@ def pictures_of(initial: Path, split: Path) -> PicturesOf:
 
     @cache
     def files() -> Mapping[int, tuple[bytes, ...]]:
-        return {index: example.images for index, example in enumerate(read_split(split))}
+        return {index: row.images for index, row in enumerate(read_split(split))}
 
     def of(index: int) -> tuple[bytes, ...]:
         if index not in files():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dagrpo.config.schema import Params
     from dagrpo.trainer.run import TrainingRun
-    from dagrpo.trainer.state import SavedState
+    from dagrpo.trainer.state.states import SavedState
 
 PARAMS = Path("params.yaml")
 Figures = Iterator[tuple[int, dict[str, float]]]  # (step, from 1; its figures to print)
@@ -61,7 +61,7 @@ def _work(
     run: "TrainingRun", tables: dict[int, Path] | None, numbers: Sequence[int] | None, state: Path | None, threads: int
 ) -> None:
     from dagrpo.cli.train.half_steps import RolloutHalf, update_from
-    from dagrpo.trainer.state import named
+    from dagrpo.trainer.state.states import named
     from dagrpo.utils.determinism import compute_deterministically, explained
     from dagrpo.utils.distributed import process_group
 

@@ -15,19 +15,19 @@ from dagrpo.cli.replay.recorded_step import pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.trainer import state
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
-from dagrpo.trainer.batches.step_sampler import StepSampler
 from dagrpo.trainer.checks.finite import SKIPPED
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.open_source import open_source
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
-from dagrpo.trainer.saver import AHEAD, PROMPTS
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.sampling.setup import open_rollout_source
+from dagrpo.trainer.sampling.source import SamplingSource
+from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.setup import Setup
-from dagrpo.trainer.source import SamplingSource
-from dagrpo.trainer.step_metrics import rollout_rows, update_metrics, with_plugins
+from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.state.saver import AHEAD, PROMPTS
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import write_parquet
 
@@ -36,7 +36,7 @@ class RolloutHalf:
     """Steps without updates: every step is sampled from the same weights."""
 
     def __init__(
-        self, run: TrainingRun, world: World, start: state.SavedState | None, opener: EngineOpener = open_engine
+        self, run: TrainingRun, world: World, start: states.SavedState | None, opener: EngineOpener = open_engine
     ) -> None:
         """Load the policy of state `start`, whose weights sample; None: the initial checkpoint.
 
@@ -49,7 +49,7 @@ class RolloutHalf:
         self._start = 0 if start is None else start.step
         self._notes: Mapping[str, Any] = {} if start is None else start.notes
         if start is not None:
-            state.load(start, self._setup.policy.model, self._setup.optimizer, self._setup.base)
+            tensors.load(start, self._setup.policy.model, self._setup.optimizer, self._setup.base)
 
     def write(self, steps: Sequence[int], folder: Path) -> Iterator[tuple[int, pa.Table]]:
         """Write the rollouts of each step (1-based) to the folder; yield each once it is written.
@@ -58,12 +58,12 @@ class RolloutHalf:
         retired no prompt.
         """
         update = self._setup.policy_update({})  # its coefficients do not affect rollouts
-        with open_source(self._setup, self._opener, self._start, self._notes) as (source, _):
+        with open_rollout_source(self._setup, self._opener, self._start, self._notes) as (source, _):
             assert isinstance(source, SamplingSource), "one process samples"
             former = self._start
             for step in steps:
                 if step != former + 1:
-                    source.sampler.prompts = self._prompts_before(step)
+                    source.sampler.prompt_sampler = self._prompts_before(step)
                 former = step
                 table = _table(step, source.sampler, update)
                 write_parquet(folder / step_file(step), table)
@@ -71,7 +71,7 @@ class RolloutHalf:
 
     def _prompts_before(self, step: int) -> PromptSampler:
         run, saved = self._setup.run, self._notes.get(PROMPTS) if step - 1 == self._start else None
-        return PromptSampler(self._setup.problems, run.training, run.seed, finished=step - 1, saved=saved)
+        return PromptSampler(self._setup.prompts, run.training, run.seed, finished=step - 1, saved=saved)
 
 
 def _table(step: int, sampler: StepSampler, update: PolicyUpdate) -> pa.Table:
@@ -82,7 +82,7 @@ def _table(step: int, sampler: StepSampler, update: PolicyUpdate) -> pa.Table:
     return rollout_rows(replace(rollouts, advantages=advantages), before.logprobs)
 
 
-def _require_known_prompts(run: TrainingRun, start: state.SavedState) -> None:
+def _require_known_prompts(run: TrainingRun, start: states.SavedState) -> None:
     """Raise UserError if the next step's prompts follow neither from the state nor from the number of its steps."""
     training = run.training
     if start.notes.get(AHEAD):
@@ -99,7 +99,7 @@ def _require_known_prompts(run: TrainingRun, start: state.SavedState) -> None:
 
 
 def update_from(
-    run: TrainingRun, tables: Mapping[int, Path], start: state.SavedState | None, world: World
+    run: TrainingRun, tables: Mapping[int, Path], start: states.SavedState | None, world: World
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Update the policy from each step's table, and yield its figures. At the end, write state, figures and digests.
 

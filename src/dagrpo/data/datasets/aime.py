@@ -6,10 +6,11 @@ Answers are integers from 0 to 999.
 import re
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 
 INSTRUCTION = "Reason step by step, and put the final answer, an integer from 0 to 999, in \\boxed{}."
 _ANSWER = re.compile(r"[0-9]{1,3}")
@@ -32,20 +33,20 @@ AIME_2025 = Source(
 )
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return one raw row in its prompt form.
 
     Raises UserError if its answer is not an integer from 0 to 999 (`025` is 25).
     """
-    problem, answer = row.text("problem"), row.text("answer").strip()
+    problem, answer = raw.text("problem"), raw.text("answer").strip()
     if not _ANSWER.fullmatch(answer):
-        raise row.error("answer", f"is {answer[:40]!r}, not an integer from 0 to 999")
+        raise raw.error("answer", f"is {answer[:40]!r}, not an integer from 0 to 999")
     ground_truth = str(int(answer))
     prompt = chat(f"{problem}\n\n{INSTRUCTION}")
-    return Problem(prompt=prompt, question=problem, answer=f"\\boxed{{{ground_truth}}}", ground_truth=ground_truth)
+    return Row(prompt=prompt, question=problem, answer=f"\\boxed{{{ground_truth}}}", ground_truth=ground_truth)
 
 
-_task = partial(sourced_task, to_problem=to_problem, verifier="math_verify")
+_task = partial(sourced_task, to_row=to_row, verifier="math_verify")
 _tools = ("code_interpreter",)
 
 TASKS = (

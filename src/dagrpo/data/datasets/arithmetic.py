@@ -20,9 +20,9 @@ from pydantic import Field
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Count, Section, Seed
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.source import SPLITS
-from dagrpo.data.task import Problems, Task
+from dagrpo.data.task import Task, TaskRows
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -57,7 +57,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ChainSum:
     """One problem of a level: its terms in the order in which they are written, and its value."""
 
     level: Level
@@ -73,11 +73,11 @@ KINDS: Mapping[Level, Kind] = {
 }
 
 
-def load(params: "Data") -> Problems:
+def load(params: "Data") -> TaskRows:
     """Return the problems of `params.arithmetic`. Raises UserError if its levels have fewer distinct problems."""
     config = params.section(Config)
     counts = _problems_per_level(config)
-    splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
+    splits: dict[str, list[ChainSum]] = {split: [] for split in SPLITS}
     first = 0
     for level, count in counts.items():
         problems = list(itertools.islice(_distinct_problems(level, config.seed), count))
@@ -87,8 +87,8 @@ def load(params: "Data") -> Problems:
         first += count
     for split in SPLITS:
         random.Random(f"{config.seed}/{split}").shuffle(splits[split])
-    return Problems(
-        splits={split: [_example(split, i, problem) for i, problem in enumerate(splits[split])] for split in SPLITS},
+    return TaskRows(
+        splits={split: [_row(split, i, chain_sum) for i, chain_sum in enumerate(splits[split])] for split in SPLITS},
         source=f"reasoning-gym {version('reasoning-gym')} chain_sum",
         origin="generator",
         revision=None,
@@ -121,7 +121,7 @@ def _test_problems(config: Config, first: int) -> int:
     return first * config.test // (config.train + config.test)
 
 
-def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
+def _distinct_problems(level: Level, seed: int) -> Iterator[ChainSum]:
     """Return the problems of a level in random order, each once."""
     kind = KINDS[level]
     seen = set()
@@ -132,7 +132,7 @@ def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
         identity = tuple(sorted(terms)) if kind.operator == "+" else terms
         if identity not in seen:
             seen.add(identity)
-            yield Problem(level=level, terms=terms, result=result)
+            yield ChainSum(level=level, terms=terms, result=result)
 
 
 def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
@@ -149,25 +149,25 @@ def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
         yield entry["metadata"]["expression"], entry["answer"]
 
 
-def _example(split: str, index: int, problem: Problem) -> Example:
-    question = f"{KINDS[problem.level].operator.join(str(term) for term in problem.terms)}=?"
-    return Example(
+def _row(split: str, index: int, chain_sum: ChainSum) -> Row:
+    question = f"{KINDS[chain_sum.level].operator.join(str(term) for term in chain_sum.terms)}=?"
+    return Row(
         task="arithmetic",
         split=split,
         index=index,
         prompt=({"role": "user", "content": question},),
         question=question,
-        answer=f"{_tens_and_ones(problem)}\n#### {problem.result}",
-        ground_truth=problem.result,
+        answer=f"{_tens_and_ones(chain_sum)}\n#### {chain_sum.result}",
+        ground_truth=chain_sum.result,
         data_source="arithmetic",
-        ability=problem.level,
+        ability=chain_sum.level,
     )
 
 
-def _tens_and_ones(problem: Problem) -> str:
+def _tens_and_ones(chain_sum: ChainSum) -> str:
     """Return the worked step: 48+44 -> 80+12, 52-38 -> 20-6, 3+4+5 -> 0+12."""
-    sign = 1 if KINDS[problem.level].operator == "+" else -1
-    first, *others = problem.terms
+    sign = 1 if KINDS[chain_sum.level].operator == "+" else -1
+    first, *others = chain_sum.terms
     tens = first // 10 + sign * sum(term // 10 for term in others)
     ones = first % 10 + sign * sum(term % 10 for term in others)
     return f"{10 * tens}{ones:+d}"

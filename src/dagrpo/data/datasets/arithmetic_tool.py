@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.demonstration import answer_message, call_message, result_message
-from dagrpo.data.generated import demonstrating, distinct, generated
-from dagrpo.data.task import Problems, Task, chat
+from dagrpo.data.generated_task import demonstrating, distinct, generated
+from dagrpo.data.task import Task, TaskRows, chat
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -58,14 +58,14 @@ class Calculation:
         return str(self.first * self.second if self.level == "product_3_digit" else self.first + self.second)
 
 
-def load(params: "Data", task: str, tools: tuple[str, ...]) -> Problems:
+def load(params: "Data", task: str, tools: tuple[str, ...]) -> TaskRows:
     """Return the problems of `params.arithmetic_tool`, half of them of each level."""
     config = params.section(Config)
     calculations = _calculations(config)
     share = config.demonstrated_calls if tools else 0.0
     calling = demonstrating(config.train, share, f"arithmetic_tool/{config.seed}")
-    train = [_example("train", i, each, tools, i in calling) for i, each in enumerate(calculations[config.test :])]
-    test = [_example("test", i, each, tools, False) for i, each in enumerate(calculations[: config.test])]
+    train = [_row("train", i, each, tools, i in calling) for i, each in enumerate(calculations[config.test :])]
+    test = [_row("test", i, each, tools, False) for i, each in enumerate(calculations[: config.test])]
     return generated(task, {"train": train, "test": test}, levels=LEVELS)
 
 
@@ -87,14 +87,14 @@ def _calculation(numbers: random.Random, level: str) -> Calculation:
     return Calculation(level=level, first=numbers.randint(low, high), second=numbers.randint(low, high))
 
 
-def _example(split: str, index: int, calculation: Calculation, tools: tuple[str, ...], calls: bool) -> Example:
+def _row(split: str, index: int, calculation: Calculation, tools: tuple[str, ...], calls: bool) -> Row:
     answer = f"#### {calculation.value}"
     turns = (
         call_message(TOOL, {"expression": calculation.expression}),
         result_message(calculation.value),
         answer_message(answer),
     )
-    return Example(
+    return Row(
         task="arithmetic_tool",
         split=split,
         index=index,

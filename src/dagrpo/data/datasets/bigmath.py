@@ -3,10 +3,11 @@
 A problem has the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
 """
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="SynthLabsAI/Big-Math-RL-Verified",
@@ -20,16 +21,16 @@ SOURCE = Source(
 INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return one raw row in its prompt form."""
-    question, ground_truth = row.text("problem"), row.text("answer").strip()
-    return Problem(
+    question, ground_truth = raw.text("problem"), raw.text("answer").strip()
+    return Row(
         prompt=chat(f"{question}\n\n{INSTRUCTION}"),
         question=question,
         answer=f"\\boxed{{{ground_truth}}}",
         ground_truth=ground_truth,
-        pass_rate=row.share("pass_rate"),
+        pass_rate=raw.share("pass_rate"),
     )
 
 
-TASKS = (sourced_task("bigmath", SOURCE, to_problem, verifier="math_verify"),)
+TASKS = (sourced_task("bigmath", SOURCE, to_row, verifier="math_verify"),)

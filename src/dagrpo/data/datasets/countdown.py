@@ -5,10 +5,11 @@ Each number is used once. The data set gives no solutions.
 
 import json
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="Jiayi-Pan/Countdown-Tasks-3to4",
@@ -24,12 +25,12 @@ INSTRUCTION = (
 )
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return one raw row in its prompt form; the ground truth is JSON, as the verifier reads it."""
-    numbers, target = row.integers("numbers"), row.integer("target")
+    numbers, target = raw.integers("numbers"), raw.integer("target")
     listed = ", ".join(str(number) for number in numbers)
     question = f"Write an expression whose value is {target}, with each of the numbers {listed} exactly once."
-    return Problem(
+    return Row(
         prompt=chat(f"{question} {INSTRUCTION}"),
         question=question,
         answer="",
@@ -37,4 +38,4 @@ def to_problem(row: Row) -> Problem:
     )
 
 
-TASKS = (sourced_task("countdown", SOURCE, to_problem, verifier="countdown"),)
+TASKS = (sourced_task("countdown", SOURCE, to_row, verifier="countdown"),)

@@ -6,10 +6,11 @@ a few of them with different answers: those are no copies. Ground truths are exa
 
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="BytedTsinghua-SIA/DAPO-Math-17k",
@@ -32,17 +33,17 @@ OPENING = (
 CLOSING = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return one raw row, with the data set's own prompt. Raises UserError if the prompt does not ask for `Answer:`."""
-    prompt, ground_truth = row.text("prompt"), row.text("ground_truth").strip()
+    prompt, ground_truth = raw.text("prompt"), raw.text("ground_truth").strip()
     if not (prompt.startswith(OPENING) and prompt.endswith(CLOSING)):
-        raise row.error("prompt", "does not ask for the answer in the data set's own words")
+        raise raw.error("prompt", "does not ask for the answer in the data set's own words")
     question = prompt.removeprefix(OPENING).removesuffix(CLOSING)
     if not question.strip():
-        raise row.error("prompt", "holds no problem")
-    return Problem(prompt=chat(prompt), question=question, answer=f"Answer: {ground_truth}", ground_truth=ground_truth)
+        raise raw.error("prompt", "holds no problem")
+    return Row(prompt=chat(prompt), question=question, answer=f"Answer: {ground_truth}", ground_truth=ground_truth)
 
 
-_task = partial(sourced_task, source=SOURCE, to_problem=to_problem, verifier="math_dapo")
+_task = partial(sourced_task, source=SOURCE, to_row=to_row, verifier="math_dapo")
 
 TASKS = (_task("dapo"), _task("dapo_tool", tools=("code_interpreter",)))

@@ -5,10 +5,11 @@ The text of a problem may be as short as `Find x`: what is asked is in the pictu
 
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="hiyouga/geometry3k",
@@ -28,21 +29,21 @@ WITH_TOOL = (
 )
 
 
-def to_problem(row: Row, system: str = "") -> Problem:
+def to_row(raw: RawRow, system: str = "") -> Row:
     """Return one raw row in its prompt form, its figures as RGB files."""
-    problem, answer = row.text("problem"), row.text("answer").strip()
-    return Problem(
+    problem, answer = raw.text("problem"), raw.text("answer").strip()
+    return Row(
         prompt=chat(f"{problem} {INSTRUCTION}", system),
         question=problem,
         answer=f"\\boxed{{{answer}}}",
         ground_truth=answer,
-        images=row.images("images"),
+        images=raw.images("images"),
     )
 
 
 _task = partial(sourced_task, source=SOURCE, verifier="geo3k", images=True)
 
 TASKS = (
-    _task("geo3k", to_problem=to_problem),
-    _task("geo3k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=("answer_check",)),
+    _task("geo3k", to_row=to_row),
+    _task("geo3k_tool", to_row=partial(to_row, system=WITH_TOOL), tools=("answer_check",)),
 )

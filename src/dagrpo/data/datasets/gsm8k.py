@@ -6,10 +6,11 @@ supervised fine-tuning on the worked solutions.
 
 from functools import partial
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 from dagrpo.rewards.verifiers.gsm8k import extract
 
 SOURCE = Source(
@@ -33,21 +34,21 @@ WITH_FEEDBACK = (
 )
 
 
-def to_problem(row: Row, system: str = "", instruction: str = f" {INSTRUCTION}") -> Problem:
+def to_row(raw: RawRow, system: str = "", instruction: str = f" {INSTRUCTION}") -> Row:
     """Return one raw row in its prompt form. Raises UserError if its answer does not end in `#### n`, as the verifier needs."""
-    question, answer = row.text("question"), row.text("answer")
+    question, answer = raw.text("question"), raw.text("answer")
     ground_truth = extract(answer, "strict")
     if ground_truth is None:
-        raise row.error("answer", "has no `####` followed by a number")
+        raise raw.error("answer", "has no `####` followed by a number")
     prompt = chat(f"{question}{instruction}", system)
-    return Problem(prompt=prompt, question=question, answer=answer, ground_truth=ground_truth)
+    return Row(prompt=prompt, question=question, answer=answer, ground_truth=ground_truth)
 
 
 _task = partial(sourced_task, source=SOURCE, verifier="gsm8k")
 
 TASKS = (
-    _task("gsm8k", to_problem=to_problem),
-    _task("gsm8k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=("answer_check",)),
-    _task("gsm8k_feedback", to_problem=partial(to_problem, system=WITH_FEEDBACK), interaction="gsm8k_feedback"),
-    _task("gsm8k_sft", to_problem=partial(to_problem, instruction="")),
+    _task("gsm8k", to_row=to_row),
+    _task("gsm8k_tool", to_row=partial(to_row, system=WITH_TOOL), tools=("answer_check",)),
+    _task("gsm8k_feedback", to_row=partial(to_row, system=WITH_FEEDBACK), interaction="gsm8k_feedback"),
+    _task("gsm8k_sft", to_row=partial(to_row, instruction="")),
 )

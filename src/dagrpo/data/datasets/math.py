@@ -5,10 +5,11 @@ math_500 is the 500 of its test problems that Lightman et al. 2023 (arXiv:2305.2
 
 import re
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 from dagrpo.rewards.reading import last_boxed
 
 MATH = Source(
@@ -31,24 +32,24 @@ INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 _BARE = re.compile(r"\\(?:boxed|fbox)\s++([^\s${}]++)\s*+\$")  # TeX takes the one token of `\boxed 2` without braces
 
 
-def math_problem(row: Row) -> Problem:
+def math_problem(raw: RawRow) -> Row:
     r"""Return one row of MATH. Raises UserError if its solution does not end in `\boxed{...}`."""
-    solution = row.text("solution")
+    solution = raw.text("solution")
     bare = _BARE.findall(solution)
     ground_truth = last_boxed(solution) or (bare[-1] if bare else None)
     if ground_truth is None:
-        raise row.error("solution", "has no \\boxed{...} with an answer in it")
-    return _problem(row, solution, ground_truth)
+        raise raw.error("solution", "has no \\boxed{...} with an answer in it")
+    return _problem(raw, solution, ground_truth)
 
 
-def math_500_problem(row: Row) -> Problem:
+def math_500_problem(raw: RawRow) -> Row:
     """Return one row of MATH-500, which has the answer in a separate column."""
-    return _problem(row, row.text("solution"), row.text("answer").strip())
+    return _problem(raw, raw.text("solution"), raw.text("answer").strip())
 
 
-def _problem(row: Row, solution: str, ground_truth: str) -> Problem:
-    question = row.text("problem")
-    return Problem(
+def _problem(raw: RawRow, solution: str, ground_truth: str) -> Row:
+    question = raw.text("problem")
+    return Row(
         prompt=chat(f"{question}\n\n{INSTRUCTION}"), question=question, answer=solution, ground_truth=ground_truth
     )
 

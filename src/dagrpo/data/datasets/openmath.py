@@ -4,10 +4,11 @@ Each problem occurs with several generated solutions, 13,972,791 rows in all: th
 answers are a language model's, by majority: some are wrong.
 """
 
-from dagrpo.data.row import Row
+from dagrpo.core.types import Row
+from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
-from dagrpo.data.sourced import sourced_task
-from dagrpo.data.task import Problem, chat
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="nvidia/OpenMathInstruct-2",
@@ -27,13 +28,13 @@ SOURCE = Source(
 INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 
 
-def to_problem(row: Row) -> Problem:
+def to_row(raw: RawRow) -> Row:
     """Return one raw row in its prompt form."""
-    question, ground_truth = row.text("problem"), row.text("expected_answer").strip()
-    solution = row.text("generated_solution") if row.fields["generated_solution"] else f"\\boxed{{{ground_truth}}}"
-    return Problem(
+    question, ground_truth = raw.text("problem"), raw.text("expected_answer").strip()
+    solution = raw.text("generated_solution") if raw.fields["generated_solution"] else f"\\boxed{{{ground_truth}}}"
+    return Row(
         prompt=chat(f"{question}\n\n{INSTRUCTION}"), question=question, answer=solution, ground_truth=ground_truth
     )
 
 
-TASKS = (sourced_task("openmath", SOURCE, to_problem, verifier="math_verify"),)
+TASKS = (sourced_task("openmath", SOURCE, to_row, verifier="math_verify"),)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.demonstration import answer_message, call_message, result_message
-from dagrpo.data.generated import demonstrating, distinct, generated
-from dagrpo.data.task import Problems, Task, chat
+from dagrpo.data.generated_task import demonstrating, distinct, generated
+from dagrpo.data.task import Task, TaskRows, chat
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -120,13 +120,13 @@ class Puzzle:
         return str(KINDS[self.level].value(*self.numbers))
 
 
-def load(params: "Data") -> Problems:
+def load(params: "Data") -> TaskRows:
     """Return the problems of `params.python_math`, the kinds in turn."""
     config = params.section(Config)
     puzzles = _problems(config)
     running = demonstrating(config.train, config.demonstrated_calls, f"python_math/{config.seed}")
-    train = [_example("train", index, each, index in running) for index, each in enumerate(puzzles[config.test :])]
-    test = [_example("test", index, each, False) for index, each in enumerate(puzzles[: config.test])]
+    train = [_row("train", index, each, index in running) for index, each in enumerate(puzzles[config.test :])]
+    test = [_row("test", index, each, False) for index, each in enumerate(puzzles[: config.test])]
     return generated("python_math", {"train": train, "test": test}, levels=tuple(KINDS))
 
 
@@ -147,10 +147,10 @@ def _draw(numbers: random.Random, level: str) -> Puzzle:
     return Puzzle(level=level, numbers=KINDS[level].draw(numbers))
 
 
-def _example(split: str, index: int, puzzle: Puzzle, runs: bool) -> Example:
+def _row(split: str, index: int, puzzle: Puzzle, runs: bool) -> Row:
     value = puzzle.value
     answer = f"#### {value}"
-    return Example(
+    return Row(
         task="python_math",
         split=split,
         index=index,

@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.section import Section, Seed
-from dagrpo.core.types import Example
-from dagrpo.data.generated import distinct, generated
-from dagrpo.data.task import Problems, Task, chat
+from dagrpo.core.types import Row
+from dagrpo.data.generated_task import distinct, generated
+from dagrpo.data.task import Task, TaskRows, chat
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -173,13 +173,13 @@ def _draw(canvas: "ImageDraw", shape: Shape) -> None:
                     canvas.rectangle((x, y, x + DOT - 1, y + DOT - 1), fill=colour)
 
 
-def load(params: "Data") -> Problems:
+def load(params: "Data") -> TaskRows:
     """Return the problems of `params.shapes`, the levels in turn."""
     config = params.section(Config)
     scenes = _scenes(config)
     splits = {"train": scenes[config.test :], "test": scenes[: config.test]}
-    examples = {split: _examples(split, of_split, config) for split, of_split in splits.items()}
-    return generated("shapes", examples, levels=tuple(config.levels))
+    rows = {split: _rows(split, of_split, config) for split, of_split in splits.items()}
+    return generated("shapes", rows, levels=tuple(config.levels))
 
 
 def _scenes(config: Config) -> list[Scene]:
@@ -195,11 +195,11 @@ def _scenes(config: Config) -> list[Scene]:
     return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
 
 
-def _examples(split: str, scenes: Sequence[Scene], config: Config) -> list[Example]:
+def _rows(split: str, scenes: Sequence[Scene], config: Config) -> list[Row]:
     files = [scene.file() for scene in scenes]
     if config.swapped:
         files = _swapped(files, random.Random(f"shapes/{config.seed}/{split}/swapped"))
-    return [_example(split, index, scene, file) for index, (scene, file) in enumerate(zip(scenes, files, strict=True))]
+    return [_row(split, index, scene, file) for index, (scene, file) in enumerate(zip(scenes, files, strict=True))]
 
 
 def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
@@ -209,9 +209,9 @@ def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
     return [files[swapped[place]] for place in range(len(files))]
 
 
-def _example(split: str, index: int, scene: Scene, file: bytes) -> Example:
+def _row(split: str, index: int, scene: Scene, file: bytes) -> Row:
     question = LEVELS[scene.level][0]
-    return Example(
+    return Row(
         task="shapes",
         split=split,
         index=index,

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Count, Section, Unchecked
-from dagrpo.core.types import Example
-from dagrpo.data.task import Problems, Task
+from dagrpo.core.types import Row
+from dagrpo.data.task import Task, TaskRows
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -47,7 +47,7 @@ class Config(Section):
 SECONDS = 600  # to make the environment and to list the tasks
 
 
-def load(params: "Data") -> Problems:
+def load(params: "Data") -> TaskRows:
     """Return the first tasks of the taskset; data.verifiers.test of them are held out.
 
     Raises UserError if the taskset cannot be listed, or has too few tasks.
@@ -61,9 +61,9 @@ def load(params: "Data") -> Problems:
         )
     chosen = {"test": listed[: config.test], "train": listed[config.test : config.test + config.train]}
     hashes = "".join(task["hash"] for task in listed)
-    return Problems(
+    return TaskRows(
         splits={
-            split: [_example(config, split, index, task) for index, task in enumerate(tasks)]
+            split: [_row(config, split, index, task) for index, task in enumerate(tasks)]
             for split, tasks in chosen.items()
         },
         source=f"verifiers taskset {config.taskset}",
@@ -96,11 +96,11 @@ def _listed(config: Config) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _example(config: Config, split: str, index: int, task: dict[str, Any]) -> Example:
+def _row(config: Config, split: str, index: int, task: dict[str, Any]) -> Row:
     prompt = tuple(task["prompt"])
     if not prompt or not all(isinstance(message["content"], str) and message["content"].strip() for message in prompt):
         raise UserError(f"task {task['key']} of {config.taskset} has no prompt of text: choose another taskset.")
-    return Example(
+    return Row(
         task="verifiers",
         split=split,
         index=index,

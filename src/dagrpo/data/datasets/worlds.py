@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.demonstration import answer_message, call_message, result_message
-from dagrpo.data.generated import demonstrating, generated
-from dagrpo.data.task import Problems, Task, chat
+from dagrpo.data.generated_task import demonstrating, generated
+from dagrpo.data.task import Task, TaskRows, chat
 from dagrpo.tools.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Question:
     passages: tuple[Passage, ...]
 
 
-def load(params: "Data") -> Problems:
+def load(params: "Data") -> TaskRows:
     """Return the questions of `params.worlds`, over both worlds."""
     config = params.section(Config)
     seed = f"worlds/{config.seed}"
@@ -155,10 +155,8 @@ def load(params: "Data") -> Problems:
     }
     questions = {split: _shuffled(each, config, f"{seed}/{split}/questions") for split, each in worlds.items()}
     searching = demonstrating(len(questions["train"]), config.demonstrated_calls, seed)
-    train = [
-        _example("train", index, question, index in searching) for index, question in enumerate(questions["train"])
-    ]
-    test = [_example("test", index, question, False) for index, question in enumerate(questions["test"])]
+    train = [_row("train", index, question, index in searching) for index, question in enumerate(questions["train"])]
+    test = [_row("test", index, question, False) for index, question in enumerate(questions["test"])]
     return generated(
         "worlds",
         {"train": train, "test": test},
@@ -191,9 +189,9 @@ def questions_from(one: World, person: Person) -> Iterator[Question]:
     yield Question(text=f"In which land is the firm of {person.name}?", answer=place.located_in, passages=way)
 
 
-def _example(split: str, index: int, question: Question, searches: bool) -> Example:
+def _row(split: str, index: int, question: Question, searches: bool) -> Row:
     answer = f"<answer>{question.answer}</answer>"
-    return Example(
+    return Row(
         task="worlds",
         split=split,
         index=index,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.text import identity, normalised, runs, words
 from dagrpo.utils.console import counted
@@ -57,9 +57,9 @@ class Overlaps:
     by_task: Mapping[str, Mapping[int, Shared]]  # evaluated task -> index of a train problem -> what it shares
     common_phrases_only: Mapping[str, int]  # as in Contamination
 
-    def report(self, remaining: Sequence[Example]) -> Contamination:
+    def report(self, remaining: Sequence[Row]) -> Contamination:
         """Return the card's entry. `remaining`: the train problems that are written."""
-        indices = {example.index for example in remaining}
+        indices = {row.index for row in remaining}
         every = {index for shared in self.by_task.values() for index in shared}
         return Contamination(
             words=self.words,
@@ -83,7 +83,7 @@ class _Reading:
 
 
 def check_contamination(
-    sieve: Sieve, tests: Mapping[str, Sequence[Example]], length: int, mode: Literal["report", "drop"]
+    sieve: Sieve, tests: Mapping[str, Sequence[Row]], length: int, mode: Literal["report", "drop"]
 ) -> Overlaps:
     """Find contaminated train problems; with mode `drop`, also drop them.
 
@@ -94,7 +94,7 @@ def check_contamination(
     _by_runs(sieve.splits["train"], _occurrences(tests, length), length, overlaps, common)
     details = {index: shared for task in reversed(list(tests)) for index, shared in overlaps[task].items()}
     if mode == "drop":
-        sieve.drop("train", CONTAMINATED, lambda example: _detail(details.get(example.index)))
+        sieve.drop("train", CONTAMINATED, lambda row: _detail(details.get(row.index)))
     return Overlaps(
         words=length,
         by_task={task: overlaps[task] for task in tests},
@@ -102,33 +102,31 @@ def check_contamination(
     )
 
 
-def _by_whole_question(
-    train: Sequence[Example], tests: Mapping[str, Sequence[Example]]
-) -> dict[str, dict[int, Shared]]:
+def _by_whole_question(train: Sequence[Row], tests: Mapping[str, Sequence[Row]]) -> dict[str, dict[int, Shared]]:
     """Return, by task and index of a train problem, the test problem with the same question, however short."""
     overlaps: dict[str, dict[int, Shared]] = {task: {} for task in tests}
-    for task, problems in tests.items():
-        test_rows = {identity(problem): problem.index for problem in reversed(problems)}
-        for example in train:
-            index = test_rows.get(identity(example))
+    for task, rows in tests.items():
+        test_rows = {identity(row): row.index for row in reversed(rows)}
+        for row in train:
+            index = test_rows.get(identity(row))
             if index is not None:
-                overlaps[task][example.index] = Shared(
-                    train_index=example.index, test_task=task, test_index=index, words=normalised(example.question)
+                overlaps[task][row.index] = Shared(
+                    train_index=row.index, test_task=task, test_index=index, words=normalised(row.question)
                 )
     return overlaps
 
 
-def _occurrences(tests: Mapping[str, Sequence[Example]], length: int) -> Occurrences:
+def _occurrences(tests: Mapping[str, Sequence[Row]], length: int) -> Occurrences:
     occurrences: dict[str, dict[str, int]] = defaultdict(dict)
-    for task, problems in tests.items():
-        for problem in problems:
-            for run in runs(words(normalised(problem.question)), length):
-                occurrences[run].setdefault(task, problem.index)
+    for task, rows in tests.items():
+        for row in rows:
+            for run in runs(words(normalised(row.question)), length):
+                occurrences[run].setdefault(task, row.index)
     return occurrences
 
 
 def _by_runs(
-    train: Sequence[Example],
+    train: Sequence[Row],
     occurrences: Occurrences,
     length: int,
     overlaps: Mapping[str, dict[int, Shared]],
@@ -147,14 +145,14 @@ def _by_runs(
                 common[task].add(train_index)
 
 
-def _read(train: Sequence[Example], occurrences: Occurrences, length: int, phrase_length: int) -> _Reading:
+def _read(train: Sequence[Row], occurrences: Occurrences, length: int, phrase_length: int) -> _Reading:
     phrases = {phrase for run in occurrences for phrase in runs(run.split(), phrase_length)}
     matches: list[tuple[int, str]] = []
     problems_with: Counter[str] = Counter()
-    for example in counted(train, "prepare: comparing train problems with test problems"):
-        text = words(normalised(example.question))
+    for row in counted(train, "prepare: comparing train problems with test problems"):
+        text = words(normalised(row.question))
         problems_with.update({phrase for phrase in runs(text, phrase_length) if phrase in phrases})
-        matches += [(example.index, run) for run in runs(text, length) if run in occurrences]
+        matches += [(row.index, run) for run in runs(text, length) if run in occurrences]
     return _Reading(matches=matches, problems_with=problems_with)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet
@@ -33,12 +33,11 @@ def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
     """
     rates, ambiguous = _read(path)
     counts = {}
-    for split, examples in sieve.splits.items():
-        rated = [rates.get(_digest(example)) for example in examples]
+    for split, rows in sieve.splits.items():
+        rated = [rates.get(_digest(row)) for row in rows]
         counts[split] = sum(rate is not None for rate in rated)
         sieve.splits[split] = [
-            example if rate is None else replace(example, pass_rate=rate)
-            for example, rate in zip(examples, rated, strict=True)
+            row if rate is None else replace(row, pass_rate=rate) for row, rate in zip(rows, rated, strict=True)
         ]
     if must_match and sieve.splits["train"] and not any(counts.values()):
         raise UserError(
@@ -51,12 +50,12 @@ def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
 def drop_by_pass_rate(sieve: Sieve, lowest: float, highest: float) -> None:
     """Drop train problems whose pass rate is known and out of range. Test problems are never selected by pass rate."""
 
-    def too_hard(example: Example) -> str | None:
-        rate = example.pass_rate
+    def too_hard(row: Row) -> str | None:
+        rate = row.pass_rate
         return None if rate is None or rate >= lowest else f"pass rate {rate:.4g}"
 
-    def too_easy(example: Example) -> str | None:
-        rate = example.pass_rate
+    def too_easy(row: Row) -> str | None:
+        rate = row.pass_rate
         return None if rate is None or rate <= highest else f"pass rate {rate:.4g}"
 
     sieve.drop("train", TOO_HARD, too_hard)
@@ -93,5 +92,5 @@ def _checked(rate: object, path: Path, row: int) -> float:
     return float(rate)
 
 
-def _digest(example: Example) -> str:
-    return hashlib.sha256(example.question.encode()).hexdigest()
+def _digest(row: Row) -> str:
+    return hashlib.sha256(row.question.encode()).hexdigest()

@@ -11,7 +11,7 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.section import Section
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.tokenizer import TokenCounter, rendered
 from dagrpo.models.config import TEMPLATE_FAMILIES
@@ -53,37 +53,34 @@ def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Sect
     """
     tokenizer = load_tokenizer(model)
     counter, pictures = TokenCounter(tokenizer), processor_of(model)
-    offered = {example.tools for example in sieve.examples()}
+    offered = {row.tools for row in sieve.rows()}
     schemas = {tools: function_schemas(tools, parameters) for tools in offered}
-    for split, examples in sieve.splits.items():
-        with_progress = counted(examples, f"prepare: tokens of {split} prompts")
+    for split, rows in sieve.splits.items():
+        with_progress = counted(rows, f"prepare: tokens of {split} prompts")
         counts = counter.count(
-            [
-                rendered(tokenizer, example, schemas[example.tools], pictures=pictures is not None)
-                for example in with_progress
-            ]
+            [rendered(tokenizer, row, schemas[row.tools], pictures=pictures is not None) for row in with_progress]
         )
         sieve.splits[split] = [
-            replace(example, prompt_tokens=count + (_more(example, pictures) if pictures else 0))
-            for example, count in zip(examples, counts, strict=True)
+            replace(row, prompt_tokens=count + (_more(row, pictures) if pictures else 0))
+            for row, count in zip(rows, counts, strict=True)
         ]
-    with_tools = next((example for example in sieve.examples() if example.tools), None)
+    with_tools = next((row for row in sieve.rows() if row.tools), None)
     if with_tools is None:
         return None
     return rendered(tokenizer, with_tools, schemas[with_tools.tools]) != rendered(tokenizer, with_tools)
 
 
-def _more(example: Example, pictures: PictureProcessor) -> int:
+def _more(row: Row, pictures: PictureProcessor) -> int:
     """Return the tokens that its pictures take beyond one placeholder each."""
-    where = f"task {example.task}, {example.split} row {example.index}"
-    places = sum(message["content"].count(IMAGE) for message in example.prompt)
-    if example.images and places != len(example.images):
+    where = f"task {row.task}, {row.split} row {row.index}"
+    places = sum(message["content"].count(IMAGE) for message in row.prompt)
+    if row.images and places != len(row.images):
         raise UserError(
-            f"{where}: its pictures do not fit its prompt (pictures: {len(example.images)}, `{IMAGE}` in the prompt: {places}): "
+            f"{where}: its pictures do not fit its prompt (pictures: {len(row.images)}, `{IMAGE}` in the prompt: {places}): "
             "correct the data."
         )
     try:
-        return sum(pictures.count(file) - 1 for file in example.images)
+        return sum(pictures.count(file) - 1 for file in row.images)
     except UserError as error:
         raise UserError(f"{where}: {error}.") from None
 
@@ -91,23 +88,23 @@ def _more(example: Example, pictures: PictureProcessor) -> int:
 def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
     """Drop problems whose prompt has more than `longest` tokens; None: keep all."""
 
-    def fault(example: Example) -> str | None:
-        if longest is None or example.prompt_tokens <= longest:
+    def fault(row: Row) -> str | None:
+        if longest is None or row.prompt_tokens <= longest:
             return None
-        return f"{example.prompt_tokens} tokens"
+        return f"{row.prompt_tokens} tokens"
 
     for split in sieve.splits:
         sieve.drop(split, LONG, fault)
 
 
 def prompt_tokens(
-    splits: Mapping[str, Sequence[Example]], *, tools_shown: bool | None, images_counted: bool
+    splits: Mapping[str, Sequence[Row]], *, tools_shown: bool | None, images_counted: bool
 ) -> PromptTokens:
     """Return the lengths of the prompts of each split."""
     return PromptTokens(
         images_counted=images_counted,
         tools_shown=tools_shown,
-        splits={split: _lengths(sorted(e.prompt_tokens for e in examples)) for split, examples in splits.items()},
+        splits={split: _lengths(sorted(e.prompt_tokens for e in rows)) for split, rows in splits.items()},
     )
 
 
@@ -122,16 +119,16 @@ def _at(ordered: Sequence[int], percent: int) -> int:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def require_tools_shown(examples: Iterable[Example], model: Path, chat: str) -> None:
+def require_tools_shown(rows: Iterable[Row], model: Path, chat: str) -> None:
     """Check that the policy learns of its tools: from the model's chat template, or from demonstrations.
 
-    examples: the problems of one task. chat: rollout.chat.name. Raises UserError, which names the task and the tool.
+    rows: the rows of one task. chat: rollout.chat.name. Raises UserError, which names the task and the tool.
     """
-    untold = [example for example in examples if example.tools]
-    if chat != TEMPLATE or not untold or any(example.demonstration for example in untold) or _is_fresh(model):
+    with_tools = [row for row in rows if row.tools]
+    if chat != TEMPLATE or not with_tools or any(row.demonstration for row in with_tools) or _is_fresh(model):
         return
     raise UserError(
-        f"{untold[0].task} offers the tool {untold[0].tools[0]}, but the chat template of the model in {model} does not describe "
+        f"{with_tools[0].task} offers the tool {with_tools[0].tools[0]}, but the chat template of the model in {model} does not describe "
         f"tools, so that the policy would never learn of it: {_template_of_ours(model)}choose a model whose template describes tools, or "
         "set rollout.chat to {name: renderers} with the model's family."
     )

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.text import exact_identity, identity
 from dagrpo.rewards.verifiers import get_verifier
@@ -19,18 +19,18 @@ LONGEST_SHOWN = 40
 REPEATED = "repeated question"
 RETYPED = "repeated question, retyped"
 
-Identity = Callable[[Example], tuple[str, ...]]
+Identity = Callable[[Row], tuple[str, ...]]
 
 
 def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
     """Drop problems whose ground truth their verifier cannot read; with mode `refuse`, raise UserError for the first."""
 
-    def fault(example: Example) -> str | None:
-        complaint = _complaint(example.verifier, example.ground_truth)
+    def fault(row: Row) -> str | None:
+        complaint = _complaint(row.verifier, row.ground_truth)
         if complaint is not None and mode == "refuse":
             raise UserError(
-                f"task {example.task}, {example.split} row {example.index}, field `ground_truth` is "
-                f"{example.ground_truth[:LONGEST_SHOWN]!r}, which the verifier {example.verifier} cannot read "
+                f"task {row.task}, {row.split} row {row.index}, field `ground_truth` is "
+                f"{row.ground_truth[:LONGEST_SHOWN]!r}, which the verifier {row.verifier} cannot read "
                 f"({complaint}): correct the data, or set data.unreadable_answers to drop."
             )
         return complaint
@@ -45,16 +45,16 @@ def drop_conflicting(sieve: Sieve) -> dict[str, int]:
 
 
 def _drop_conflicting(sieve: Sieve, split: str) -> int:
-    by_question: dict[tuple[str, ...], list[Example]] = defaultdict(list)
-    for example in sieve.splits[split]:
-        by_question[identity(example)].append(example)
+    by_question: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in sieve.splits[split]:
+        by_question[identity(row)].append(row)
     details = {question: _listed(same) for question, same in by_question.items() if _differ(same)}
-    sieve.drop(split, CONFLICTING, lambda example: details.get(identity(example)))
+    sieve.drop(split, CONFLICTING, lambda row: details.get(identity(row)))
     return len(details)
 
 
-def _differ(same: Sequence[Example]) -> bool:
-    truths = sorted({(example.verifier, example.ground_truth) for example in same})
+def _differ(same: Sequence[Row]) -> bool:
+    truths = sorted({(row.verifier, row.ground_truth) for row in same})
     return any(not _agree(verifier, truth, truths[0][1]) for verifier, truth in truths[1:])
 
 
@@ -63,8 +63,8 @@ def _agree(verifier: str, one: str, other: str) -> bool:
     return one == other or get_verifier(verifier).equal(one, other) is True
 
 
-def _listed(same: Sequence[Example]) -> str:
-    rows = (f"row {example.index}: {example.ground_truth[:LONGEST_SHOWN]}" for example in same)
+def _listed(same: Sequence[Row]) -> str:
+    rows = (f"row {row.index}: {row.ground_truth[:LONGEST_SHOWN]}" for row in same)
     return "; ".join(rows)
 
 
@@ -84,27 +84,27 @@ def drop_repeated(sieve: Sieve) -> None:
         sieve.drop(split, RETYPED, _repeats(identity))
     for split in sieve.splits:
         if split != "train":
-            first = {identity(example): example.index for example in reversed(sieve.splits[split])}
+            first = {identity(row): row.index for row in reversed(sieve.splits[split])}
             sieve.drop("train", f"question also in {split}", _found_in(split, first))
 
 
-def _repeats(identity_of: Identity) -> Callable[[Example], str | None]:
+def _repeats(identity_of: Identity) -> Callable[[Row], str | None]:
     first: dict[tuple[str, ...], int] = {}
 
-    def fault(example: Example) -> str | None:
-        key = identity_of(example)
+    def fault(row: Row) -> str | None:
+        key = identity_of(row)
         if key in first:
             return f"as row {first[key]}"
-        first[key] = example.index
+        first[key] = row.index
         return None
 
     return fault
 
 
-def _found_in(split: str, rows: dict[tuple[str, ...], int]) -> Callable[[Example], str | None]:
-    def fault(example: Example) -> str | None:
-        row = rows.get(identity(example))
-        return None if row is None else f"as {split} row {row}"
+def _found_in(split: str, indices: dict[tuple[str, ...], int]) -> Callable[[Row], str | None]:
+    def fault(row: Row) -> str | None:
+        index = indices.get(identity(row))
+        return None if index is None else f"as {split} row {index}"
 
     return fault
 
@@ -120,10 +120,10 @@ def hold_out(sieve: Sieve, count: int) -> None:
         raise UserError(
             f"data.held_out is {count}, but only {len(train):,} problems are left to choose from: lower data.held_out."
         )
-    chosen = {id(example) for example in sorted(train, key=_rank)[:count]}
-    sieve.splits["test"] = [replace(example, split="test") for example in train if id(example) in chosen]
-    sieve.splits["train"] = [example for example in train if id(example) not in chosen]
+    chosen = {id(row) for row in sorted(train, key=_rank)[:count]}
+    sieve.splits["test"] = [replace(row, split="test") for row in train if id(row) in chosen]
+    sieve.splits["train"] = [row for row in train if id(row) not in chosen]
 
 
-def _rank(example: Example) -> str:
-    return hashlib.sha256("\n".join(identity(example)).encode()).hexdigest()
+def _rank(row: Row) -> str:
+    return hashlib.sha256("\n".join(identity(row)).encode()).hexdigest()

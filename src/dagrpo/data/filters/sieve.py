@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 
 SCHEMA = pa.schema(
     [
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 class Dropped:
     """A problem that a filter dropped."""
 
-    example: Example
+    row: Row
     reason: str  # one of few, to be counted
     detail: str  # about this one
 
@@ -34,37 +34,37 @@ class Sieve:
     A filter calls `drop` for every split it looks at, so that a reason without problems is recorded as 0.
     """
 
-    def __init__(self, splits: Mapping[str, Sequence[Example]]) -> None:
+    def __init__(self, splits: Mapping[str, Sequence[Row]]) -> None:
         self.splits = {split: list(splits.get(split, ())) for split in dict.fromkeys(["train", "test", *splits])}
         self.dropped: list[Dropped] = []
         self.counts: dict[str, int] = {}  # "split: reason" -> problems, in the order of the gates
 
-    def drop(self, split: str, reason: str, fault: Callable[[Example], str | None]) -> None:
+    def drop(self, split: str, reason: str, fault: Callable[[Row], str | None]) -> None:
         """Drop from a split every problem for which `fault` returns a text; called once for each, in their order."""
         remaining, before = [], len(self.dropped)
-        for example in self.splits[split]:
-            detail = fault(example)
+        for row in self.splits[split]:
+            detail = fault(row)
             if detail is None:
-                remaining.append(example)
+                remaining.append(row)
             else:
-                self.dropped.append(Dropped(example=example, reason=reason, detail=detail))
+                self.dropped.append(Dropped(row=row, reason=reason, detail=detail))
         self.splits[split] = remaining
         key = f"{split}: {reason}"
         self.counts[key] = self.counts.get(key, 0) + len(self.dropped) - before
 
-    def examples(self) -> Iterator[Example]:
+    def rows(self) -> Iterator[Row]:
         """Yield every remaining problem, split by split."""
-        return (example for examples in self.splits.values() for example in examples)
+        return (row for rows in self.splits.values() for row in rows)
 
 
 def dropped_table(dropped: Sequence[Dropped]) -> pa.Table:
     """Return the dropped problems as the rows of dropped.parquet, in the order in which they were dropped."""
     rows = [
         {
-            "split": item.example.split,
-            "index": item.example.index,
-            "question": item.example.question,
-            "ground_truth": item.example.ground_truth,
+            "split": item.row.split,
+            "index": item.row.index,
+            "question": item.row.question,
+            "ground_truth": item.row.ground_truth,
             "reason": item.reason,
             "detail": item.detail,
         }

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_]+|\S")  # a number, a word, or any other single character
 _WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+")
@@ -39,18 +39,18 @@ def runs(sequence: Sequence[str], length: int) -> list[str]:
     return [" ".join(sequence[start : start + length]) for start in range(len(sequence) - length + 1)]
 
 
-def exact_identity(example: Example) -> tuple[str, ...]:
+def exact_identity(row: Row) -> tuple[str, ...]:
     """Return the identity of exactly this problem: its question and its images."""
-    return (example.question, *_digests(example))
+    return (row.question, *_digests(row))
 
 
-def identity(example: Example) -> tuple[str, ...]:
+def identity(row: Row) -> tuple[str, ...]:
     """Return the identity of a problem in any typography. `Find x.` beside another figure is another problem."""
-    return (normalised(example.question), *_digests(example))
+    return (normalised(row.question), *_digests(row))
 
 
-def _digests(example: Example) -> tuple[str, ...]:
-    return tuple(hashlib.sha256(image).hexdigest() for image in example.images)
+def _digests(row: Row) -> tuple[str, ...]:
+    return tuple(hashlib.sha256(image).hexdigest() for image in row.images)
 
 
 def _compatible(text: str) -> str:

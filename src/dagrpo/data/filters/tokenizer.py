@@ -10,7 +10,7 @@ from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.rendering import prompt_text
 from dagrpo.chat.templates import TemplateRefusal
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
@@ -18,7 +18,7 @@ TRIAL = 16  # prompts counted both ways before the short way is taken
 
 def rendered(
     tokenizer: PreTrainedTokenizerBase,
-    example: Example,
+    row: Row,
     schemas: Sequence[dict[str, Any]] = (),
     *,
     pictures: bool = False,
@@ -28,14 +28,14 @@ def rendered(
     pictures: whether the template takes pictures; each is one placeholder. Raises UserError, which names the problem, if the chat template
     refuses it.
     """
-    messages = with_pictures(example.prompt) if pictures and example.images else example.prompt
+    messages = with_pictures(row.prompt) if pictures and row.images else row.prompt
     try:
         return prompt_text(tokenizer, messages, list(schemas))
     except TemplateRefusal as error:
         reason = str(error).rstrip(".")
         raise UserError(
-            f"the chat template of {tokenizer.name_or_path} refuses the prompt of task {example.task}, {example.split} "
-            f"row {example.index} ({reason}): choose another model, or another task."
+            f"the chat template of {tokenizer.name_or_path} refuses the prompt of task {row.task}, {row.split} "
+            f"row {row.index} ({reason}): choose another model, or another task."
         ) from None
 
 

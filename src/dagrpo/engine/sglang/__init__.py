@@ -75,7 +75,7 @@ def check(config: Config, section: str, params: Params) -> None:
 
 
 def _open(*args: Any, **options: Any) -> AbstractContextManager[RolloutEngine]:
-    from dagrpo.engine.sglang.opening import open_sglang  # imports torch
+    from dagrpo.engine.sglang.connect import open_sglang  # imports torch
 
     return open_sglang(*args, **options)
 

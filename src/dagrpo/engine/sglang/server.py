@@ -1,7 +1,7 @@
 """Start, watch and stop an SGLang server for a model folder.
 
 The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
-device; hosting.py starts several, and runtime.engine.servers names those that run elsewhere.
+device; ../servers.py starts several, and runtime.engine.servers names those that run elsewhere.
 """
 
 import errno
@@ -39,9 +39,9 @@ from dagrpo.engine.sglang.command import (
     server_environment,
     write_settings,
 )
+from dagrpo.engine.sglang.model_check import require_servable
 from dagrpo.engine.sglang.process import WatchedProcess
-from dagrpo.engine.sglang.servable import require_servable
-from dagrpo.engine.sglang.starting import SECONDS_BETWEEN_CHECKS, wait_until_ready
+from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE

@@ -13,7 +13,7 @@ from dagrpo.config.overlay import OVERRIDE, with_overrides
 from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord
-from dagrpo.pipeline.jobs import JOBS, code_files, own_params
+from dagrpo.pipeline.job_files import JOBS, code_files, own_params
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.record import declared
 from dagrpo.pipeline.stages import all_stages

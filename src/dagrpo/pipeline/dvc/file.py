@@ -17,7 +17,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import plotted
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.declaration import POLICIES, Stage, names_in, patterns_of
-from dagrpo.pipeline.jobs import SCRIPT, code_files
+from dagrpo.pipeline.job_files import SCRIPT, code_files
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.stages import all_stages

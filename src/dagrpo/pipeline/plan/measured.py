@@ -14,7 +14,7 @@ from dagrpo.config.overlay import flat
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord, read_record
-from dagrpo.pipeline.jobs import own_params
+from dagrpo.pipeline.job_files import own_params
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.run_info import read_accounts

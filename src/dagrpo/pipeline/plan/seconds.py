@@ -8,7 +8,7 @@ from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.measured import Measured
-from dagrpo.pipeline.plan.sequences import Lengths, problems_of, usual_prompt
+from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.speed import Speed
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train
@@ -36,7 +36,9 @@ class StageSeconds:
     steps: int | None = None  # of one run; None: it has none
     of_a_step: Mapping[str, float] = field(default_factory=dict)  # seconds by part
     tokens_per_second: float | None = None  # of an estimated update, by all processes, prompts included
-    mfu: float | None = None  # its FLOPs (trainer/throughput.py) in those of the GPUs' peak in the type it computes in
+    mfu: float | None = (
+        None  # its FLOPs (trainer/metrics/throughput.py) in those of the GPUs' peak in the type it computes in
+    )
 
 
 def seconds_of_stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> list[StageSeconds]:
@@ -202,7 +204,7 @@ def _is_beside(params: Params, speed: Speed) -> bool:
 
 def _difficulty(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     train = params.experiment.train
-    problems, lengths = problems_of(params, train, "train"), Lengths.of_training(params, shape.positions)
+    problems, lengths = prompts_of(params, train, "train"), Lengths.of_training(params, shape.positions)
     seconds = None
     if problems is not None:
         attempts, prompt = problems * params.difficulty.samples, usual_prompt(params, train, "train")
@@ -221,7 +223,7 @@ def _evaluation(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 
 def _of_task(params: Params, task: str, shape: Shape, speed: Speed) -> float | None:
-    problems, sampling = problems_of(params, task, "test"), params.evaluation.sampling
+    problems, sampling = prompts_of(params, task, "test"), params.evaluation.sampling
     if problems is None and sampling.max_problems is None:
         return None
     counts = [count for count in (problems, sampling.max_problems) if count is not None]

@@ -118,7 +118,7 @@ def _within(budget: int, samples: int, own: int, once: int) -> int:
     return max(groups * samples + max((rest - once) // own, 0), 1)
 
 
-def problems_of(params: Params, task: str, split: str) -> int | None:
+def prompts_of(params: Params, task: str, split: str) -> int | None:
     """Return the number of problems of a split; None if it is known only once the stage prepare has run."""
     count = _on_card(params, task, "counts", split)
     if isinstance(count, int):

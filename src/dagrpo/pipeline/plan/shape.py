@@ -13,10 +13,10 @@ import torch
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
-from dagrpo.trainer.lora_config import Lora, TrainedLora
+from dagrpo.trainer.config.lora import Lora, TrainedLora
+from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.trainer.model.lora import adapted_layers
 from dagrpo.trainer.model.vision_tower import tower_module
-from dagrpo.trainer.throughput import Arithmetic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.counting import Kernel
 from dagrpo.pipeline.plan.machine import Machine
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.gpu_specs import Gpu
 
 # Shares of a GPU's data sheet that kernels reach, and what a launch costs. None was measured here on a GPU.

@@ -10,10 +10,10 @@ from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape, Trained
 from dagrpo.pipeline.plan.update import Passes, Work, work_of
 from dagrpo.rollout.config import Dtype
-from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
-from dagrpo.trainer.lora_config import Lora
-from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.runtime_config import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.trainer.batches.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.trainer.update.objective import Objective
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
 HOLES_ON_GPU = 0.1  # of what the passes take: memory between tensors that the allocator cannot use

@@ -23,15 +23,15 @@ from dagrpo.pipeline.plan.counting import Counting, Kernel
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.stand_in import META, StandIn
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.budget import CACHED, Budget
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.batches.budget import CACHED, Budget
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.attention import attend_in_float32
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.runtime_config import Layout
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World
 
 PLAIN, NO_ADAPTER = Algorithm(), Lora()

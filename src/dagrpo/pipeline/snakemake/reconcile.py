@@ -14,7 +14,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.identity import ROOT, code_digest
-from dagrpo.pipeline.jobs import SCRIPT, code_files, job_file, own_params
+from dagrpo.pipeline.job_files import SCRIPT, code_files, job_file, own_params
 from dagrpo.pipeline.record import is_whole
 from dagrpo.pipeline.snakemake.private import (
     is_unfinished,

@@ -12,7 +12,7 @@ from snakemake.ioflags import update
 
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline import dag, jobs
+from dagrpo.pipeline import dag, job_files
 from dagrpo.pipeline.declaration import Needs, Stage, names_in
 from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.lock import require_readable_lock
@@ -34,10 +34,10 @@ from dagrpo.pipeline.snakemake.private import options, runs_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
-from dagrpo.utils.ancestors import STARTED_BY, name_as_starter
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
+from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 
 __all__ = ["Experiment", "require_project"]
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
@@ -89,9 +89,9 @@ class Experiment:
         """Return the part of a command line that is the same for all jobs of a run."""
         overrides = self._run.overrides
         return [
-            *("--runtime", jobs.runtime_file(self.params)),
-            *("--configuration", jobs.configuration_file(self.params)),
-            *(("--overrides", jobs.overrides_file(overrides)) if overrides else ()),
+            *("--runtime", job_files.runtime_file(self.params)),
+            *("--configuration", job_files.configuration_file(self.params)),
+            *(("--overrides", job_files.overrides_file(overrides)) if overrides else ()),
         ]
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class Rule:
         self._stage = stage
         self._needs: Needs = stage.needs(params.runtime)
         self.name = stage.name
-        self.code = refused(lambda: jobs.code_files(params, stage))  # what the result depends on, beside its data
+        self.code = refused(lambda: job_files.code_files(params, stage))  # what the result depends on, beside its data
         self.inputs = {name: self._input(name) for name in stage.inputs}
         self.outputs = {name: self._output(name) for name in stage.outputs}
         self.log = f"{dag.log_of(stage)}.log"
@@ -135,7 +135,7 @@ class Rule:
         self.threads = self._needs.threads
         self.gpus = self._needs.gpus
         self.minutes = self._needs.minutes
-        self.job = refused(lambda: jobs.job_file(params, stage))  # another value of a parameter is another name
+        self.job = refused(lambda: job_files.job_file(params, stage))  # another value of a parameter is another name
         self.message = f"{stage.name}: {self._label()}"
 
     def _input(self, name: str) -> Callable[[Mapping[str, str]], str | list[str]]:
@@ -166,7 +166,7 @@ class Rule:
 
     def memory(self, wildcards: object, input: Sequence[object]) -> int:
         """Return megabytes: a fixed part, and a multiple of the checkpoint that the job reads, once that is known."""
-        return jobs.memory_mb(self._needs, [str(path) for path in input])
+        return job_files.memory_mb(self._needs, [str(path) for path in input])
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""
@@ -175,7 +175,7 @@ class Rule:
             [
                 *("--experiment", given["experiment"]),
                 *(("--seed", given["seed"]) if "seed" in given else ()),
-                *jobs.file_arguments(input.items(), output.items()),
+                *job_files.file_arguments(input.items(), output.items()),
                 *refused(self._experiment.shared_arguments),
             ]
         )

@@ -1,7 +1,7 @@
 """Stage convert: Hugging Face layout to the trainer's format."""
 
 from dagrpo.pipeline.declaration import RUN, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:

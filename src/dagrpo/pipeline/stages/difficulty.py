@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dagrpo.pipeline.declaration import TRAIN_DATA, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.evaluation.config import Difficulty

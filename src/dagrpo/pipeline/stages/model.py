@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:

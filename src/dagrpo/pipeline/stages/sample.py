@@ -1,7 +1,7 @@
 """Stage sample: a checkpoint completes every problem of a test split."""
 
 from dagrpo.pipeline.declaration import DATA, EVALUATION, RUN, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 from dagrpo.pipeline.declaration import MODEL, RUN, TRAIN_DATA, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:
     """Fine-tune the model; with 0 steps it passes through unchanged."""
     from dagrpo.rollout.config import Conversation
     from dagrpo.tracking.curve import Curve
+    from dagrpo.trainer.config.sft import Sft
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
-    from dagrpo.trainer.sft_config import Sft
     from dagrpo.utils.console import summary
     from dagrpo.utils.cpu_dtypes import warn_of_slow_types
     from dagrpo.utils.distributed import process_group

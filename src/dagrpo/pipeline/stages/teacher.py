@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:

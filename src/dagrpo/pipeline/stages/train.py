@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.pipeline.declaration import RUN, TRAIN_DATA, Job, Needs, Stage
-from dagrpo.trainer.runtime_config import Runtime
+from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -52,7 +52,7 @@ def _run(job: Job) -> "TrainingRun":
     from dagrpo.algorithms.config import Algorithm
     from dagrpo.rewards.config import Reward
     from dagrpo.rollout.config import Rollout
-    from dagrpo.trainer.config import Training
+    from dagrpo.trainer.config.training import Training
     from dagrpo.trainer.run import TrainingRun
 
     return TrainingRun(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from dagrpo.evaluation.held_out import points
+from dagrpo.evaluation.held_out_table import points
 from dagrpo.evaluation.outcomes import label_of
 from dagrpo.evaluation.statistics import Estimate, wilson
 from dagrpo.report import style

@@ -1,6 +1,6 @@
 """Components of a reward: one file each, with Config and COMPONENT.
 
-A component reads an attempt and its verdict. Verifiers extract and compare answers (verifiers/).
+A component reads a trajectory and its verdict; its reward is still 0. Verifiers extract and compare answers (verifiers/).
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Factor, Section
-from dagrpo.core.types import Attempt, Verdict
+from dagrpo.core.trajectory import GradedTrajectory
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -21,17 +21,6 @@ class Weighted(Section):
     """Base of a component's parameters: its weight. A component's Config adds its other keys."""
 
     weight: Factor = Field(1.0, description="Factor of the component in the reward; at 0 it is not computed.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """An attempt and its verdict: the input of a component."""
-
-    attempt: Attempt
-    verdict: Verdict
-    extracted: str | None  # the extracted answer; None without one
-    verifier: str  # the one that judged: reward.verifier, or the attempt's own
-    max_new_tokens: int  # of a completion
 
 
 ConfigType = TypeVar("ConfigType", bound=Weighted)
@@ -46,7 +35,7 @@ class Component(Generic[ConfigType]):
     """One summand of the reward, before its weight."""
 
     config: type[ConfigType]  # its keys in reward.components.<name>
-    function: Callable[[Judged, ConfigType], float]
+    function: Callable[[GradedTrajectory, ConfigType], float]
     # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, "Params"], None] = _takes_any
     # The lowest and the highest value, before the weight; None: unknown.
@@ -78,6 +67,6 @@ def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
     return lowest
 
 
-def value_of(name: str, judged: Judged, config: Weighted) -> float:
+def value_of(name: str, graded: GradedTrajectory, config: Weighted) -> float:
     """Return one component, unweighted."""
-    return COMPONENTS.get(name).function(judged, config)
+    return COMPONENTS.get(name).function(graded, config)

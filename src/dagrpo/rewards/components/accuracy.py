@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from dagrpo.core.section import Factor
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import Verdict
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.components import Component, Weighted
 
 
 class Config(Weighted):
@@ -20,7 +21,7 @@ class Config(Weighted):
     )
 
 
-def accuracy(judged: Judged, config: Config) -> float:
+def accuracy(graded: GradedTrajectory, config: Config) -> float:
     """Return the price of the verdict."""
     prices: Mapping[Verdict, float] = {
         "right": config.correct,
@@ -28,7 +29,7 @@ def accuracy(judged: Judged, config: Config) -> float:
         "missing": config.missing,
         "unverifiable": config.unverifiable,
     }
-    return prices[judged.verdict]
+    return prices[graded.score.verdict]
 
 
 def limits(config: Config) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """format: a reward for the form that the verifier asks for."""
 
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, Weighted
 from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.verifiers import get_verifier
 
@@ -9,9 +10,9 @@ class Config(Weighted):
     """1 if the completion has the form that its verifier asks for, else 0."""
 
 
-def format(judged: Judged, config: Config) -> float:
+def format(graded: GradedTrajectory, config: Config) -> float:
     """Return 1 or 0, by the verifier that judged. Gamed by the form without an answer: keep the weight far below accuracy's."""
-    return float(get_verifier(judged.verifier).formatted(own_text(judged.attempt.text)))
+    return float(get_verifier(graded.score.verifier).formatted(own_text(graded.trajectory.text)))
 
 
 COMPONENT = Component(config=Config, function=format, limits=lambda config: (0.0, 1.0))

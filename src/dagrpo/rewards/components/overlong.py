@@ -6,7 +6,8 @@ from pydantic import Field
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_TOKENS
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, Weighted
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -20,14 +21,14 @@ class Config(Weighted):
     )
 
 
-def overlong(judged: Judged, config: Config) -> float:
+def overlong(graded: GradedTrajectory, config: Config) -> float:
     """Return 0 up to max_new_tokens - buffer tokens, -1 from the maximum on, linear in between, for the longest turn.
 
     max_new_tokens limits a turn, and a turn cut off there ends the attempt, so that each turn is measured by itself. Gamed
     by spreading the same words over more turns: turn_limit, or a small rollout.agent.max_turns, bounds that.
     """
-    allowed = judged.max_new_tokens - config.buffer
-    return max(-1.0, min(0.0, (allowed - judged.attempt.longest_turn) / config.buffer))
+    allowed = graded.trajectory.max_new_tokens - config.buffer
+    return max(-1.0, min(0.0, (allowed - graded.trajectory.longest_turn) / config.buffer))
 
 
 def check(config: Config, params: "Params") -> None:

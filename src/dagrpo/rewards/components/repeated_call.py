@@ -5,8 +5,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import ToolCall
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.components import Component, Weighted
 from dagrpo.utils.files import canonical_json
 
 
@@ -16,13 +17,13 @@ class Config(Weighted):
     per_call: Annotated[float, Field(gt=0, le=1)] = Field(0.25, description="Penalty for each such call.")
 
 
-def repeated_call(judged: Judged, config: Config) -> float:
+def repeated_call(graded: GradedTrajectory, config: Config) -> float:
     """Return -min(1, per_call * calls with the name and arguments of an earlier one).
 
     Gamed by another spelling of the same question, such as one more space in an argument. It also penalises a policy
     that rightly repeats a call after a time-out.
     """
-    calls = judged.attempt.calls
+    calls = graded.trajectory.calls
     repeated = len(calls) - len({_key(call) for call in calls})
     return -min(1.0, config.per_call * repeated)
 

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, Weighted
 from dagrpo.rewards.reporting import whole
 
 
@@ -12,9 +13,9 @@ class Config(Weighted):
     name: str = Field("", description='Name of the reported reward; "": the one named `reward`, else the sum of all.')
 
 
-def reported(judged: Judged, config: Config) -> float:
+def reported(graded: GradedTrajectory, config: Config) -> float:
     """Return the reward of that name, or the whole."""
-    rewards = judged.attempt.reported
+    rewards = graded.trajectory.reported
     return rewards.get(config.name, 0.0) if config.name else whole(rewards)
 
 

@@ -1,15 +1,16 @@
 """tool_calls: the share of successful tool calls."""
 
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, Weighted
 
 
 class Config(Weighted):
     """Share of successful tool calls; 0 without a call."""
 
 
-def tool_calls(judged: Judged, config: Config) -> float:
+def tool_calls(graded: GradedTrajectory, config: Config) -> float:
     """Return successful calls / calls; 0 without a call. Gamed by one easy call that is sure to work."""
-    calls = judged.attempt.calls
+    calls = graded.trajectory.calls
     return sum(call.status == "ok" for call in calls) / len(calls) if calls else 0.0
 
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, Weighted
 
 
 class Config(Weighted):
@@ -14,13 +15,13 @@ class Config(Weighted):
     most: Annotated[float, Field(gt=0, le=1000)] = Field(0.4, description="Largest credit for an attempt.")
 
 
-def tool_effort(judged: Judged, config: Config) -> float:
+def tool_effort(graded: GradedTrajectory, config: Config) -> float:
     """Return min(most, per_turn * tool turns); 0 if the answer is right. Turns that follow no tool call do not count.
 
     Gamed by calls for the credit's sake where the answer would be wrong anyway.
     """
-    attempt = judged.attempt
-    if judged.verdict == "right":
+    attempt = graded.trajectory
+    if graded.score.verdict == "right":
         return 0.0
     return min(config.most, config.per_turn * min(attempt.turns - 1, len(attempt.calls)))
 

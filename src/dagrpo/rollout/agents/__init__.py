@@ -23,8 +23,8 @@ from dagrpo.core.user_code import NamedCode, no_named_code
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import ChatFormat
     from dagrpo.config.schema import Params
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 OWN_LOOP = "tool_agent"  # whose attempts have one turn where a problem has neither tools nor a user
@@ -80,7 +80,7 @@ class AgentContext:
 class Agent(Protocol):
     """Agent that makes attempts, many at the same time."""
 
-    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+    async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt. UserError and ServerError end the run; the trajectory records any other failure."""
         ...
 

@@ -29,8 +29,8 @@ from dagrpo.tools.connections.described import described
 from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 KEY = "rollout.agent.environment"
 GET_REWARD = "get_reward"
@@ -70,10 +70,10 @@ class ObjectEpisode:
         self._session = session
         self._random = random
 
-    async def opening(self, problem: Problem) -> str | None:
+    async def opening(self, prompt: Prompt) -> str | None:
         """Call `reset` with the row and return its text, if any."""
         with self._random.watched():
-            text = await trusted_result_of(self._environment.reset, _row(problem))
+            text = await trusted_result_of(self._environment.reset, _row(prompt))
         return None if text is None else str(text)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
@@ -92,9 +92,9 @@ class ObjectEpisode:
         own = await self._own_reward()
         if not self._reward_functions:
             return own
-        problem = self._session.problem
-        conversation = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
-        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), conversation)}
+        prompt = self._session.prompt
+        conversation = self._session.turns[-1].messages[len(prompt.row.prompt) :] if self._session.turns else ()
+        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(prompt), conversation)}
 
     async def _own_reward(self) -> Mapping[str, float]:
         if not hasattr(self._environment, GET_REWARD):
@@ -108,16 +108,16 @@ class ObjectEpisode:
             ) from None
 
 
-def _row(problem: Problem) -> dict[str, Any]:
+def _row(prompt: Prompt) -> dict[str, Any]:
     """Return the row as an environment and its reward functions receive it."""
-    example = problem.example
+    row = prompt.row
     return {
-        "prompt": [dict(message) for message in example.prompt],
-        "question": example.question,
-        "answer": example.answer,
-        "ground_truth": example.ground_truth,
-        "data_source": example.data_source,
-        "index": example.index,
+        "prompt": [dict(message) for message in row.prompt],
+        "question": row.question,
+        "answer": row.answer,
+        "ground_truth": row.ground_truth,
+        "data_source": row.data_source,
+        "index": row.index,
     }
 
 
@@ -130,7 +130,7 @@ class EnvironmentAgent:
         self._offer = offer
         self._random = SharedRandom(config.environment)
 
-    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+    async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
         from dagrpo.rollout.agent_loop import attempt_in
 

@@ -22,8 +22,8 @@ from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFu
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 CONNECT_SECONDS = 10.0
 LONGEST_MESSAGE = 4 << 20  # bytes
@@ -55,9 +55,9 @@ class RemoteEpisode:
         self._one_at_a_time = asyncio.Lock()
         self._exchanges: set[asyncio.Task[Mapping[str, Any]]] = set()
 
-    async def opening(self, problem: Problem) -> str | None:
+    async def opening(self, prompt: Prompt) -> str | None:
         """Connect and reset. All attempts at a prompt get the same seed."""
-        observation = await self.exchange("reset", {"seed": problem.example.index})
+        observation = await self.exchange("reset", {"seed": prompt.row.index})
         return None if self.functions else self._text(observation)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
@@ -182,7 +182,7 @@ class OpenEnvAgent:
         self._fresh = fresh
         self._functions = functions
 
-    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+    async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
         from dagrpo.rollout.agent_loop import attempt_in
 

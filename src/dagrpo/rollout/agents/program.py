@@ -28,10 +28,10 @@ from dagrpo.core.user_code import NamedCode
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.gateway.server import Access, Gateway
     from dagrpo.rollout.programs.service import Service
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 MOST_OUTPUT = 16 << 20  # bytes that a program may write for one attempt
 TAIL = 1 << 16  # of which the last line is looked for here
@@ -68,11 +68,11 @@ class ProgramAgent:
         self._log = context.folder / "program.log"
         self._wants_report = context.wants_report
 
-    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+    async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the program or by limits.seconds."""
         from dagrpo.rollout.programs.attempt import attempt, task_message
 
-        message = task_message(problem, sample_index)
+        message = task_message(prompt, sample_index)
 
         async def run(access: Access) -> Mapping[str, float]:
             return await (self._served(message, access) if self._service else self._started(message, access))
@@ -86,15 +86,15 @@ class ProgramAgent:
             wants_report=self._wants_report,
         )
 
-    async def _served(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
+    async def _served(self, message: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """Return the rewards that the shared program reports. Raises ProgramFailure."""
         from dagrpo.rollout.programs.attempt import reported_rewards
 
         assert self._service is not None
-        body = {"problem": problem, "base_url": access.base_url, "api_key": access.key}
+        body = {"problem": message, "base_url": access.base_url, "api_key": access.key}
         return reported_rewards(await self._service.request(access.identifier, body))
 
-    async def _started(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
+    async def _started(self, message: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
         from dagrpo.rollout.programs.attempt import ProgramFailure, report_in
         from dagrpo.rollout.programs.process import read_output, running
@@ -102,7 +102,7 @@ class ProgramAgent:
 
         with tempfile.TemporaryDirectory(prefix="dagrpo-") as folder:
             file = Path(folder) / "problem.json"
-            file.write_text(json.dumps(problem) + "\n")
+            file.write_text(json.dumps(message) + "\n")
             variables = without_secrets(self._config.keep_variables) | access_variables(access.base_url, access.key)
             variables["DAGRPO_PROBLEM"] = str(file)
             async with running(self._config.command, variables=variables, input_file=file, log=self._log) as program:

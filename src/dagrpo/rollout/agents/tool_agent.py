@@ -13,9 +13,9 @@ from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.tools.simulated_users import INTERACTIONS
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.tool_runtime.toolbox import Toolbox
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 class Config(Limits):
@@ -29,14 +29,14 @@ class ToolAgent:
         self._toolbox = toolbox
         self._limits = limits
 
-    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+    async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
         from dagrpo.rollout.agent_loop import NoUser, SimulatedUser, attempt
 
-        example = problem.example
-        user = SimulatedUser(INTERACTIONS.get(example.interaction), example) if example.interaction else NoUser()
+        row = prompt.row
+        user = SimulatedUser(INTERACTIONS.get(row.interaction), row) if row.interaction else NoUser()
         return await attempt(
-            session, sample_index, user=user, toolbox=self._toolbox, tools=problem.tools, limits=self._limits
+            session, sample_index, user=user, toolbox=self._toolbox, tools=prompt.tools, limits=self._limits
         )
 
 

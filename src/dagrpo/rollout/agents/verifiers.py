@@ -20,10 +20,10 @@ from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
+    from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.gateway.server import Access, Gateway
     from dagrpo.rollout.programs.service import Service
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
 class Config(Limits):
@@ -44,12 +44,12 @@ class VerifiersAgent:
         self._gateway = gateway
         self._worker = worker
 
-    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+    async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the taskset or by limits.seconds."""
         from dagrpo.rollout.programs.attempt import attempt, reported_rewards, task_message
 
-        key, _, digest = problem.example.ground_truth.rpartition("@")
-        task = {**task_message(problem, sample_index), "key": key, "hash": digest}
+        key, _, digest = prompt.row.ground_truth.rpartition("@")
+        task = {**task_message(prompt, sample_index), "key": key, "hash": digest}
 
         async def run(access: Access) -> Mapping[str, float]:
             body = {"problem": task, "base_url": access.base_url, "api_key": access.key}

@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from dagrpo.core.escape import brief
+from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import StopReason
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.gateway.server import MODEL, Access, Gateway
 from dagrpo.rollout.session import Session, trajectory_of
-from dagrpo.rollout.trajectory import Problem, Trajectory
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80
@@ -58,15 +58,15 @@ def _number(name: str, value: Any) -> float:
         ) from None
 
 
-def task_message(problem: Problem, sample_index: int) -> dict[str, Any]:
+def task_message(prompt: Prompt, sample_index: int) -> dict[str, Any]:
     """Return the row without its ground truth: only what the policy may know."""
     return {
-        "task": problem.example.task,
-        "index": problem.index,
+        "task": prompt.row.task,
+        "index": prompt.index,
         "attempt": sample_index,
-        "messages": [dict(message) for message in problem.example.prompt],
-        "question": problem.example.question,
-        "tools": [dict(tool) for tool in problem.tools],
+        "messages": [dict(message) for message in prompt.row.prompt],
+        "question": prompt.row.question,
+        "tools": [dict(tool) for tool in prompt.tools],
         "model": MODEL,
     }
 

@@ -116,7 +116,7 @@ async def _result(tool: OpenTool, call: ParsedCall, context: CallContext) -> str
 
 def _context(session: Session, turn: Turn, index: int) -> CallContext:
     seed = sampling_seed(session.seed, "call", turn.number, index)
-    return CallContext(example=session.problem.example, trajectory=session.name, seed=seed)
+    return CallContext(row=session.prompt.row, trajectory=session.name, seed=seed)
 
 
 def _recorded(turn: Turn, call: ParsedCall, status: CallStatus) -> ToolCall:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dagrpo.core.plugins import Plugins
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Interaction:
     """Simulated user."""
 
     # The problem and the policy's answers so far, the newest last -> what the user says; None: the dialogue is over.
-    reply: Callable[[Example, Sequence[str]], str | None]
+    reply: Callable[[Row, Sequence[str]], str | None]
     # It knows the ground truth, and tells: a score obtained with it says nothing about the policy.
     oracle: bool = False
 

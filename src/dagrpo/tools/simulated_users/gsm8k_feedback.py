@@ -6,17 +6,17 @@ dialogue.
 
 from collections.abc import Sequence
 
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.rewards.verifiers.gsm8k import equal, extract
 from dagrpo.tools.simulated_users import Interaction
 
 WRONG = "Your answer is wrong. Go over your reasoning again, and give your new answer in the form `#### <answer>`."
 
 
-def reply(example: Example, answers: Sequence[str]) -> str | None:
+def reply(row: Row, answers: Sequence[str]) -> str | None:
     """Return None for a right answer; otherwise a text that says it is wrong, also when it is missing."""
     answer = extract(answers[-1], "strict")
-    return None if answer is not None and equal(answer, example.ground_truth) else WRONG
+    return None if answer is not None and equal(answer, row.ground_truth) else WRONG
 
 
 INTERACTION = Interaction(reply=reply, oracle=True)

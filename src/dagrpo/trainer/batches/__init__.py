@@ -1,1 +1,1 @@
-"""Rollouts, prompt sampling and packed micro-batches."""
+"""Packed micro-batches of rollouts, within limits of memory."""

@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dagrpo.trainer.batches.images import PaddedPictures, SequencePictures
 from dagrpo.trainer.batches.packed_rows import PackedBatch, Tail
+from dagrpo.trainer.batches.sampling_mask import PaddedSupport, TokenSupport
 from dagrpo.trainer.batches.shared_prompts import SharedPrompts
-from dagrpo.trainer.runtime_config import Layout
-from dagrpo.trainer.sampling_mask import PaddedSupport, TokenSupport
+from dagrpo.trainer.config.runtime import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,12 +41,12 @@ class SequencePictures:
 
     def padded(self, numbers: Sequence[int]) -> PaddedPictures | None:
         """Return the pictures of a batch of some of the sequences; None without any."""
-        shown = [*itertools.chain.from_iterable(self.places[number] for number in numbers)]
-        if not shown:
+        places = [*itertools.chain.from_iterable(self.places[number] for number in numbers)]
+        if not places:
             return None
-        kept = _numbers(shown)
+        numbering = _numbers(places)
         return PaddedPictures(
-            files=tuple(self.files[place] for place in kept), places=tuple(kept[place] for place in shown)
+            files=tuple(self.files[place] for place in numbering), places=tuple(numbering[place] for place in places)
         )
 
     def tensors(self) -> dict[str, Tensor]:

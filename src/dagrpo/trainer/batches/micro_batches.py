@@ -6,7 +6,7 @@ The cut changes speed, memory and the last bits of sums, but no result: the loss
 from collections.abc import Sequence
 
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.budget import Budget, Load
+from dagrpo.trainer.batches.budget import Budget, Load
 
 Part = tuple[int, ...]  # the numbers of a micro-batch's sequences
 NOTHING: Part = ()  # a micro-batch without sequences

@@ -14,10 +14,10 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import MiniBatch as SelectableTokens
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.trainer.accumulators import BeforeUpdate
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter, Part
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.update.accumulators import BeforeUpdate
 from dagrpo.utils.distributed import World
 
 

@@ -11,7 +11,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from dagrpo.trainer.sampling_mask import PaddedSupport
+from dagrpo.trainer.batches.sampling_mask import PaddedSupport
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dagrpo.chat.renderers import ChatFormat, Message, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import before_pictures
 from dagrpo.core.section import Section
-from dagrpo.core.types import Example
+from dagrpo.core.types import Row
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.prompts import read_split, render_row
 from dagrpo.tools import function_schemas
@@ -46,11 +46,8 @@ def supervised_sequences(
     """
     rows = read_split(path)
     supervision = Supervision(tokenizer, chat, pictures)
-    schemas = {offered: function_schemas(offered, tools) for offered in {example.tools for example in rows}}
-    return [
-        supervision.sequence(example, schemas[example.tools], f"{path} row {index}")
-        for index, example in enumerate(rows)
-    ]
+    schemas = {offered: function_schemas(offered, tools) for offered in {row.tools for row in rows}}
+    return [supervision.sequence(row, schemas[row.tools], f"{path} row {index}") for index, row in enumerate(rows)]
 
 
 class Supervision:
@@ -64,19 +61,19 @@ class Supervision:
         self._chat = chat
         self._pictures = pictures
 
-    def sequence(self, example: Example, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
+    def sequence(self, row: Row, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
         """Return the tokens of a row, which errors call `where`."""
-        if not (example.demonstration or example.answer.strip()):
-            raise UserError(f"{where}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
-        turns = example.demonstration or ({"role": "assistant", "content": example.answer},)
-        token_ids = list(render_row(self._chat, example, tools, self._pictures)[1])
+        if not (row.demonstration or row.answer.strip()):
+            raise UserError(f"{where}: {row.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
+        turns = row.demonstration or ({"role": "assistant", "content": row.answer},)
+        token_ids = list(render_row(self._chat, row, tools, self._pictures)[1])
         loss_mask = [False] * len(token_ids)
-        for said, new in _turns(turns):
-            prompt, completion = tuple(token_ids), self._completion(said, token_ids, tools, where)
+        for message, new in _turns(turns):
+            prompt, completion = tuple(token_ids), self._completion(message, token_ids, tools, where)
             between = self._between(prompt, completion, new, tools, where)
             token_ids += [*completion, *between]
             loss_mask += [True] * len(completion) + [False] * len(between)
-        return SupervisedSequence(token_ids=tuple(token_ids), loss_mask=tuple(loss_mask), pictures=example.images)
+        return SupervisedSequence(token_ids=tuple(token_ids), loss_mask=tuple(loss_mask), pictures=row.images)
 
     def _completion(
         self, message: Message, prompt: Sequence[int], tools: Sequence[ToolSchema], where: str

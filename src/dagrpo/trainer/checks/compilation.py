@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch
 from dagrpo.trainer.checks.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
+from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model.compiled import compile_layers, forget_compiled, why_not_compiled
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
-from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import World
 

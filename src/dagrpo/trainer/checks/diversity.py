@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.sampling import SEEDS, Sampling
-from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 
 IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands
 
@@ -34,7 +34,7 @@ def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, 
         worst = max(range(len(groups)), key=shared.__getitem__)
         raise UserError(
             f"step {step}: {sum(shared)} samples have the seed of another sample of their prompt; of the {group_size} at row "
-            f"{groups[worst][0].problem.index} of the train split {group_size - shared[worst]} seeds differ, so that a group "
+            f"{groups[worst][0].prompt.index} of the train split {group_size - shared[worst]} seeds differ, so that a group "
             "is fewer samples than it seems. Correct what makes the seeds, or set training.gates.distinct_seeds to false."
         )
 
@@ -63,7 +63,7 @@ def require_no_impossible_group(
         logprob = (len(learned) - 1) * sum(math.fsum(s.completion_logprobs) for s in learned[0].samples)
         if logprob < math.log(coincidence):
             raise UserError(
-                f"step {step}: all {len(learned)} samples at row {learned[0].problem.index} of the train split are the same "
+                f"step {step}: all {len(learned)} samples at row {learned[0].prompt.index} of the train split are the same "
                 f"{learned[0].tokens} tokens, which chance makes once in 10^{-logprob / math.log(10):.0f} times "
                 f"(training.gates.coincidence): the engine does not sample each by itself. Look at its "
                 "seeds (sampling_seed needs --enable-deterministic-inference) and at what caches completions."

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks.refused import keep
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.checks.refused_tables import keep
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.utils.distributed import World
 
 SKIPPED = "gate/skipped_updates"

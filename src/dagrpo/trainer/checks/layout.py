@@ -13,12 +13,12 @@ from torch.distributed.fsdp import FSDPModule
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.budget import usual_layout
+from dagrpo.trainer.batches.budget import usual_layout
+from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model.attention import NAME as IN_FLOAT32
 from dagrpo.trainer.model.packed_attention import NAME as PACKED
 from dagrpo.trainer.model.packed_attention import is_packed_by_kernel
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
-from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import World
 

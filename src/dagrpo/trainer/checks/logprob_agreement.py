@@ -14,9 +14,9 @@ from torch import Tensor
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.checks.refused import keep
-from dagrpo.trainer.checks_config import Gates
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.checks.refused_tables import keep
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.training import Training
 
 # Mean distance in nats per token that is not taken for rounding. With equal weights, SGLang on a CPU in float32 is 4e-8
 # away; SmolLM2-135M is 0.0056 away in float16, and 0.043 in bfloat16. Their limits are wide on purpose: they are to catch another

@@ -1,7 +1,7 @@
 """Memory checks: room for the model, and advice when memory runs out.
 
 Only what no smaller batch changes needs room: weights, and gradients and AdamW states of the trained ones, all in float32.
-Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/room.py).
+Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/memory_check.py).
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ import torch
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.sft_config import Sft
+from dagrpo.trainer.config.sft import Sft
+from dagrpo.trainer.config.training import Training
 from dagrpo.utils.distributed import World
 
 FLOAT32 = 4  # bytes

@@ -15,18 +15,18 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share
-from dagrpo.trainer.checks.refused import keep
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.checks.refused_tables import keep
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.sampling_mask import TokenSupport
 from dagrpo.utils.distributed import World
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"
@@ -87,7 +87,7 @@ class Probe:
         self,
         params: Gates,
         rollout: Rollout,
-        problems: Sequence[Problem],
+        prompts: Sequence[Prompt],
         *,
         dtype: str,
         policy: Policy,
@@ -104,7 +104,7 @@ class Probe:
         self._params = params
         self._rollout = rollout
         self._dtype = dtype
-        self._requests = probe_requests(problems, params, rollout, dtype, seed)
+        self._requests = probe_requests(prompts, params, rollout, dtype, seed)
         self._policy = policy
         self._budget = budget
         self._pad_token_id = pad_token_id
@@ -184,7 +184,7 @@ _TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the
 
 
 def probe_requests(
-    problems: Sequence[Problem], gates: Gates, rollout: Rollout, dtype: str, seed: int
+    prompts: Sequence[Prompt], gates: Gates, rollout: Rollout, dtype: str, seed: int
 ) -> list[SamplingRequest]:
     """Return the probe's requests: first the greedy ones, then the sampled ones; none without problems.
 
@@ -192,41 +192,41 @@ def probe_requests(
     of the problems does.
     """
     half, length = gates.probe_prompts, gates.probe_prompt_tokens
-    chosen = _chosen(problems, 2 * half, length)
+    chosen = _chosen(prompts, 2 * half, length)
     if len(chosen) < 2 * half:  # too many prompts end alike
         length = None
-        chosen = _chosen(problems, 2 * half, length)
+        chosen = _chosen(prompts, 2 * half, length)
     selected = [*islice(cycle(chosen), 2 * half)]
     tokens = _TOKENS[dtype] if gates.probe_tokens is None else gates.probe_tokens
     return [
         SamplingRequest(
-            input_ids=_end(problem, length),
+            input_ids=_end(prompt, length),
             seed=sampling_seed(seed, "probe", number),
             temperature=0.0 if number < half else rollout.temperature,
             top_p=1.0 if number < half else rollout.top_p,
             top_k=-1 if number < half else rollout.top_k,
             max_new_tokens=min(tokens, rollout.max_new_tokens),
             support=rollout.cuts and number >= half,
-            pictures=problem.pictures,
+            pictures=prompt.pictures,
         )
-        for number, problem in enumerate(selected)
+        for number, prompt in enumerate(selected)
     ]
 
 
-def _chosen(problems: Sequence[Problem], count: int, length: int | None) -> list[Problem]:
+def _chosen(prompts: Sequence[Prompt], count: int, length: int | None) -> list[Prompt]:
     """Return the first problems with distinct ends. If none shows a picture, the first problem with one replaces the first."""
-    first = dict[tuple[int, ...], Problem]()
-    for problem in problems:
+    first = dict[tuple[int, ...], Prompt]()
+    for prompt in prompts:
         if len(first) == count:
             break
-        first.setdefault(_end(problem, length), problem)
+        first.setdefault(_end(prompt, length), prompt)
     chosen = [*first.values()]
-    with_picture = next((problem for problem in problems if problem.picture_files), None)
-    if with_picture is not None and not any(problem.picture_files for problem in chosen):
+    with_picture = next((prompt for prompt in prompts if prompt.picture_files), None)
+    if with_picture is not None and not any(prompt.picture_files for prompt in chosen):
         chosen[:1] = [with_picture]
     return chosen
 
 
-def _end(problem: Problem, length: int | None) -> tuple[int, ...]:
+def _end(prompt: Prompt, length: int | None) -> tuple[int, ...]:
     """Return the last `length` tokens of a prompt. A prompt with pictures stays whole: each picture has placeholders in it."""
-    return problem.token_ids if length is None or problem.picture_files else problem.token_ids[-length:]
+    return prompt.token_ids if length is None or prompt.picture_files else prompt.token_ids[-length:]

@@ -1,8 +1,8 @@
 """Check that a resumed run skips or repeats no prompts.
 
 Which prompts come next follows from the run's seed, the number sampled before, and the retired ones among them
-(trainer/batches/prompt_sampler.py). The records hold the prompts that were really sampled, including discarded ones; both are compared when
-a run resumes and when it ends. The number of prompts of a step is taken from its record, as dynamic sampling may add more.
+(trainer/sampling/prompt_sampler.py). The records hold the prompts that were really sampled, including discarded ones; both are compared
+when a run resumes and when it ends. The number of prompts of a step is taken from its record, as dynamic sampling may add more.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.tables import naming_parquet
 
 PROMPT = "problem_index"
@@ -58,7 +58,7 @@ def _planned(recorded: Sequence[int], sampler: PromptSampler, training: Training
     if training.dynamic_sampling.is_on:
         prompts = max(prompts, len(recorded) // size)
     sampled = sampler.draw(prompts + cut_off, step - 1)
-    rows = [prompt.problem.index for prompt in sampled]
+    rows = [prompt.prompt.index for prompt in sampled]
     if cut_off and len(sampler.put_back(sampled, recorded[::size])) == cut_off:
         rows = [*recorded[::size]]
     return [row for row in rows for _ in range(size)]

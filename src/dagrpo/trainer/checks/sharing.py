@@ -10,11 +10,11 @@ from transformers.cache_utils import DynamicLayer
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.budget import Budget, usual_sharing
+from dagrpo.trainer.batches.budget import Budget, usual_sharing
 from dagrpo.trainer.checks.compilation import prepare_compilation
 from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.runtime_config import TrainingRuntime
 from dagrpo.utils.distributed import World
 
 # Two groups whose prompts are of different lengths, so that positions count.

@@ -11,24 +11,24 @@ import pyarrow as pa
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.core.trajectory import Prompt
 from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.dynamic_sampling import CUT_OFF_GROUPS
-from dagrpo.trainer.batches.prefetch import steps_in_sampler
-from dagrpo.trainer.batches.prompt_sampler import PromptSampler
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_or_zero
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, compared_in, require_the_policys_rollouts
 from dagrpo.trainer.checks.no_signal import NoSignal
 from dagrpo.trainer.checks.probe import Probe
 from dagrpo.trainer.checks.prompt_order import require_prompts
 from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.update import UpdateStats
+from dagrpo.trainer.sampling.dynamic_sampling import CUT_OFF_GROUPS
+from dagrpo.trainer.sampling.prefetch import steps_in_sampler
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.update.policy_update import UpdateStats
 from dagrpo.utils.distributed import World
 
 _UNCHANGED = "unchanged_weights"
@@ -41,7 +41,7 @@ class CheckSuite:
     def __init__(
         self,
         run: TrainingRun,
-        problems: Sequence[Problem],
+        prompts: Sequence[Prompt],
         record: Record,
         *,
         policy: Policy,
@@ -52,14 +52,14 @@ class CheckSuite:
         """Set up the checks. `problems` are rank 0's, empty elsewhere. `budget`: the update's."""
         gates = run.training.gates
         self._run = run
-        self._problems = problems
+        self._prompts = prompts
         self._record = record
         self._world = world
         self._weight_sync = WeightSyncCheck(gates, run.seed)
         self._probe = Probe(
             gates,
             run.rollout,
-            problems,
+            prompts,
             dtype=compared_in(run.rollout, run.training),
             policy=policy,
             budget=budget,
@@ -139,7 +139,7 @@ class CheckSuite:
         """Check the prompts of `steps` recorded steps, when a run resumes or ends."""
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
-            sampler = PromptSampler(self._problems, training, self._run.seed)
+            sampler = PromptSampler(self._prompts, training, self._run.seed)
             require_prompts(self._record.rollouts, steps, sampler, training, self._cut_off)
 
     def _cut_off(self, step: int) -> int:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.trajectory import Trajectory
+from dagrpo.core.trajectory import Trajectory
 
 FIRST_STEPS = 5  # a policy that has called no tool by then will not discover them by itself
 LONGEST_FAULT = 200  # characters that are shown
@@ -42,7 +42,7 @@ def _require_no_dropped_calls(trajectories: Sequence[Trajectory], step: int) -> 
         if trajectory.dropped_calls:
             raise UserError(
                 f"step {step}: the chat format lost {trajectory.dropped_calls} tool calls in an attempt at row "
-                f"{trajectory.problem.index} of the train split, which is a fault of the format and not of the policy: choose "
+                f"{trajectory.prompt.index} of the train split, which is a fault of the format and not of the policy: choose "
                 "another rollout.chat, or report it with this row."
             )
 

@@ -13,11 +13,11 @@ from itertools import chain
 
 import numpy as np
 
-from dagrpo.checkpoints.adapted import PREFIX
+from dagrpo.checkpoints.lora_layers import PREFIX
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import HeldWeights, RolloutEngine
-from dagrpo.trainer.checks_config import Gates
+from dagrpo.trainer.config.checks import Gates
 
 COMPARED = "gate/digest_tensors"
 _MEBIBYTE = 1 << 20

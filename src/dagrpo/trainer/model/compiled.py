@@ -5,9 +5,9 @@ import os
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
+from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
-from dagrpo.trainer.runtime_config import Layout
 from dagrpo.utils.kernel_caches import torch_caches
 
 # Graphs of a layer's code at most. It has one for each combination of: gradients or none, one sequence or several, shared prompts or

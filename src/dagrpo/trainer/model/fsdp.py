@@ -11,7 +11,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-from dagrpo.checkpoints.adapted import low_rank_updates
+from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import model_to_shard, read_weights
 from dagrpo.checkpoints.store import load_model
@@ -19,13 +19,13 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.lora_config import Lora, untrained_tower
+from dagrpo.trainer.config.lora import Lora, untrained_tower
+from dagrpo.trainer.config.runtime import Reduction
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.attention import attend_in_float32
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, Reference, require_known_logits
 from dagrpo.trainer.model.vision_tower import Tower, Vision, tower_module
-from dagrpo.trainer.runtime_config import Reduction
 from dagrpo.utils.distributed import World
 
 NO_ADAPTER = Lora()

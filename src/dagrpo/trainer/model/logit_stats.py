@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.trainer.budget import CACHED, LAUNCHED
-from dagrpo.trainer.sampling_mask import PaddedSupport
+from dagrpo.trainer.batches.budget import CACHED, LAUNCHED
+from dagrpo.trainer.batches.sampling_mask import PaddedSupport
 
 NEVER = -1e30  # the logit of a token outside the sampling mask: its probability is 0 in any type
 Read = tuple[Tensor, Tensor, Tensor]  # (logprobs, entropy, collision), all [tokens]; see TokenLogprobs

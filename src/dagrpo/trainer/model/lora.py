@@ -1,7 +1,7 @@
 """LoRA adapter in the policy's linear layers: the only trained weights.
 
 PEFT adds it. The layers compute W x + s B (A x), so that the model's own weights need neither a gradient nor optimizer state.
-checkpoints/adapted.py exports the sum W + s B A.
+checkpoints/lora_layers.py exports the sum W + s B A.
 """
 
 import math
@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from dagrpo.checkpoints.adapted import NAME, low_rank_updates
+from dagrpo.checkpoints.lora_layers import NAME, low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import fill
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest_of
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.batches.batch import MicroBatch
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.model.logit_stats import PLAIN, Extras, Read
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module

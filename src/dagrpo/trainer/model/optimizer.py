@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from dagrpo.trainer.checks import require_finite_gradient
-from dagrpo.trainer.config import Training
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.table import read_table, required
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.runtime_config import Layout, Reduction
+from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.config.runtime import Layout, Reduction
 
 FILE = "digests.parquet"  # beside the rollouts of the steps
 WEIGHTS = "weights"

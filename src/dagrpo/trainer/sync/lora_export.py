@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.adapted import adapter_tensors, low_rank_updates, matrices_of
 from dagrpo.checkpoints.experts import is_mixture_of_experts
+from dagrpo.checkpoints.lora_layers import adapter_tensors, low_rank_updates, matrices_of
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine import AdapterLayers
 from dagrpo.engine.interface import AdapterForm
-from dagrpo.trainer.lora_config import Lora
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.utils.distributed import World
 
 _MERGE = "set training.lora.serving to merged"

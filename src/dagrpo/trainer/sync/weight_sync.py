@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors
 from dagrpo.engine import capabilities_of
 from dagrpo.engine.interface import Adapter
-from dagrpo.trainer.batches.prefetch import version_of
 from dagrpo.trainer.checks.suite import CheckSuite
-from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.config import Training
-from dagrpo.trainer.held_out import is_evaluated
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.source import RolloutSource, SamplingSource
+from dagrpo.trainer.sampling.held_out import is_evaluated
+from dagrpo.trainer.sampling.prefetch import version_of
+from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.utils.distributed import World
 

@@ -1,0 +1,55 @@
+"""Common parts of generated tasks: distinct draws, demonstrations, and splits."""
+
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Row
+from dagrpo.data.task import TaskRows
+from dagrpo.tools.retrieval import Passage
+
+PATIENCE = 1000  # draws in a row that give nothing new: there is hardly anything left to draw
+Item = TypeVar("Item")
+
+
+def distinct(draw: Callable[[], Item], identity: Callable[[Item], Hashable], what: str) -> Iterator[Item]:
+    """Yield distinct results of `draw` without end. Raises UserError, which names `what`, if only repeated ones come."""
+    seen: set[Hashable] = set()
+    while True:
+        for _ in range(PATIENCE):
+            item = draw()
+            if identity(item) not in seen:
+                break
+        else:
+            raise UserError(f"{what} requests more distinct problems than exist ({len(seen):,}): lower train or test.")
+        seen.add(identity(item))
+        yield item
+
+
+def demonstrating(count: int, share: float, seed: str) -> frozenset[int]:
+    """Return the indices of the share of `count` problems that demonstrates a call."""
+    return frozenset(random.Random(f"{seed}/demonstrations").sample(range(count), round(share * count)))
+
+
+def generated(
+    task: str,
+    splits: Mapping[str, Sequence[Row]],
+    *,
+    levels: Sequence[str] = (),
+    passages: Sequence[Passage] = (),
+) -> TaskRows:
+    """Return the problems of a generator, which needs no file and repeats nothing."""
+    counts = {split: len(rows) for split, rows in splits.items()}
+    return TaskRows(
+        splits={split: [replace(row, task=task) for row in rows] for split, rows in splits.items()},
+        source=f"generator {task}",
+        origin="generator",
+        revision=None,
+        files={},
+        expected=counts,
+        read=counts,
+        levels=levels,
+        passages=passages,
+    )

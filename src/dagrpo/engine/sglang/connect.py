@@ -1,0 +1,164 @@
+"""Open SGLang, with servers of this stage or servers elsewhere."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import HeadDtype
+from dagrpo.engine import may_share_memory
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import Adapter, new_version
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.servers import lock_elsewhere, raise_open_files, start_all
+from dagrpo.engine.sglang import KEY_VARIABLE, Config
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
+from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
+from dagrpo.utils.console import say
+
+
+@contextmanager
+def open_sglang(
+    model: Path,
+    config: Config,
+    log: Path,
+    *,
+    dtype: str,
+    deterministic: bool,
+    head_dtype: HeadDtype = None,
+    weights: Tensors | None = None,
+    version: str = "initial",
+    keep_pictures: bool = False,
+    adapter: Adapter | None = None,
+) -> Iterator[ServerPool]:
+    """Open an engine as `dagrpo.engine.open_engine` describes, whatever its servers held before.
+
+    Without `config.servers`, servers are started for it and stopped at the end. Servers that run elsewhere are exclusive to this
+    process until the end.
+    """
+    raise_open_files()
+    with ExitStack() as stack:
+        loop = stack.enter_context(BackgroundLoop())
+        if config.servers:
+            yield _pool_elsewhere(
+                stack, loop, model, config, dtype=dtype, weights=weights, version=version, adapter=adapter
+            )
+            return
+        folder = stack.enter_context(WeightsFolder(model, _weights_folder(config)))
+        device = device_of_sync(config, loads=weights is not None and adapter is None)
+        name = new_version(version)
+        start = partial(
+            SGLangServer,
+            model if weights is None else folder.write(weights),
+            config,
+            dtype=dtype,
+            head_dtype=head_dtype,
+            deterministic=deterministic,
+            version=name.sent,
+            keep_pictures=keep_pictures,
+            adapter=None if adapter is None else adapter.form,
+        )
+        servers = start_all(stack, config, log, lambda log, gpus: start(log=log, only_gpus=gpus))
+        folder.remove_weights()  # in memory, as a rule, and read
+        pool = ServerPool(
+            _clients(stack, loop, [server.endpoint for server in servers], config),
+            loop,
+            folder,
+            name,
+            leaves=config.release_memory,
+            keeps_all=deterministic,
+            adapters=None if adapter is None else AdapterFolders(adapter.form, folder),
+            buckets=None if device is None else partial(buckets, device=device),
+        )
+        if adapter is not None:
+            _serve(adapter, pool, folder, version)
+        yield pool
+
+
+def _pool_elsewhere(
+    stack: ExitStack,
+    loop: BackgroundLoop,
+    model: Path,
+    config: Config,
+    *,
+    dtype: str,
+    weights: Tensors | None,
+    version: str,
+    adapter: Adapter | None,
+) -> ServerPool:
+    """Return a pool of servers that run elsewhere, once they hold the weights, and serve the adapter if there is one."""
+    parent = _weights_folder(config)
+    if parent is None:
+        raise UserError(
+            f"runtime.engine.servers names {', '.join(config.servers)}, which cannot see this machine's memory: set "
+            "runtime.engine.weights_folder to a folder that this machine and the servers see under the same path."
+        )
+    folder = stack.enter_context(WeightsFolder(model, parent))
+    lock_elsewhere(stack, parent, config.servers)
+    key = os.environ.get(KEY_VARIABLE)
+    endpoints = [Endpoint(address=address, api_key=key) for address in config.servers]
+    clients = _clients(stack, loop, endpoints, config)
+    of_weights = ServerPool(clients, loop, folder, new_version(version))
+    if weights is None:
+        weights = CastTensors(HuggingFaceTensors(model), NAMED_DTYPES[dtype])  # as a server that starts with it does
+    of_weights.load(weights, version)
+    if adapter is None:
+        return of_weights
+    adapters = AdapterFolders(adapter.form, folder)
+    of_adapters = ServerPool(clients, loop, folder, new_version(version), adapters=adapters)
+    _serve(adapter, of_adapters, folder, version)
+    return of_adapters
+
+
+def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: str) -> None:
+    """Load an adapter into servers that hold their weights; the files of the weights, which are not read again, are removed first."""
+    folder.remove_weights()
+    pool.load(adapter.tensors, version)
+
+
+def device_of_sync(config: Config, *, loads: bool = True) -> torch.device | None:
+    """Return the device of buckets of weights for the servers of these parameters; None: their weights travel in the folder.
+
+    `loads`: whether they get new weights: for others, null tries nothing on the GPU. Raises UserError if weight_sync is tensors,
+    and the server could not open them.
+    """
+    gpu = torch.cuda.is_available()
+    if not may_share_memory(config) or (config.weight_sync is None and not (gpu and loads)):
+        return None
+    device = sync_device(gpu)
+    obstacle = obstacle_to_sharing(device)
+    if obstacle is None:
+        return device
+    if config.weight_sync == "tensors":
+        raise UserError(
+            f"runtime.engine.weight_sync is tensors, but {obstacle}: use PyTorch's own allocator without expandable segments, or set "
+            "weight_sync to folder."
+        )
+    say(f"Weights reach the server as files, and not by CUDA IPC: {obstacle}.")
+    return None
+
+
+def _weights_folder(config: Config) -> Path | None:
+    return None if config.weights_folder is None else Path(config.weights_folder).absolute()
+
+
+def _clients(
+    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], config: Config
+) -> list[ServerClient]:
+    clients = [ServerClient(each, config.request_timeout, config.max_running_requests) for each in endpoints]
+    for client in clients:
+        stack.callback(_close, loop, client)
+    return clients
+
+
+def _close(loop: BackgroundLoop, client: ServerClient) -> None:
+    loop.run(client.close())

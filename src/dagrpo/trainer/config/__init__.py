@@ -1,0 +1,1 @@
+"""Sections `training`, `sft` and `runtime` of params.yaml."""

@@ -1,0 +1,253 @@
+"""Section `training`: steps, batches and the optimizer of GRPO."""
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugin_sections import Choice, Chosen
+from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.trainer.backends import BACKENDS, check_backend
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.lora import TrainedLora, require_tower_agrees
+from dagrpo.trainer.config.vision import check_vision
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
+
+class DynamicSampling(Section):
+    """DAPO's dynamic sampling (arXiv 2503.14476, section 3.2), off by default."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1,
+        description=(
+            "Most rounds of sampling in a step. Another round samples new prompts while the batch lacks groups "
+            "whose samples differ. After the last round, groups without a difference fill the batch; a step that "
+            "finds no group with one ends the run."
+        ),
+    )
+    oversampling: Annotated[float, Field(ge=1, le=100)] = Field(
+        1.0,
+        description=(
+            "Prompts that a round samples for each group that the batch lacks; surplus groups are discarded (DAPO: 3)."
+        ),
+    )
+    spread_of: Literal["reward", "accuracy"] | None = Field(
+        "reward",
+        description=(
+            "Value that must differ between the samples of a prompt: the reward, or whether the answer is right "
+            "(DAPO). null: none, so that max_aborts alone decides which prompts are in the batch."
+        ),
+    )
+    max_aborts: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0,
+        description=(
+            "Times in a row that the group of a prompt may be aborted. Above 0, a round ends as soon as the "
+            "batch is full: unfinished groups are aborted, and the next step samples their prompts first. A "
+            "prompt that has been aborted this often is waited for. 0: a round waits for its longest completion."
+        ),
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Return True if a step may sample more prompts than its batch has."""
+        return self.max_rounds > 1 or self.oversampling > 1
+
+    @property
+    def wants_spread(self) -> bool:
+        """Return True if groups are discarded because their samples do not differ."""
+        return self.is_on and self.spread_of is not None
+
+    @model_validator(mode="after")
+    def _check_aborts_need_oversampling(self) -> Self:
+        if self.max_aborts and self.oversampling == 1:
+            raise UserError(
+                f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round samples no more "
+                "prompts than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set "
+                "max_aborts to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_surplus_is_used(self) -> Self:
+        if self.is_on and self.spread_of is None and not self.max_aborts:
+            raise UserError(
+                "training.dynamic_sampling.spread_of is null, so that any group will do, and the surplus of its max_rounds and "
+                "oversampling would be sampled for nothing: set max_aborts to 1 or more, or max_rounds and oversampling to 1"
+            )
+        return self
+
+
+class Training(Section):
+    backend: Annotated[Choice, Chosen(BACKENDS)] = Field(
+        Choice(name="fsdp"),
+        description=(
+            "Program that trains the policy. fsdp: the trainer of this package. Or an installed backend, or an "
+            "import path."
+        ),
+    )
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(120, description="GRPO steps: sample, grade, update.")
+    prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        32, description="Distinct prompts per step."
+    )
+    samples_per_prompt: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        8, description="Completions per prompt, the group of GRPO. Use 1 only for objectives that compare no samples."
+    )
+    mini_batches: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        1, description="Optimizer updates per step. Must divide prompts_per_step."
+    )
+    staleness: Annotated[int, Field(ge=0, le=8)] = Field(
+        0,
+        description=(
+            "Steps that the policy is ahead of the weights that sampled its batch. Above 0, the engine samples "
+            "during the update: 1 makes a run faster; more only shows what staleness costs."
+        ),
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-4, description="Peak learning rate of AdamW.")
+    learning_rate_warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
+        10, description="Updates of linear warm-up. The rate is constant after them."
+    )
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="AdamW weight decay.")
+    max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Clip gradients to this norm.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32",
+        description=(
+            "Type in which the policy and its reference compute the update. Weights, gradients, optimizer, "
+            "softmax and loss are always float32. With float16 the loss is scaled to keep gradients in range."
+        ),
+    )
+    vision: Literal["frozen", "trained"] = Field(
+        "trained",
+        description=(
+            "Train the vision tower of a model that has one, with its projector, or freeze both, which is faster."
+        ),
+    )
+    vision_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        None, description="Peak learning rate of a trained vision tower. null: learning_rate."
+    )
+    lora: TrainedLora = Field(TrainedLora(), description="Low-rank adapter to train instead of the weights.")
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
+        64, description="Refuse longer prompts with an error that names the row."
+    )
+    order: Literal["shuffled", "easy_first"] = Field(
+        "shuffled",
+        description=(
+            "Order of the problems in each epoch. easy_first: by falling pass rate, equal ones shuffled (a curriculum)."
+        ),
+    )
+    min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
+    max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
+    dynamic_sampling: DynamicSampling = Field(
+        DynamicSampling(), description="Sample more prompts until enough groups have samples that differ."
+    )
+    zero_variance_filter: bool = Field(
+        False,
+        description=(
+            "Leave groups with equal rewards out of the update: they count in no mean of the loss or its terms "
+            "(ScaleRL)."
+        ),
+    )
+    retire_at: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description=(
+            "Stop sampling a prompt after a step in which this share of its samples was right (ScaleRL: 0.9). "
+            "null: never."
+        ),
+    )
+    digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
+        1,
+        description=(
+            "Record digests of gradients and weights every n steps, for `dagrpo replay`. A recorded step hashes "
+            "the model once per update and once more. 0: never."
+        ),
+    )
+    evaluate_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
+        0,
+        description=(
+            "Answer held-out problems of each task of experiment.evaluate every n steps, before the first step "
+            "and after the last. Nothing is selected by them. 0: never."
+        ),
+    )
+    evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        64,
+        description=(
+            "Held-out problems of each task, the same each time, from its validation split, or from its test "
+            "split if it has none."
+        ),
+    )
+    gates: Gates = Field(Gates(), description="Runtime checks that stop a broken run with an error.")
+
+    @model_validator(mode="after")
+    def _check_mini_batches_divide(self) -> Self:
+        if self.prompts_per_step % self.mini_batches:
+            raise UserError(
+                f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
+                f"({self.prompts_per_step}): change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_evaluations_within_steps(self) -> Self:
+        if self.evaluate_every > self.steps:
+            raise UserError(
+                f"training.evaluate_every is {self.evaluate_every}, but training.steps is {self.steps}, so that no step between the "
+                "first and the last would be evaluated: lower the former, or set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_vision_learning_rate_used(self) -> Self:
+        if self.vision == "frozen" and self.vision_learning_rate is not None:
+            raise UserError(
+                f"training.vision_learning_rate is {self.vision_learning_rate}, but training.vision is frozen: set the first to "
+                "null, or the second to trained"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapter_in_trained_parts(self) -> Self:
+        require_tower_agrees("training", self.vision, self.lora)
+        return self
+
+    @model_validator(mode="after")
+    def _check_pass_rates_are_a_range(self) -> Self:
+        if self.min_pass_rate > self.max_pass_rate:
+            raise UserError(
+                f"training.min_pass_rate ({self.min_pass_rate}) is above training.max_pass_rate "
+                f"({self.max_pass_rate}): swap them"
+            )
+        return self
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if section `training` does not fit the other sections."""
+        check_vision(params)
+        check_backend(params)
+        self._check_spread(params)
+        self._check_aborts(params)
+        self._check_processes(params)
+
+    def _check_spread(self, params: "Params") -> None:
+        filters = self.zero_variance_filter or self.dynamic_sampling.wants_spread
+        if self.samples_per_prompt == 1 and filters:
+            raise UserError(
+                "training.samples_per_prompt is 1, and a single sample differs from no other, so that training.zero_variance_filter "
+                "and dynamic_sampling would leave out everything: set zero_variance_filter to false, and max_rounds and oversampling "
+                "to 1 (or spread_of to null where max_aborts is above 0), or training.samples_per_prompt to 2 or more"
+            )
+
+    def _check_aborts(self, params: "Params") -> None:
+        aborts = self.dynamic_sampling.max_aborts
+        if aborts and params.rollout.deterministic:
+            raise UserError(
+                f"training.dynamic_sampling.max_aborts is {aborts}, but rollout.deterministic is true, so that which prompts a batch "
+                "has may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0"
+            )
+
+    def _check_processes(self, params: "Params") -> None:
+        completions = self.prompts_per_step // self.mini_batches * self.samples_per_prompt
+        if completions % params.runtime.training.processes:
+            raise UserError(
+                f"runtime.training.processes ({params.runtime.training.processes}) does not divide the {completions} completions "
+                "of a mini-batch (prompts_per_step / mini_batches * samples_per_prompt): change one of them"
+            )

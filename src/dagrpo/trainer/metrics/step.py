@@ -1,0 +1,155 @@
+"""Metrics and rollout table of a step."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from dagrpo.core.image_tokens import picture_lengths
+from dagrpo.core.trajectory import Trajectory
+from dagrpo.core.types import Score
+from dagrpo.rollout.table import discarded_table, training_table
+from dagrpo.trainer.checks import logprob_differences
+from dagrpo.trainer.checks.finite import OVERFLOWED
+from dagrpo.trainer.metrics.off_policy import off_policy_metrics
+from dagrpo.trainer.metrics.turns import turn_metrics
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.teacher import teacher_metrics
+from dagrpo.trainer.update.policy_update import UpdateStats
+
+
+def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:
+    """Return the table of a step's rollouts: prompt by prompt in sampling order, including the discarded ones.
+
+    trainer_logprobs: [tokens], of the policy before the update.
+    """
+    assert rollouts.advantages is not None
+    advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
+    table = training_table(
+        rollouts.step + 1,
+        rollouts.graded,
+        rewards=rollouts.rewards.tolist(),
+        advantages=rollouts.trajectory_advantages,
+        token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
+        trainer_logprobs=[part.tolist() for part in torch.split(trainer_logprobs, rollouts.lengths)],
+        teacher_logprobs=_teacher_logprobs(rollouts),
+        greedy_rewards=_greedy_rewards(rollouts),
+    )
+    if not rollouts.discarded:
+        return table
+    used = np.repeat(rollouts.used, rollouts.group_size)
+    place_in_order = np.argsort(np.argsort(~used, kind="stable"), kind="stable")
+    return pa.concat_tables([table, discarded_table(rollouts.step + 1, rollouts.discarded)]).take(place_in_order)
+
+
+def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
+    """Return a row of metrics.parquet without its step: the figures that belong to a step's result. Timings do not.
+
+    Rewards, answers and lengths are of the trajectories that are learned from.
+    """
+    learned = rollouts.learned
+    rewards = rollouts.rewards[learned].numpy().astype(np.float64)
+    advantages = np.array(rollouts.trajectory_advantages)[learned]
+    trajectories = [rollouts.graded[place].trajectory for place in learned]
+    scores = [rollouts.graded[place].score for place in learned]
+    lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
+    rollout_logprobs = rollouts.logprobs
+    own = {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        **_greedy_reward_mean(rollouts),
+        "reward/accuracy": float(np.mean([score.correct is True for score in scores])),
+        "reward/missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
+        "reward/unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
+        **_reward_components(scores),
+        **({} if rollouts.staleness is None else {"rollout/staleness": float(rollouts.staleness)}),
+        "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
+        "rollout/groups_without_advantage": _without_advantage(rollouts),
+        "policy/advantage_mean": float(advantages.mean()),
+        "policy/advantage_std": float(advantages.std(ddof=1)) if len(learned) > 1 else 0.0,
+        "rollout/length_mean": float(lengths.mean()),
+        "rollout/length_max": float(lengths.max()),
+        "rollout/truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),
+        **update_metrics(stats, rollout_logprobs),
+        **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
+        **teacher_metrics(rollouts, stats.logprobs),
+        **turn_metrics(rollouts),
+        **_picture_metrics(trajectories),
+        **rollouts.sampling_metrics,
+    }
+    return with_plugins(own, stats)
+
+
+def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return metrics of the problems' pictures; {} for a model that takes text alone."""
+    prompts = [(each.prompt.token_ids, each.prompt.pictures) for each in trajectories]
+    lengths = [picture_lengths(token_ids, pictures.tokens) for token_ids, pictures in prompts if pictures is not None]
+    if not lengths:
+        return {}
+    return {
+        "rollout/pictures_mean": float(np.mean([len(own) for own in lengths])),
+        "rollout/picture_tokens_mean": float(np.mean([sum(own) for own in lengths])),
+    }
+
+
+def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dict[str, float]:
+    """Return the metrics of an update and the distance of the engine's logprobs from the trainer's. rollout_logprobs: [tokens]"""
+    own = {f"policy/{name}": getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
+    if stats.vision_grad_norm is not None:
+        own["policy/vision_grad_norm"] = stats.vision_grad_norm
+    if stats.loss_scale is not None:
+        own |= {"policy/loss_scale": stats.loss_scale, OVERFLOWED: float(stats.overflowed)}
+    return own | logprob_differences(rollout_logprobs, stats.logprobs)
+
+
+def with_plugins(own: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
+    """Return the trainer's metrics and, in the group `policy/`, those of the loss and its terms."""
+    of_plugins = {f"policy/{name}": value for name, value in stats.metrics.items()}
+    clash = sorted(own.keys() & of_plugins.keys())
+    assert not clash, f"a loss, correction or term measures {clash}, as the trainer does"
+    return {**own, **of_plugins}
+
+
+def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
+    """Return a one-line progress summary of a finished step, from all of its figures, timings included."""
+    words = [f"reward {metrics['reward/mean']:.3f}", f"{metrics['rollout/length_mean']:.0f} tokens"]
+    words += [f"KL {metrics['policy/kl']:.2g}"] if has_reference else []
+    return ", ".join([*words, f"{metrics['timing/tokens_per_second']:,.0f} tokens/s"])
+
+
+def _teacher_logprobs(rollouts: Rollouts) -> list[list[float]] | None:
+    """Return the teacher's logprobs of each trajectory's tokens; None without a teacher."""
+    logprobs = rollouts.teacher_logprobs
+    return None if logprobs is None else [part.tolist() for part in torch.split(logprobs, rollouts.lengths)]
+
+
+def _greedy_rewards(rollouts: Rollouts) -> list[float | None] | None:
+    """Return for each trajectory its problem's greedy reward, None where that is left out; None without greedy completions."""
+    if rollouts.greedy_rewards is None:
+        return None
+    rewards = rollouts.greedy_rewards.repeat_interleave(rollouts.group_size).tolist()
+    return [None if math.isnan(reward) else reward for reward in rewards]
+
+
+def _greedy_reward_mean(rollouts: Rollouts) -> dict[str, float]:
+    """Return the mean greedy reward as a metric; {} without greedy completions."""
+    if rollouts.greedy_rewards is None:
+        return {}
+    return {"reward/greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
+
+
+def _without_advantage(rollouts: Rollouts) -> float:
+    """Return the share of groups in which the advantage of every token is 0."""
+    assert rollouts.advantages is not None
+    parts = torch.split(rollouts.advantages, rollouts.lengths)
+    has_one = np.array([bool(part.any()) for part in parts]).reshape(-1, rollouts.group_size).any(axis=1)
+    return float(np.mean(~has_one))
+
+
+def _reward_components(scores: Sequence[Score]) -> dict[str, float]:
+    """Return the unweighted mean of each reward component."""
+    names = scores[0].components
+    return {f"reward/component/{name}": float(np.mean([s.components[name] for s in scores])) for name in names}

@@ -1,0 +1,1 @@
+"""Sampling of each step's rollouts, on rank 0."""

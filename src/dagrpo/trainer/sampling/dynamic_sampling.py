@@ -1,0 +1,127 @@
+"""Selection of groups with spread for the update.
+
+DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step samples more prompts until enough of its groups have spread.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Trajectory
+from dagrpo.rollout.early_stop import CutOff
+from dagrpo.trainer.config.training import Training
+
+T = TypeVar("T")
+Flags = NDArray[np.bool_]
+Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]
+CUT_OFF_GROUPS = "rollout/cut_off_groups"
+CUT_OFF_TOKENS = "rollout/cut_off_tokens"
+
+
+def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
+    """Return whether two learned trajectories of each group differ in value. [trajectories] -> [groups]
+
+    A non-finite value differs from everything, so that the update sees it and is skipped.
+    """
+    table = np.asarray(values, dtype=np.float32).reshape(-1, group_size)
+    counts = np.asarray(learned, dtype=np.bool_).reshape(table.shape)
+    largest = np.where(counts, table, -np.inf).max(axis=1)
+    smallest = np.where(counts, table, np.inf).min(axis=1)
+    return np.asarray((largest > smallest) | (counts & ~np.isfinite(table)).any(axis=1))
+
+
+def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
+    """Return whether training.dynamic_sampling keeps each group because of its values. [groups]"""
+    learned = [each.trajectory.learned for each in graded]
+    match training.dynamic_sampling.spread_of:
+        case "reward":
+            values = [each.score.reward for each in graded]
+        case "accuracy":
+            values = [float(each.score.correct is True) for each in graded]
+        case None:  # any group will do from which something can be learned
+            return np.asarray(np.array(learned, dtype=np.bool_).reshape(-1, training.samples_per_prompt).any(axis=1))
+    return spread(values, learned, training.samples_per_prompt)
+
+
+def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training) -> int:
+    """Return the number of prompts of the next round, after rounds that gave `graded`; 0 if enough groups have spread."""
+    missing = training.prompts_per_step - int(has_spread(graded, training).sum())
+    return math.ceil(max(missing, 0) * training.dynamic_sampling.oversampling)
+
+
+def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int) -> Flags:
+    """Return which groups make up the batch of `step` (0-based), always training.prompts_per_step of them. [groups]
+
+    Those with spread in sampling order and, if they are too few, the first ones without. Raises UserError if dynamic
+    sampling has found none with spread.
+    """
+    with_spread = has_spread(graded, training)
+    if training.dynamic_sampling.wants_spread and not with_spread.any():
+        raise UserError(
+            f"step {step + 1}: in none of {len(with_spread)} groups do samples differ in {training.dynamic_sampling.spread_of}, "
+            f"and training.dynamic_sampling.max_rounds is {training.dynamic_sampling.max_rounds}: raise it or "
+            "training.samples_per_prompt, or take problems that the policy neither always nor never solves "
+            "(training.min_pass_rate and max_pass_rate)."
+        )
+    used = np.zeros(len(with_spread), dtype=np.bool_)
+    used[np.argsort(~with_spread, kind="stable")[: training.prompts_per_step]] = True
+    return used
+
+
+def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: Training) -> dict[str, float]:
+    """Return metrics of a step's sampling: only those that its parameters can change. `retired`: prompts of the run so far."""
+    dynamic = {
+        "rollout/rounds": float(rounds),
+        "rollout/discarded_groups": float((~used).sum()),
+        "rollout/discarded_fraction": float((~used).mean()),
+    }
+    cut = {CUT_OFF_GROUPS: float(len(cut_off.positions)), CUT_OFF_TOKENS: float(cut_off.tokens)}
+    return {
+        **(dynamic if training.dynamic_sampling.is_on else {}),
+        **(cut if training.dynamic_sampling.max_aborts else {}),
+        **({"rollout/retired_prompts": float(retired)} if training.retire_at is not None else {}),
+    }
+
+
+class FullBatch:
+    """Grader of the groups of one round, which counts those that qualify for the batch."""
+
+    def __init__(self, before: Sequence[GradedTrajectory], grade: Grade, training: Training) -> None:
+        """Start a round; `before`: the trajectories of the step's earlier rounds."""
+        self._grade = grade
+        self._training = training
+        self._missing = training.prompts_per_step - int(has_spread(before, training).sum())
+        self._graded: dict[int, list[GradedTrajectory]] = {}  # by the group's position in the round
+        self._greedy: dict[int, list[Trajectory]] = {}  # one each, or an empty list
+
+    def judge(self, position: int, group: Sequence[Trajectory]) -> None:
+        """Grade a finished group. Its greedy attempt is graded later, once it is known to be needed."""
+        sampled = [trajectory for trajectory in group if trajectory.sample_index != GREEDY]
+        graded = self._grade(sampled)
+        self._greedy[position] = [trajectory for trajectory in group if trajectory.sample_index == GREEDY]
+        self._missing -= int(has_spread(graded, self._training).sum())
+        self._graded[position] = graded
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if the batch has all of its groups."""
+        return self._missing <= 0
+
+    @property
+    def graded(self) -> list[GradedTrajectory]:
+        """Return the graded groups in sampling order, whatever order they finished in."""
+        return _in_order(self._graded)
+
+    @property
+    def greedy(self) -> list[Trajectory]:
+        """Return the greedy attempts of the graded groups, if any."""
+        return _in_order(self._greedy)
+
+
+def _in_order(groups: Mapping[int, Sequence[T]]) -> list[T]:
+    return [*itertools.chain.from_iterable(groups[position] for position in sorted(groups))]

@@ -1,0 +1,166 @@
+"""Saved batches of a state: sampled, but not trained on yet.
+
+They come with the weights that have yet to sample others, and are exact: the bits that were written are read back. The table of
+rollouts (rollout/table.py), in contrast, is an output and rounds the engine's logprobs to float32.
+"""
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
+from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
+from dagrpo.core.types import Score, ToolCall
+from dagrpo.trainer.run import step_file
+from dagrpo.trainer.sampling.prefetch import PendingBatches
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.utils.manifest import FileEntry, entry_of
+from dagrpo.utils.tables import read_parquet, write_parquet
+
+FOLDER = "ahead"  # in the folder of a state
+_SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")
+_OF_STEP = b"step"  # metadata of a table
+_SAMPLE = pa.struct(
+    [
+        ("token_ids", pa.list_(pa.int32())),
+        ("loss_mask", pa.list_(pa.bool_())),
+        ("logprobs", pa.list_(pa.float64())),  # as the engine returned them
+        ("weight_version", pa.string()),
+        ("support", pa.list_(pa.list_(pa.int32()))),
+    ]
+)
+_SCHEMA = pa.schema(
+    [
+        ("problem_index", pa.int64()),  # the row of the split
+        ("samples", pa.list_(_SAMPLE)),
+        ("teacher_logprobs", pa.list_(pa.float32())),
+        ("trajectory", pa.string()),  # JSON: its other fields
+        ("score", pa.string()),  # JSON
+    ]
+)
+_PLAIN = (
+    "step",
+    "group_size",
+    "several_turns",
+    "zero_variance_filter",
+    "staleness",
+    "ahead_seconds",
+)  # fields of a batch
+
+
+def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
+    """Write batches and weights below the folder of a state; return the files by their names there."""
+    paths = []
+    for step, batch in pending.batches.items():
+        paths.append(folder / FOLDER / step_file(step + 1))
+        write_parquet(paths[-1], _table(batch))
+    for finished, weights in pending.samplers.items():
+        paths.append(folder / FOLDER / f"sampler_{finished:05d}.safetensors")
+        write_safetensors(paths[-1], weights, {})
+    return {str(path.relative_to(folder)): entry_of(path) for path in paths}
+
+
+def read(folder: Path, prompts: Sequence[Prompt]) -> PendingBatches:
+    """Read the batches and weights of a state's folder, which may have none. `problems` are the run's."""
+    by_row = {prompt.index: prompt for prompt in prompts}
+    tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
+    batches = [_batch(table, by_row) for table in tables]
+    return PendingBatches(batches={batch.step: batch for batch in batches}, samplers=dict(_samplers(folder / FOLDER)))
+
+
+def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
+    """Yield (step, weights), read into memory, as the state may be removed during the run."""
+    for path in sorted(folder.glob("*.safetensors")):
+        match, file = _SAMPLER.fullmatch(path.name), SafetensorsFile(path)
+        assert match is not None, "every file of a state was checked against its list"
+        yield int(match[1]), StateTensors({name: file.read(name).clone() for name in file.names})
+
+
+def _table(batch: Rollouts) -> pa.Table:
+    """Return a table with one row per trajectory: first the batch, then the discarded ones."""
+    parts = () if batch.teacher_logprobs is None else torch.split(batch.teacher_logprobs, batch.lengths)
+    teacher = [part.tolist() for part in parts] or [[] for _ in batch.graded]
+    rows = [_row(each, own) for each, own in zip(batch.graded, teacher, strict=True)]
+    rows += [_row(each, []) for each in batch.discarded]
+    metadata = {_OF_STEP: json.dumps(_of_step(batch))}
+    return pa.Table.from_pylist(rows, schema=_SCHEMA).replace_schema_metadata(metadata)
+
+
+def _of_step(batch: Rollouts) -> dict[str, Any]:
+    """Return all JSON-serialisable data of the batch but the trajectories; mappings keep their order."""
+    greedy = batch.greedy_rewards
+    return {
+        **{name: getattr(batch, name) for name in _PLAIN},
+        "trajectories": len(batch.graded),
+        "rewards": batch.rewards.tolist(),
+        "components": {name: values.tolist() for name, values in batch.components.items()},
+        "weights": dict(batch.weights),
+        "greedy_rewards": None if greedy is None else greedy.tolist(),
+        "has_teacher": batch.teacher_logprobs is not None,
+        "functions": batch.functions,
+        "used": batch.used,
+        "sampling_metrics": dict(batch.sampling_metrics),
+    }
+
+
+def _batch(table: pa.Table, prompts: Mapping[int, Prompt]) -> Rollouts:
+    known, rows = json.loads(table.schema.metadata[_OF_STEP]), table.to_pylist()
+    graded = tuple(_graded(row, prompts[row["problem_index"]]) for row in rows)
+    inside, greedy = known["trajectories"], known["greedy_rewards"]
+    teacher = [logprob for row in rows for logprob in row["teacher_logprobs"]]
+    return Rollouts(
+        **{name: known[name] for name in _PLAIN},
+        graded=graded[:inside],
+        rewards=torch.tensor(known["rewards"], dtype=torch.float32),
+        components={name: torch.tensor(each, dtype=torch.float32) for name, each in known["components"].items()},
+        weights=known["weights"],
+        greedy_rewards=None if greedy is None else torch.tensor(greedy, dtype=torch.float32),
+        teacher_logprobs=torch.tensor(teacher, dtype=torch.float32) if known["has_teacher"] else None,
+        functions=tuple(known["functions"]),
+        used=tuple(known["used"]),
+        discarded=graded[inside:],
+        sampling_metrics=known["sampling_metrics"],
+    )
+
+
+def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, Any]:
+    trajectory = graded.trajectory
+    return {
+        "problem_index": trajectory.prompt.index,
+        "samples": [{name: getattr(sample, name) for name in _SAMPLE.names} for sample in trajectory.samples],
+        "teacher_logprobs": teacher_logprobs,
+        "trajectory": json.dumps(_rest(trajectory)),
+        "score": json.dumps(asdict(graded.score)),
+    }
+
+
+def _rest(trajectory: Trajectory) -> dict[str, Any]:
+    """Return the fields that have no column."""
+    names = [name for name in Trajectory.__slots__ if name not in ("problem", "samples", "calls", "reported")]
+    plain = {name: getattr(trajectory, name) for name in names}
+    return plain | {"calls": [asdict(call) for call in trajectory.calls], "reported": dict(trajectory.reported)}
+
+
+def _graded(row: Mapping[str, Any], prompt: Prompt) -> GradedTrajectory:
+    rest = json.loads(row["trajectory"])
+    rest |= {"calls": tuple(ToolCall(**call) for call in rest["calls"]), "messages": tuple(rest["messages"])}
+    trajectory = Trajectory(prompt=prompt, samples=tuple(map(_sample, row["samples"])), **rest)
+    return GradedTrajectory(trajectory=trajectory, score=Score(**json.loads(row["score"])))
+
+
+def _sample(stored: Mapping[str, Any]) -> TokenSample:
+    return TokenSample(
+        token_ids=tuple(stored["token_ids"]),
+        loss_mask=tuple(stored["loss_mask"]),
+        logprobs=tuple(stored["logprobs"]),
+        weight_version=stored["weight_version"],
+        support=tuple(array("i", ids) for ids in stored["support"]),
+    )

@@ -1,0 +1,138 @@
+"""Source of each step's rollouts. Only rank 0 samples."""
+
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.rewards.grading import Grader
+from dagrpo.trainer.checks.suite import CheckSuite
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
+from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, version_of
+from dagrpo.trainer.sampling.prompt_sampler import PromptState
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.step_sampler import StepSampler
+from dagrpo.trainer.shutdown import Shutdown
+from dagrpo.utils.distributed import World
+
+
+class RolloutSource:
+    """Source on the ranks that do not sample: they score the probe and follow rank 0."""
+
+    def __init__(self, *, checks: CheckSuite, shutdown: Shutdown, staleness: int, world: World) -> None:
+        self._checks = checks
+        self._shutdown = shutdown
+        self._staleness = staleness
+        self._world = world
+
+    def next(self, step: int) -> Rollouts | None:
+        """Return the rollouts of `step` (0-based) on rank 0; None elsewhere, and after a signal to stop."""
+        if not self._shutdown.was_requested:
+            self._checks.before_rollouts(None, step)
+        return None
+
+    def wait(self) -> bool:
+        """Wait until nothing is being sampled; return, in every rank, True if the run continues."""
+        return not self._staleness or not self._shutdown.requested()
+
+    def catch_up(self, finished: int) -> bool:
+        """Sample the batches that weights older than those after `finished` steps owe to an interrupted run.
+
+        Return, in every rank, True if the engine needs the weights after `finished` steps again.
+        """
+        if not self._staleness or not self._world.broadcast():
+            return False
+        return not self._shutdown.requested()
+
+    def evaluate(self, finished: int) -> None:
+        """Let the policy after `finished` steps, which the engine holds, answer held-out problems if that is due."""
+
+    def end(self, finished: int) -> tuple[PromptState | None, PendingBatches]:
+        """Stop sampling ahead. Return the prompt sampler's state and the batches to save with the state after `finished` steps."""
+        return None, PendingBatches()
+
+
+class SamplingSource(RolloutSource):
+    """Source on rank 0. With training.staleness a thread samples the next batches beside the update (prefetch.py)."""
+
+    def __init__(
+        self,
+        *,
+        engine: RolloutEngine,
+        sampler: StepSampler,
+        prefetch: Prefetch,
+        grader: Grader,
+        held_out: HeldOutEvaluations,
+        checks: CheckSuite,
+        clock: Clock,
+        shutdown: Shutdown,
+        staleness: int,
+        world: World,
+    ) -> None:
+        super().__init__(checks=checks, shutdown=shutdown, staleness=staleness, world=world)
+        self.engine = engine
+        self.sampler = sampler
+        self.prefetch = prefetch
+        self._grader = grader
+        self._held_out = held_out
+        self._clock = clock
+
+    def next(self, step: int) -> Rollouts | None:
+        """Return the rollouts of `step` (0-based), of weights that are `staleness` steps older; None after a signal to stop.
+
+        The engine must hold the weights after `step` updates; it releases its GPU memory for the next one. Raises ServerError
+        if the engine fails, and UserError if nothing can be learned.
+        """
+        if self._shutdown.was_requested:
+            return None
+        self._clock.restart()
+        self._checks.before_rollouts(self.engine, step)
+        self._clock.lap("gates")
+        rollouts = None
+        with self._shutdown.interruptible() as is_allowed:
+            if is_allowed:
+                self._evaluate(step)
+                self.prefetch.start(step)
+                rollouts = self.prefetch.take(step) if self._staleness else self.sampler.sample(step, self._clock)
+                if self._staleness:
+                    self._clock.lap("rollout")
+        if rollouts is not None:
+            self.engine.release_memory()
+            self._clock.lap("hand_over")  # part of the weight sync, as is the engine's return to the GPU
+        return rollouts
+
+    def wait(self) -> bool:
+        """Wait until the thread has ended. Its error ends the run once the state is saved."""
+        if self._staleness:
+            with self._shutdown.interruptible() as is_allowed:
+                if is_allowed:
+                    self._shutdown.end_with(self.prefetch.finish())
+            self._clock.lap("rollout")
+        return super().wait()
+
+    def catch_up(self, finished: int) -> bool:
+        """Load the older weights one after the other, and let them sample the batches that they owe."""
+        missing = self.prefetch.missing(finished)
+        if not self._staleness or not self._world.broadcast(bool(missing)):
+            return False
+        with self._shutdown.interruptible() as is_allowed:
+            if is_allowed:
+                for step in missing:
+                    steps, weights = self.prefetch.sampler(step)
+                    self.engine.load(weights, version_of(steps))
+                    self.prefetch.make_up(step)
+        return not self._shutdown.requested()
+
+    def evaluate(self, finished: int) -> None:
+        """Let the policy answer held-out problems, unless a signal to stop comes."""
+        with self._shutdown.interruptible() as is_allowed:
+            if is_allowed:
+                self._evaluate(finished)
+
+    def end(self, finished: int) -> tuple[PromptState | None, PendingBatches]:
+        """Interrupt the thread. Its unfinished batch is sampled again by a resumed run."""
+        self.prefetch.end()
+        pending = self.prefetch.pending(finished)
+        return self.sampler.prompt_states[max(pending.batches, default=finished - 1) + 1], pending
+
+    def _evaluate(self, finished: int) -> None:
+        self._held_out.evaluate(finished, self.engine, self._grader)
+        if self._held_out.is_on:
+            self._clock.lap("held_out")

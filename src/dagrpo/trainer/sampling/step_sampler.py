@@ -1,0 +1,248 @@
+"""Rollouts of a step: prompts sampled, completed by the engine and graded.
+
+They are made for one step at a time, by the weights that the engine holds. prefetch.py decides when, and by how many steps the
+policy is ahead of these weights.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Prompt, Trajectory
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rewards.config import Reward
+from dagrpo.rewards.grading import Grader, grade
+from dagrpo.rollout.agents import OWN_LOOP
+from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.early_stop import CutOff, EarlyStop
+from dagrpo.rollout.open_agent import OpenAgent
+from dagrpo.rollout.sampling import sampling_seed, training_sampling
+from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
+from dagrpo.trainer import checks
+from dagrpo.trainer.checks import diversity
+from dagrpo.trainer.checks.refused_tables import keeping_attempts
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.teacher import Teacher
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempts:
+    """Attempts of a step so far, prompt by prompt in sampling order, with the number of rounds."""
+
+    graded: list[GradedTrajectory] = field(default_factory=list)
+    greedy: list[Trajectory] = field(default_factory=list)  # not graded yet, and not counted
+    rounds: int = 0
+    cut_off: CutOff = field(default_factory=CutOff)  # by the last round
+
+
+def function_names(prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    """Return the names of all functions that some problem offers, sorted."""
+    return tuple(sorted({tool["function"]["name"] for prompt in prompts for tool in prompt.tools}))
+
+
+class StepSampler:
+    """Source of each step's rollouts.
+
+    In lockstep they are a function of the run's seed, the step, the weights that the engine holds and the state of the prompt
+    sampler (prompt_sampler.py).
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: RolloutEngine,
+        agent: OpenAgent,
+        grader: Grader,
+        prompts: Sequence[Prompt],
+        prompt_sampler: PromptSampler,
+        rollout: Rollout,
+        reward: Reward,
+        training: Training,
+        seed: int,
+        state: Path,
+        greedy: bool = False,
+        teacher: Teacher | None = None,
+        first: int = 0,
+    ) -> None:
+        """Connect engine, agent, grader, teacher and the prompt sampler, whose next step is `first` (0-based).
+
+        `state`: the folder of the run's state, for a table of refused attempts. `greedy`: also grade a greedy completion of each
+        problem, which serves as a baseline only.
+        """
+        self._engine = engine
+        self._agent = agent
+        self._max_excluded = rollout.agent.max_excluded
+        self._grader = grader
+        self.prompt_sampler = prompt_sampler
+        self.prompt_states = {first: prompt_sampler.saved}  # before each step, by its number from 0
+        self._teacher = teacher
+        self._functions = function_names(prompts)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.row.interaction for p in prompts)
+        self._sampling = replace(
+            training_sampling(rollout, training.samples_per_prompt, greedy=greedy), support=rollout.cuts
+        )
+        self._reward = reward
+        self._training = training
+        self._seed = seed
+        self._state = state
+        self._grading_seconds = 0.0  # of the current step
+
+    def sample(self, step: int, clock: Clock) -> Rollouts:
+        """Return the rollouts of `step` (0-based), with the teacher's logprobs if there is a teacher.
+
+        Raises ServerError if the engine fails, and UserError if a ground truth is invalid, no prompt is left, or nothing can be learned.
+        """
+        self._grading_seconds = 0.0
+        attempts = _Attempts()
+        while attempts.rounds < self._training.dynamic_sampling.max_rounds and (
+            count := prompts_to_draw(attempts.graded, self._training)
+        ):
+            first = len(attempts.graded) // self._training.samples_per_prompt
+            sampled = self.prompt_sampler.draw(count, step)
+            wanted = attempts_at([each.prompt for each in sampled], self._sampling, partial(self._seed_of, step, first))
+            if self._sampling.lockstep:
+                finished = self._agent.run(in_lockstep(wanted, self._sampling, self._engine, self._agent))
+                self._add_waves(attempts, finished, step)
+            else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
+                full = FullBatch(attempts.graded, self._grade, self._training)
+                groups = EarlyStop(self._sampling, self._engine, self._agent, full, self._cuttable(sampled))
+                cut_off = self._agent.run(groups.run(groups_of(wanted, self._sampling)))
+                self._add_groups(attempts, full, cut_off, sampled, step)
+            attempts.rounds += 1
+        rollouts = self._rollouts(step, attempts)
+        clock.lap("rollout")
+        if self._teacher is not None:
+            rollouts = self._teacher.scored(rollouts)
+            clock.lap("teacher")
+        needed = {
+            before: each for before, each in self.prompt_states.items() if before >= step - self._training.staleness
+        }
+        self.prompt_states = needed | {step + 1: self.prompt_sampler.saved}
+        return rollouts
+
+    def interrupt(self) -> None:
+        """Interrupt everything that `sample`, in another thread, waits for."""
+        self._agent.interrupt()
+        self._engine.interrupt()
+        if self._teacher is not None:
+            self._teacher.engine.interrupt()
+
+    def _rollouts(self, step: int, attempts: _Attempts) -> Rollouts:
+        """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
+        graded = attempts.graded
+        used = used_groups(graded, self._training, step)
+        self.prompt_sampler.retire(graded)
+        in_batch = used.repeat(self._training.samples_per_prompt)
+        batch = [*itertools.compress(graded, in_batch)]
+        order = self._order(step, 1, np.array([each.trajectory.learned for each in batch]))
+        rewards = np.array([each.score.reward for each in batch], dtype=np.float32)
+        return Rollouts(
+            step=step,
+            group_size=self._training.samples_per_prompt,
+            graded=tuple(batch),
+            rewards=torch.from_numpy(rewards[order]),
+            components={name: torch.from_numpy(values[order]) for name, values in self._components(batch).items()},
+            weights={COMPONENTS.label(name): weight for name, weight in self._weights().items()},
+            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(attempts.greedy, used)])
+            if self._sampling.greedy
+            else None,
+            several_turns=self._several_turns,
+            functions=self._functions,
+            used=tuple(used.tolist()),
+            discarded=tuple(itertools.compress(graded, ~in_batch)),
+            sampling_metrics=figures(
+                used, attempts.rounds, self.prompt_sampler.retired, attempts.cut_off, self._training
+            ),
+            zero_variance_filter=self._training.zero_variance_filter,
+            grading_seconds=self._grading_seconds,
+        )
+
+    def _seed_of(self, step: int, first: int, position: int, sample: int) -> int:
+        """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
+        return sampling_seed(self._seed, "rollout", step, first + position, sample)
+
+    def _cuttable(self, sampled: Sequence[SampledPrompt]) -> list[int]:
+        """Return the positions of the prompts whose groups may be cut off and put back."""
+        most = self._training.dynamic_sampling.max_aborts
+        return [position for position, each in enumerate(sampled) if each.aborts < most]
+
+    def _add_waves(self, attempts: _Attempts, finished: Sequence[Trajectory], step: int) -> None:
+        """Grade the trajectories of a round in lockstep."""
+        sampled = [trajectory for trajectory in finished if trajectory.sample_index != GREEDY]
+        self._require_sound([*(each.trajectory for each in attempts.graded), *sampled], step)
+        attempts.graded += self._graded(sampled)
+        attempts.greedy += [trajectory for trajectory in finished if trajectory.sample_index == GREEDY]
+
+    def _add_groups(
+        self, attempts: _Attempts, full: FullBatch, cut_off: CutOff, sampled: Sequence[SampledPrompt], step: int
+    ) -> None:
+        """Add the groups of a free-running round, which were graded as they finished; put back the prompts that were cut off."""
+        attempts.cut_off = cut_off
+        finished = [each for at, each in enumerate(sampled) if at not in cut_off.positions]
+        self.prompt_sampler.put_back(sampled, [each.prompt.index for each in finished])
+        attempts.graded += full.graded
+        attempts.greedy += full.greedy
+        self._require_sound([each.trajectory for each in attempts.graded], step)
+
+    def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
+        """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""
+        with keeping_attempts(self._state, step + 1, so_far):
+            checks.require_usable(so_far, self._max_excluded, step + 1)
+            diversity.require_independent(so_far, self._sampling, self._training, step + 1)
+
+    def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+        started = time.perf_counter()
+        graded = self._grade(trajectories)
+        self._grading_seconds += time.perf_counter() - started
+        return graded
+
+    def _grade(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+        """Grade trajectories. `_graded` alone measures the time."""
+        return grade(trajectories, self._reward, self._grader)
+
+    def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
+        """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]
+
+        A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
+        stops the run.
+        """
+        with keeping_attempts(self._state, step + 1, trajectories):
+            checks.require_usable(trajectories, self._max_excluded, step + 1)
+        graded = self._graded(trajectories)
+        learned = np.array([trajectory.learned for trajectory in trajectories])
+        rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+        rewards[np.isnan(rewards)] = np.inf  # wrong all the same, and distinct from one that is left out
+        return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
+
+    def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the index of the trajectory whose reward each one gets: itself, or in the control experiment another kept one."""
+        order = np.arange(len(learned))
+        if self._reward.permuted:
+            order[learned] = np.random.default_rng([self._seed, step, draw]).permutation(order[learned])
+        return order
+
+    def _weights(self) -> dict[str, float]:
+        """Return the weights of the counted components by their names in params.yaml."""
+        return {name: config.weight for name, config in self._reward.components.items() if config.weight}
+
+    def _components(self, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
+        """Return the components of the scores' rewards by name."""
+        weights = self._weights()
+        labels = {name: COMPONENTS.label(name) for name in weights}
+        return {
+            labels[name]: np.array([weight * each.score.components[labels[name]] for each in graded], dtype=np.float32)
+            for name, weight in weights.items()
+        }

@@ -1,0 +1,1 @@
+"""Resumable states and records of finished steps."""

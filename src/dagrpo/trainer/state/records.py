@@ -1,0 +1,102 @@
+"""Files of finished steps: rollouts, metrics and seconds.
+
+There is one file of each per step; they are merged at the end.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.trainer.run import step_file
+from dagrpo.trainer.state.integrity import require_whole_file
+from dagrpo.trainer.sync.digest_table import FILE as DIGESTS
+from dagrpo.trainer.sync.digest_table import StepDigests, as_json, digest_table
+from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
+from dagrpo.utils.files import atomic_folder, link_or_copy, write_json
+from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.tables import write_parquet
+
+
+class Record:
+    """Recorded steps of a run that may be interrupted, beside its state and complete up to it.
+
+    Raises Damaged if a step's files have changed. The run then resumes from a state before that step.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._rollouts = root / "rollouts"
+        self._metrics = root / "metrics"
+
+    def add(
+        self,
+        step: int,
+        rollouts: pa.Table,
+        metrics: Mapping[str, float],
+        seconds: Mapping[str, float],
+        digests: StepDigests,
+    ) -> None:
+        """Store a finished step (1-based). Rewriting it after a resume changes only the seconds."""
+        write_parquet(self.rollouts(step), rollouts)
+        entry = asdict(entry_of(self.rollouts(step)))
+        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
+        write_checksummed(self._metrics / f"step_{step:05d}.json", content)
+
+    def rollouts(self, step: int) -> Path:
+        """Return the rollouts file of a finished step."""
+        return self._rollouts / step_file(step)
+
+    def require_whole(self, steps: int) -> None:
+        """Check the files of the first steps. Raises Damaged if one has changed, so that its step is computed again."""
+        for step in range(1, steps + 1):
+            try:
+                require_whole_file(self.rollouts(step), self._step(step)["rollouts"])
+            except Damaged as damage:
+                again = f"{damage.fault}, and step {step}, which belongs to the result, has to be made again"
+                raise Damaged(damage.path, again) from None
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return the metrics of a finished step that belong to its result."""
+        return dict(self._step(step)["metrics"])
+
+    def reported(self, step: int) -> dict[str, float]:
+        """Return all figures of a finished step, including the seconds."""
+        return self.metrics(step) | dict(self._step(step)["seconds"])
+
+    def digests(self, step: int) -> StepDigests:
+        """Return the digests of a finished step."""
+        return StepDigests.of_json(self._step(step)["digests"])
+
+    @property
+    def steps(self) -> int:
+        """Return the number of consecutive recorded steps, from the first one on."""
+        return next(step for step in itertools.count() if not (self._metrics / f"step_{step + 1:05d}.json").is_file())
+
+    def write_metrics(self, steps: int, path: Path) -> None:
+        """Write metrics.parquet: one row per step, without a gap. Seconds are left out, as they would make the bytes differ."""
+        rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
+        assert all(row.keys() == rows[0].keys() for row in rows), "steps of one run have other figures"
+        fields = [("step", pa.int32()), *((name, pa.float64()) for name in rows[0] if name != "step")]
+        write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
+
+    def write_rollouts(self, steps: int, manifest: Path) -> None:
+        """Write the folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies."""
+        self.require_whole(steps)
+        with atomic_folder(manifest.parent) as folder:
+            files = {}
+            for step in range(1, steps + 1):
+                link_or_copy(self.rollouts(step), folder / step_file(step))
+                files[step_file(step)] = self._step(step)["rollouts"]
+            write_parquet(folder / DIGESTS, digest_table({step: self.digests(step) for step in range(1, steps + 1)}))
+            files[DIGESTS] = asdict(entry_of(folder / DIGESTS))
+            write_json(folder / manifest.name, {"files": files})
+
+    def _step(self, step: int) -> dict[str, dict[str, Any]]:
+        path = self._metrics / f"step_{step:05d}.json"
+        match read_checksummed(path):
+            case {"metrics": dict(), "seconds": dict(), "rollouts": dict(), "digests": dict()} as content:
+                return content
+        raise Damaged(path, "does not describe a step")

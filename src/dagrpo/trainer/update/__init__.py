@@ -1,0 +1,1 @@
+"""Policy update of a step: advantages, objective, gradients."""

@@ -1,0 +1,305 @@
+"""The needs of a GPU, asked on made-up machines by a Python without packages."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dagrpo.cli.doctor import gpu_requirements, gpus, hub, programs
+from dagrpo.cli.doctor.finding import apt
+
+ROOT = Path(__file__).parents[3]
+H100 = "0, NVIDIA H100 80GB HBM3, 81559, {}, 9.0"
+RTX_4090 = "0, NVIDIA GeForce RTX 4090, 24564, {}, 8.9"
+PROGRAMS = ("cc", "c++", "make", "git")
+Machine = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Machine:
+    """Ask the list on a machine that has an nvidia-smi which says `card`, the programs named, and nothing else."""
+
+    def ask(
+        card: str | None, programs: tuple[str, ...] = PROGRAMS, arguments: tuple[str, ...] = (), **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        answers = dict.fromkeys(programs, "exit 0") | ({} if card is None else {"nvidia-smi": f"echo '{card}'"})
+        for name, says in answers.items():
+            (folder / name).write_text(f"#!/bin/sh\n{says}\n")
+            (folder / name).chmod(0o755)
+        command = [sys.executable, "-I", "-S", "src/dagrpo/cli/doctor/gpu_requirements.py", *arguments]
+        bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
+        return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+
+    return ask
+
+
+def test_without_a_driver_the_remedy_installs_one(asked: Machine) -> None:
+    done = asked(None)
+    assert done.returncode == 1
+    assert "missing: GPU: nvidia-smi lists none" in done.stderr
+    assert "apt-get install -y nvidia-driver-580-open" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("driver", ["550.163.01", "570.211.01"])
+def test_an_older_driver_is_refused_and_a_data_centre_card_may_keep_it(driver: str, asked: Machine) -> None:
+    done = asked(H100.format(driver))
+    assert done.returncode == 1
+    assert f"missing: driver: {driver}, and CUDA 13.0 of requirements/gpu.lock needs 580 or newer" in done.stderr
+    assert "nvidia-driver-580-open" in done.stderr
+    assert "apt-get install -y cuda-compat-13-0" in done.stderr
+
+
+def test_a_consumer_card_cannot_keep_an_older_driver(asked: Machine) -> None:
+    done = asked(RTX_4090.format("570.211.01"))
+    assert done.returncode == 1
+    assert "cuda-compat" not in done.stderr
+
+
+@pytest.fixture
+def compat(tmp_path: Path) -> Path:
+    """A folder as cuda-compat installs it."""
+    folder = tmp_path / "compat"
+    folder.mkdir()
+    (folder / "libcuda.so.580.95.05").touch()
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
+    return folder
+
+
+def test_an_older_driver_does_where_its_compatibility_library_is_on_the_path(asked: Machine, compat: Path) -> None:
+    done = asked(H100.format("570.211.01"), LD_LIBRARY_PATH=str(compat))
+    assert "driver" not in done.stderr
+
+
+def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_first(
+    compat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "libcuda.so.1").touch()
+    program = tmp_path / "ldconfig"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    card = gpus.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
+    for folders, is_there in (((compat, old), True), ((old, compat), False)):
+        lines = "".join(f"\tlibcuda.so.1 (libc6,x86-64) => {folder}/libcuda.so.1\n" for folder in folders)
+        program.write_text(f"#!/bin/sh\necho '2 libs found\n{lines}'\n")
+        program.chmod(0o755)
+        assert gpus.driver(card).is_there is is_there
+    assert gpus.driver(card._replace(name="NVIDIA GeForce RTX 4090")).is_trouble
+
+
+def test_a_compatibility_library_that_is_installed_needs_only_the_path(
+    compat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "INSTALLED_COMPAT", (compat, Path("/none")))
+    remedy = gpus.driver(gpus.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
+    assert remedy.endswith(f"keep the driver: export LD_LIBRARY_PATH={compat}:$LD_LIBRARY_PATH")
+
+
+def test_a_driver_of_the_locks_cuda_lacks_nothing(asked: Machine) -> None:
+    done = asked(H100.format("580.95.05"))
+    assert not [line for line in done.stderr.splitlines() if line.startswith("missing: ") and "disk" not in line]
+
+
+@pytest.mark.parametrize(
+    ("programs", "words", "remedy"),
+    [
+        (("cc", "make", "git"), "C++ compiler: none of c++, g++, clang++", "apt-get install -y g++"),
+        (("cc", "c++", "git"), "make: not on PATH", "apt-get install -y make"),
+        (("cc", "c++", "make"), "git: not on PATH", "apt-get install -y git"),
+        (("c++", "make", "git"), "C compiler: none of cc, gcc, clang", "apt-get install -y g++"),
+    ],
+)
+def test_a_program_that_is_missing_is_named_with_its_package(
+    programs: tuple[str, ...], words: str, remedy: str, asked: Machine
+) -> None:
+    done = asked(H100.format("580.95.05"), programs)
+    assert done.returncode == 1
+    assert f"missing: {words}" in done.stderr
+    assert remedy in done.stderr
+
+
+T4 = gpus.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
+SMALL = gpus.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
+LARGE = gpus.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
+UNIFIED = gpus.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
+
+
+def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
+    _, card = gpus.of_cards([T4], needs_memory=True)
+    assert card.is_trouble
+    assert card.detail.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
+
+
+def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
+    _, card = gpus.of_cards([SMALL])
+    assert (card.state, "22,000 MiB are advised" in card.detail) == ("none", True)
+    _, card = gpus.of_cards([SMALL], needs_memory=True)
+    assert (card.state, "22,000 MiB are needed" in card.detail) == ("missing", True)
+    done = asked("0, NVIDIA GeForce RTX 4060, 8188, 580.95.05, 8.9, GPU-1b", arguments=("--check",))
+    assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in done.stderr
+
+
+def test_one_card_that_fits_is_enough() -> None:
+    _, old, small, large = gpus.of_cards([T4, SMALL, LARGE], needs_memory=True)
+    assert [old.state, small.state, large.state] == ["none", "none", "ok"]
+    assert old.remedy == "leave it out: export CUDA_VISIBLE_DEVICES=2"
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [("2", ["2"]), ("GPU-1b,0", ["1", "0"]), ("2,-1,0", ["2"]), ("", []), ("7", []), ("MIG-5", ["MIG-5"])],
+)
+def test_only_the_cards_of_cuda_visible_devices_are_judged(
+    names: str, numbers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert [card.number for card in gpus.visible([T4, SMALL, LARGE])] == numbers
+    found = [each for each in gpus.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
+    assert bool(found) == (names in {"", "7", "GPU-1b,0"})
+    if not numbers:
+        assert found[0].detail == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
+
+
+@pytest.mark.parametrize(
+    ("program", "card"),
+    [
+        ("echo '0, NVIDIA GB10, [N/A], 580.1, 12.1'", UNIFIED),
+        (
+            'case "$1" in *compute_cap*) exit 2;; esac; echo "0, Tesla T4, 15360, 470.82.01, GPU-0a"',
+            gpus.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
+        ),
+    ],
+)
+def test_what_nvidia_smi_does_not_know_hides_no_card(
+    program: str, card: gpus.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.cards() == [card]
+
+
+def test_what_is_not_known_of_a_card_is_no_failure() -> None:
+    unknown = gpus.Card("0", "NVIDIA GB10", None, "[N/A]", None)
+    assert [each.state for each in gpus.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
+
+
+def test_headers_are_needed_only_of_an_environment_that_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    (found,) = [each for each in gpu_requirements.of_check(tmp_path) if each.name == "Python.h"]
+    assert (found.state, "apt-get install -y python3-dev" in found.remedy) == ("missing", True)
+    (found,) = [each for each in gpu_requirements.of_gpu(tmp_path) if each.name == "Python.h"]
+    assert found.state == "none", "`make gpu` gets a Python with headers"
+    assert not programs.suits()
+
+
+def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    assert programs.headers(is_needed=True).detail == str(header)
+
+
+def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", type("Version", (tuple,), {"major": 3, "minor": 10})((3, 10, 12)))
+    found = programs.python()
+    assert found.detail == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
+    assert "`make gpu` gets Python 3.12 by uv" in found.remedy
+    assert not programs.suits()
+
+
+def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = type("Usage", (), {"free": 64 << 20})
+    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
+    assert (gpu_requirements.shared_memory().state, gpu_requirements.disk(tmp_path).state) == ("missing", "missing")
+    assert "0.06 GiB free" in gpu_requirements.shared_memory().detail
+    assert "--shm-size 16g" in gpu_requirements.shared_memory().remedy
+
+
+@pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
+def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert apt("make") == f"{prefix}apt-get update && {prefix}apt-get install -y make"
+
+
+def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
+    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().detail
+    (tmp_path / "gsm8k").mkdir()
+    for name in ("train.jsonl", "test.parquet"):
+        (tmp_path / "gsm8k" / name).touch()
+    assert hub.data().state == "ok"
+
+
+def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked: Machine, tmp_path: Path) -> None:
+    mirror = ("--check", "--minutes", "5", "--mirror", str(tmp_path / "copies"))
+    done = asked(H100.format("580.95.05"), arguments=mirror)
+    assert f"gsm8k/train, gsm8k/test (.jsonl or .parquet) not in {mirror[-1]}, which --mirror names" in done.stderr
+    planned = ["make", "-n", "gpu-check", "GPU_CHECK=--mirror /copies"]
+    commands = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "cli/doctor/gpu_requirements.py --check --mirror /copies" in commands
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://user:secret@127.0.0.1:1", "http://user:se/secret@127.0.0.1", "user:secret@host", "http://secret@[host"],
+)
+def test_a_hub_that_does_not_answer_is_told_without_its_password(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DAGRPO_DATA", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    assert hub.data().state == "missing"
+    assert "secret" not in hub.data().detail
+
+
+def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_passes_on() -> None:
+    asked = hub.request("https://user:p%40ss@mirror.example:8443/simple/uv/")
+    assert asked.full_url == "https://mirror.example:8443/simple/uv/"
+    assert asked.unredirected_hdrs == {"Authorization": "Basic dXNlcjpwQHNz"}  # of user:p@ss
+    assert "Authorization" not in asked.headers
+    assert not hub.request("https://mirror.example/simple").has_header("Authorization")
+
+
+def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
+    found = gpu_requirements.repository(tmp_path)
+    assert (found.state, found.detail.startswith("fatal: not a git repository")) == ("missing", True)
+    assert found.remedy == f"git -C {tmp_path} init && git -C {tmp_path} add -A"
+    assert gpu_requirements.repository(ROOT).state == "ok"
+
+
+def test_a_checkout_of_another_user_is_told_with_git_s_own_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as root in a container that mounts the checkout
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
+    found = gpu_requirements.repository(ROOT)
+    assert (found.state, "dubious ownership" in found.detail) == ("missing", True)
+    assert found.remedy == f"git config --global --add safe.directory {ROOT}"
+
+
+def test_the_driver_is_that_of_the_locks_cuda() -> None:
+    lock = (ROOT / "requirements/gpu.lock").read_text()
+    runtime = re.search(r"^nvidia-cuda-runtime==(\d+)\.(\d+)\.", lock, re.MULTILINE)
+    assert runtime is not None
+    assert (int(runtime[1]), int(runtime[2])) == gpus.CUDA
+
+
+def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path) -> None:
+    for target in ("gpu", "gpu-check"):
+        planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        after = "rm -rf .venv" if target == "gpu" else "-m benchmarks.gpu"
+        assert planned.index("cli/doctor/gpu_requirements.py") < planned.index(after)

@@ -1,0 +1,99 @@
+"""Tasks made of a data set's rows: splits in several files, what a task adds to each row, what is not read."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dagrpo.core.types import Row
+from dagrpo.data import source_task
+from dagrpo.data.config import Data
+from dagrpo.data.raw_row import RawRow
+from dagrpo.data.source import Place, RawFile, Source
+from dagrpo.data.source_task import sourced_task
+from dagrpo.data.task import Task, chat
+from dagrpo.utils.files import sha256_of
+
+
+def _to_problem(row: RawRow) -> Row:
+    question = row.text("question")
+    return Row(prompt=chat(question), question=question, answer="", ground_truth="1")
+
+
+@pytest.fixture
+def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A train split in two files of two rows each; the list says which of them were fetched."""
+    fetched: list[str] = []
+
+    def fetch(name: str) -> Path:
+        fetched.append(name)
+        return tmp_path / name
+
+    for name in ("one.jsonl", "two.jsonl"):
+        (tmp_path / name).write_text("".join(f'{{"question": "{name} {i}"}}\n' for i in range(2)))
+    files = [RawFile(name=n, label=f"sums/{n}", fetch=partial(fetch, n)) for n in ("one.jsonl", "two.jsonl")]
+    place = Place(files={"train": files}, origin="hub", revision="0" * 40)
+    monkeypatch.setattr(source_task, "hub_place", lambda source: place)
+    return fetched
+
+
+def _task(source: Source, to_row: Callable[[RawRow], Row] = _to_problem) -> Task:
+    return sourced_task("sums", source, to_row, verifier="math", tools=("calculator",), interaction="answer_form")
+
+
+def _source(rows: int = 4, *, sampled: bool = False) -> Source:
+    return Source(
+        repository="someone/sums",
+        revision="0" * 40,
+        hub_splits={"train": "train"},
+        mirror_files={"train": "one.jsonl"},
+        columns={"question": ("question",)},
+        rows={"train": rows},
+        sampled=sampled,
+    )
+
+
+@pytest.mark.usefixtures("two_files")
+def test_the_rows_of_several_files_are_one_split(tmp_path: Path) -> None:
+    problems = _task(_source()).load(Data())
+    train = problems.splits["train"]
+    assert [(e.question, e.index) for e in train] == [
+        ("one.jsonl 0", 0),
+        ("one.jsonl 1", 1),
+        ("two.jsonl 0", 2),
+        ("two.jsonl 1", 3),
+    ]
+    assert problems.files == {name: sha256_of(tmp_path / name) for name in ("one.jsonl", "two.jsonl")}
+    assert (problems.read, problems.expected) == ({"train": 4, "test": 0}, {"train": 4, "test": 0})
+    assert (problems.origin, problems.revision, problems.held_out) == ("hub", "0" * 40, True)
+
+
+@pytest.mark.usefixtures("two_files")
+def test_every_row_gets_what_the_task_says_of_all() -> None:
+    for task_row in _task(_source()).load(Data()).splits["train"]:
+        assert (task_row.task, task_row.split, task_row.data_source) == ("sums", "train", "someone/sums")
+        assert (task_row.verifier, task_row.tools, task_row.interaction) == ("math", ("calculator",), "answer_form")
+
+
+@pytest.mark.usefixtures("two_files")
+def test_a_fault_in_a_later_file_names_that_file_and_its_own_row_number() -> None:
+    def refuse(row: RawRow) -> Row:
+        if row.text("question") == "two.jsonl 1":
+            raise row.error("question", "is odd")
+        return _to_problem(row)
+
+    with pytest.raises(ValueError, match=r"^sums/two\.jsonl, row 2, field `question` is odd: correct the file\.$"):
+        _task(_source(), refuse).load(Data())
+
+
+@pytest.mark.usefixtures("two_files")
+def test_a_split_in_several_files_that_is_not_complete_names_the_first() -> None:
+    with pytest.raises(ValueError, match=r"^sums/one\.jsonl with 1 more holds 4 rows, but the train split .* has 9"):
+        _task(_source(9)).load(Data())
+
+
+def test_a_source_too_large_is_read_up_to_what_is_asked_for(two_files: list[str]) -> None:
+    problems = _task(_source(9, sampled=True)).load(Data(max_train=1, held_out=1))
+    assert [task_row.question for task_row in problems.splits["train"]] == ["one.jsonl 0", "one.jsonl 1"]
+    assert (problems.read["train"], two_files) == (2, ["one.jsonl"])

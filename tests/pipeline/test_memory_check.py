@@ -1,0 +1,139 @@
+"""On a GPU, what the plan refuses is refused before it is trained."""
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.pipeline.plan.conftest import project, qwen3
+
+from dagrpo.config.overlay import configuration_of
+from dagrpo.config.presets import composed, experiments
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.job_files import configuration_file
+from dagrpo.pipeline.memory_check import require_planned_room, whole_params
+from dagrpo.pipeline.plan import update
+from dagrpo.trainer.update.objective import Objective
+
+__all__ = ["project"]
+PRESETS = Path(__file__).parents[2] / "presets"
+
+
+@pytest.fixture
+def gpu(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with one H100, by its nvidia-smi."""
+    program = project / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    return project
+
+
+def _require(params: Params) -> None:
+    require_planned_room(Namespace(configuration=Path(configuration_file(params))), params.runtime)
+
+
+def _short(**engine: int) -> Params:
+    """With eight sequences of 84 tokens in a pass."""
+    return qwen3({"runtime": {"training": {"micro_batch_size": 8}, "engine": engine}})
+
+
+def _long(runtime: Mapping[str, Any] | None = None) -> Params:
+    """With 256 sequences of 8,256 tokens in a pass, in float32, which is beyond any GPU."""
+    return qwen3({"rollout": {"max_new_tokens": 8192}, "runtime": {"training": runtime or {}}})
+
+
+def test_what_does_not_fit_is_refused_with_the_remedy_of_the_plan_after_few_counts(
+    gpu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update, "_cache", {})
+    with pytest.raises(
+        UserError, match=r"^The stage train needs .* and NVIDIA H100 80GB HBM3 has 79\.6 GiB: set "
+    ) as told:
+        _require(_long())
+    assert len(update._cache) <= 8, "a second each"
+    assert str(told.value).endswith("To run it all the same, set runtime.training.require_room to false.")
+
+
+def test_what_fits_or_is_asked_for_all_the_same_is_trained(gpu: Path) -> None:
+    _require(_short())
+    _require(_long({"require_room": False}))
+
+
+def test_an_engine_beside_the_policy_counts(gpu: Path) -> None:
+    """A cache of two million tokens of Qwen3-0.6B takes 427 GiB in float32."""
+    with pytest.raises(UserError, match=r"rollout server 432\.7 GiB"):
+        _require(_short(max_total_tokens=2_000_000))
+
+
+def test_a_stage_that_is_started_by_hand_is_not_planned(gpu: Path) -> None:
+    require_planned_room(Namespace(configuration=None), _long().runtime)
+
+
+@pytest.mark.parametrize("name", experiments(PRESETS))
+def test_a_configuration_and_section_runtime_are_the_whole_experiment(name: str) -> None:
+    params = composed([name], PRESETS)
+    assert whole_params(configuration_of(params), params.runtime) == params
+
+
+@pytest.mark.parametrize("answer", ["0", "NVIDIA GB10, [N/A]", ""])
+def test_where_the_driver_does_not_say_how_much_memory_there_is_a_warning_says_that_nothing_was_checked(
+    gpu: Path, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (gpu / "bin/nvidia-smi").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    _require(_long())
+    (told,) = caplog.messages
+    assert told.startswith(
+        "Whether this experiment fits the GPU was not checked: nvidia-smi does not say how much memory"
+    )
+
+
+def _calls_nonzero(_: torch.Tensor) -> None:
+    raise NotImplementedError("aten::nonzero has no shape without values\nmore")
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (_calls_nonzero, "aten::nonzero has no shape without values"),
+        (lambda loss: loss.numpy(), "can't convert meta device type tensor to numpy"),
+        (lambda loss: f"{loss:.3f}", "unsupported format string passed to Tensor.__format__"),
+        (lambda loss: loss.own_name, "'Tensor' object has no attribute 'own_name'"),
+    ],
+    ids=["a count", "numpy", "a format", "an attribute"],
+)
+def test_an_update_that_cannot_be_counted_is_trained_with_a_warning_that_names_the_reason(
+    use: Callable[[torch.Tensor], object],
+    reason: str,
+    gpu: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a loss of the user's that does what torch cannot do without values."""
+    monkeypatch.setattr(Objective, "loss", lambda *_, **__: use(torch.empty((), device="meta")))
+    monkeypatch.setattr(update, "_cache", {})
+    _require(_short())
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        "Whether this experiment fits the GPU was not checked: An update of this qwen3 model cannot be"
+    )
+    assert f"counted without values ({reason}" in warning
+
+
+def test_a_config_that_the_plan_cannot_read_keeps_nothing_from_training(
+    gpu: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """GPT-2 gives the width of its layers another name."""
+    config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
+    (gpu / "models/another/qwen3/config.json").write_text(json.dumps(config))
+    _require(_short())
+    (warning,) = caplog.messages
+    assert warning.startswith("Whether this experiment fits the GPU was not checked: AttributeError: ")
+    assert "intermediate_size" in warning

@@ -1,0 +1,105 @@
+"""Which groups have spread, how many prompts a further round draws, and which groups make up a batch."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.trainer import attempts
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rollout.early_stop import CutOff
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.dynamic_sampling import figures, has_spread, prompts_to_draw, spread, used_groups
+
+
+def training(**dynamic: Any) -> Training:
+    return Training.model_validate({"prompts_per_step": 3, "samples_per_prompt": 2, "dynamic_sampling": dynamic})
+
+
+def groups(*rewards: tuple[float, float], correct: bool = False) -> list[GradedTrajectory]:
+    return [
+        attempts.graded(index, sample, reward=reward, correct=correct)
+        for index, pair in enumerate(rewards)
+        for sample, reward in enumerate(pair)
+    ]
+
+
+EQUAL, DIFFERENT = (0.5, 0.5), (0.0, 1.0)
+
+
+def test_seven_rewards_of_0_3_are_equal_although_their_standard_deviation_is_not_0() -> None:
+    rewards = np.full(7, 0.3, dtype=np.float32)
+    assert rewards.std() > 0, "by the rounding of their mean"
+    assert spread(rewards, [True] * 7, 7).tolist() == [False]
+
+
+def test_what_is_left_out_makes_no_spread() -> None:
+    values = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    assert spread(values, [True] * 6, 3).tolist() == [True, True]
+    assert spread(values, [True, False, True, False, True, False], 3).tolist() == [False, False]
+    assert spread(values, [False] * 6, 3).tolist() == [False, False]
+
+
+def test_a_reward_that_is_not_a_number_is_not_filtered_away_before_the_update_sees_it() -> None:
+    assert spread([np.nan, 0.0, np.nan, np.nan], [True] * 4, 2).tolist() == [True, True]
+    assert spread([np.nan, 0.0, 0.0], [False, True, True], 3).tolist() == [False]
+    assert spread([np.inf, np.inf, -np.inf, -np.inf], [True] * 4, 2).tolist() == [True, True]
+    assert spread([np.inf, np.inf, 0.0, 0.0], [False, False, True, True], 2).tolist() == [False, False]
+
+
+def test_groups_differ_in_reward_or_in_accuracy() -> None:
+    by_length = groups(DIFFERENT)
+    one_is_right = [by_length[0], replace(by_length[1], score=replace(by_length[1].score, verdict="right", reward=0.0))]
+    assert has_spread(by_length, training()).tolist() == [True]
+    assert has_spread(by_length, training(spread_of="accuracy")).tolist() == [False]
+    assert has_spread(one_is_right, training()).tolist() == [False]
+    assert has_spread(one_is_right, training(spread_of="accuracy")).tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("oversampling", "counts"),
+    [(1.0, [3, 2, 0]), (1.5, [5, 3, 0]), (3.0, [9, 6, 0])],  # 3 are missing; then 3 - 1 = 2; then none
+)
+def test_a_round_draws_what_is_missing_times_the_oversampling_rounded_up(
+    oversampling: float, counts: list[int]
+) -> None:
+    settings = training(max_rounds=3, oversampling=oversampling)
+    before = [[], groups(EQUAL, DIFFERENT, EQUAL), groups(*[DIFFERENT] * 4)]
+    assert [prompts_to_draw(attempted, settings) for attempted in before] == counts
+
+
+@pytest.mark.parametrize(
+    ("drawn", "used"),
+    [
+        ([DIFFERENT, EQUAL, DIFFERENT, EQUAL, DIFFERENT, DIFFERENT], [True, False, True, False, True, False]),
+        ([EQUAL, EQUAL, EQUAL, DIFFERENT], [True, True, False, True]),
+    ],
+    ids=["the first three with spread", "filled with the first ones without"],
+)
+def test_a_batch_has_always_as_many_groups(drawn: list[tuple[float, float]], used: list[bool]) -> None:
+    assert used_groups(groups(*drawn), training(max_rounds=2), 0).tolist() == used
+
+
+def test_a_step_without_any_spread_goes_on_only_where_no_more_was_asked_for() -> None:
+    nothing = groups(EQUAL, EQUAL, EQUAL)
+    assert used_groups(nothing, training(), 4).tolist() == [True] * 3
+    with pytest.raises(UserError, match=r"step 5: in none of 3 groups do samples differ in reward, .*max_rounds is 2"):
+        used_groups(nothing, training(max_rounds=2), 4)
+
+
+def test_only_what_can_change_is_a_figure() -> None:
+    used = np.array([True, False, True, True])
+    nothing = CutOff()
+    assert figures(used, 2, 5, nothing, training()) == {}
+    assert figures(used, 2, 5, nothing, training(max_rounds=2)) == {
+        "rollout/rounds": 2.0,
+        "rollout/discarded_groups": 1.0,
+        "rollout/discarded_fraction": 0.25,
+    }
+    retiring = training().model_copy(update={"retire_at": 0.9})
+    assert figures(used, 1, 5, nothing, retiring) == {"rollout/retired_prompts": 5.0}
+    cutting = training(oversampling=2.0, max_aborts=1)
+    found = figures(used, 1, 5, CutOff(positions=(1, 4), tokens=30), cutting)
+    assert (found["rollout/cut_off_groups"], found["rollout/cut_off_tokens"]) == (2.0, 30.0)

@@ -1,0 +1,265 @@
+"""Steps whose rounds end when their batch is full: no prompt is lost or comes twice, however long anything takes."""
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.rollout.paced_engine import NEVER, PacedEngine
+from tests.rollout.talking import agent_with, tool_problem
+from tests.trainer import attempts
+
+from dagrpo.core.trajectory import GradedTrajectory, Trajectory
+from dagrpo.core.types import SamplingRequest
+from dagrpo.rewards.config import Reward
+from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.prompts import prompt_indices
+from dagrpo.rollout.sampling import sampling_seed
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.sampling.dynamic_sampling import FullBatch
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.step_sampler import StepSampler
+
+SEED, PROMPTS, SAMPLES = 3, 2, 2
+RIGHT, WRONG = "#### 3", "#### 4"
+STEPS = 12
+FIRST_SAMPLES = {sampling_seed(SEED, "rollout", step, place, 0) for step in range(STEPS) for place in range(40)}
+PROBLEMS = [tool_problem(index=index, question=f"{index}") for index in range(7)]
+
+
+def settings_of(**dynamic: Any) -> Training:
+    """Of a step that wants two groups of two; a script may say the same thing in all attempts."""
+    return Training.model_validate(
+        {
+            "prompts_per_step": PROMPTS,
+            "samples_per_prompt": SAMPLES,
+            "dynamic_sampling": {"oversampling": 2.0, "max_aborts": 2} | dynamic,
+            "gates": {"coincidence": 0},
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What makes steps, and remembers nothing but what a state does."""
+
+    engine: PacedEngine
+    sampler: StepSampler
+
+    def next(self, step: int) -> Rollouts:
+        rollouts = self.sampler.sample(step, Clock())
+        assert self.engine.at_work.total() == 0, "something still runs"
+        return rollouts
+
+
+@contextmanager
+def steps_with(
+    engine: PacedEngine, training: Training, saved: Mapping[str, Any] | None = None, *, greedy: bool = False
+) -> Iterator[Steps]:
+    with Grader(1.0) as grader, agent_with({}) as agent:
+        sampler = StepSampler(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            prompts=PROBLEMS,
+            prompt_sampler=PromptSampler(PROBLEMS, training, SEED, saved=saved),
+            rollout=Rollout(deterministic=False),
+            reward=Reward(),
+            training=training,
+            seed=SEED,
+            state=Path("nothing is refused"),
+            greedy=greedy,
+        )
+        yield Steps(engine, sampler)
+
+
+def finished(rollouts: Rollouts) -> list[int]:
+    """The rows whose groups have finished, in the order of drawing."""
+    used, thrown = iter(rollouts.graded[::SAMPLES]), iter(rollouts.discarded[::SAMPLES])
+    return [next(used if is_used else thrown).trajectory.prompt.index for is_used in rollouts.used]
+
+
+def row_of_prompts(count: int) -> list[int]:
+    """The first so many places of the endless row of shuffled epochs."""
+    return [prompt_indices(SEED, place, 1, len(PROBLEMS))[0] for place in range(count)]
+
+
+def chance(luck: int) -> PacedEngine:
+    """Says and takes what the luck and a request's seed decide: a tenth of all completions take long.
+
+    The first problem never has spread, all others always: a step without any would end the run.
+    """
+
+    def dice(request: SamplingRequest) -> random.Random:
+        return random.Random(f"{luck} {request.seed}")
+
+    def says(request: SamplingRequest) -> str:
+        return RIGHT if request.seed in FIRST_SAMPLES or request.input_ids == PROBLEMS[0].token_ids else WRONG
+
+    return PacedEngine(
+        lambda request: 500 if dice(request).random() < 0.1 else dice(request).randrange(20),
+        says,
+    )
+
+
+@settings(max_examples=15)
+@given(
+    luck=st.integers(0, 1 << 20),
+    dynamic=st.fixed_dictionaries(
+        {
+            "oversampling": st.sampled_from([1.5, 2.0, 4.0]),
+            "max_aborts": st.integers(1, 3),
+            "max_rounds": st.integers(1, 3),
+            "spread_of": st.sampled_from([None, "reward"]),
+        }
+    ),
+    killed=st.integers(0, STEPS - 1),
+)
+def test_no_prompt_is_lost_or_comes_twice_in_an_epoch(luck: int, dynamic: dict[str, Any], killed: int) -> None:
+    """What has finished and what is put back are the places of the row that were drawn, each once; also after a kill."""
+    training = settings_of(**dynamic)
+    done: list[int] = []
+    saved: Mapping[str, Any] = {"position": 0, "retired": []}
+    for first, last in ((0, killed), (killed, STEPS)):
+        with steps_with(chance(luck), training, saved) as steps:
+            for step in range(first, last):
+                rollouts = steps.next(step)
+                saved = json.loads(json.dumps(steps.sampler.prompt_sampler.saved))
+                waiting = saved["cut_off"]
+                done += finished(rollouts)
+                assert len(rollouts.graded) == PROMPTS * SAMPLES
+                assert sorted(done + [row for row, _ in waiting]) == sorted(row_of_prompts(saved["position"]))
+                assert all(1 <= aborts <= dynamic["max_aborts"] for _, aborts in waiting)
+                assert rollouts.sampling_metrics["rollout/cut_off_groups"] == len(waiting), (
+                    "all of them are drawn again"
+                )
+
+
+def test_a_prompt_that_was_cut_off_comes_first_in_the_next_step_also_after_a_kill() -> None:
+    first, second, third, fourth, fifth, sixth = row_of_prompts(6)
+    training = settings_of(spread_of=None)
+    with steps_with(_never(first, third), training) as steps:
+        rollouts = steps.next(0)
+        saved = json.loads(json.dumps(steps.sampler.prompt_sampler.saved))
+    assert finished(rollouts) == [second, fourth]
+    assert saved == {"position": 4, "retired": [], "cut_off": [[first, 1], [third, 1]]}
+    with steps_with(_never(fifth, sixth), training, saved) as steps:
+        assert finished(steps.next(1)) == [first, third]
+        assert steps.sampler.prompt_sampler.saved["cut_off"] == [[fifth, 1], [sixth, 1]]
+
+
+def _never(*rows: int) -> PacedEngine:
+    """No attempt at these rows ends."""
+    slow = {PROBLEMS[row].token_ids for row in rows}
+    return PacedEngine(lambda request: NEVER if request.input_ids in slow else 0, lambda request: RIGHT)
+
+
+def test_a_prompt_that_was_cut_off_as_often_as_it_may_be_is_waited_for() -> None:
+    first = row_of_prompts(1)[0]
+    slow = PROBLEMS[first].token_ids
+    engine = PacedEngine(lambda request: 2000 if request.input_ids == slow else 0, lambda request: RIGHT)
+    saved = {"position": 1, "retired": [], "cut_off": [[first, 2]]}
+    with steps_with(engine, settings_of(spread_of=None), saved) as steps:
+        assert first in finished(steps.next(0)), "it was drawn with two aborts, of two"
+    with steps_with(engine, settings_of(spread_of=None), saved | {"cut_off": [[first, 1]]}) as steps:
+        assert first not in finished(steps.next(0))
+        assert [first, 2] in steps.sampler.prompt_sampler.saved["cut_off"]
+
+
+def test_groups_without_spread_do_not_fill_a_batch_that_asks_for_it() -> None:
+    """All finish at once but the last, which is waited for, as only one of the others has spread."""
+    rows = row_of_prompts(4)
+    with_spread = {PROBLEMS[row].token_ids for row in (rows[1], rows[3])}
+    last = PROBLEMS[rows[3]].token_ids
+
+    def says(request: SamplingRequest) -> str:
+        counts[request.input_ids] = counts.get(request.input_ids, 0) + 1
+        return RIGHT if request.input_ids not in with_spread or counts[request.input_ids] == 1 else WRONG
+
+    counts: dict[tuple[int, ...], int] = {}
+    engine = PacedEngine(lambda request: 1000 if request.input_ids == last else 0, says)
+    with steps_with(engine, settings_of()) as steps:
+        rollouts = steps.next(0)
+    assert finished(rollouts) == rows
+    assert [each.trajectory.prompt.index for each in rollouts.graded[::2]] == [rows[1], rows[3]]
+    assert engine.aborted == []
+
+
+def test_greedy_attempts_go_with_their_groups() -> None:
+    """The first group is cut off because its greedy attempt is not finished."""
+    rows = row_of_prompts(4)
+    slow = PROBLEMS[rows[0]].token_ids
+
+    def pace(request: SamplingRequest) -> int:
+        return NEVER if request.temperature == 0 and request.input_ids == slow else 0
+
+    def says(request: SamplingRequest) -> str:
+        return RIGHT if request.temperature == 0 and request.input_ids == PROBLEMS[rows[2]].token_ids else WRONG
+
+    with steps_with(PacedEngine(pace, says), settings_of(spread_of=None), greedy=True) as steps:
+        rollouts = steps.next(0)
+    assert finished(rollouts)[:2] == rows[1:3]
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == [0.0, 1.0]
+
+
+def test_without_aborts_a_free_running_step_waits_for_all_of_its_groups() -> None:
+    rows = row_of_prompts(2)
+    engine = PacedEngine(lambda request: 100 if request.input_ids == PROBLEMS[rows[0]].token_ids else 0)
+    with steps_with(engine, settings_of(oversampling=1.0, max_aborts=0)) as steps:
+        rollouts = steps.next(0)
+    assert finished(rollouts) == rows
+    assert (engine.aborted, engine.abortable) == ([], {False})
+
+
+def _graded(trajectories: Any) -> list[GradedTrajectory]:
+    """Worth as much as its number."""
+    return [attempts.graded(each.prompt.index, each.sample_index, reward=each.sample_index) for each in trajectories]
+
+
+def _group(index: int, *samples: int) -> list[Trajectory]:
+    return [attempts.graded(index, sample, reward=0.0).trajectory for sample in samples]
+
+
+def test_a_batch_is_full_when_its_groups_with_spread_and_those_of_earlier_rounds_are_enough() -> None:
+    before = [attempts.graded(9, sample, reward=float(sample)) for sample in range(2)]
+    batch = FullBatch(before, _graded, settings_of())
+    full = []
+    for position, samples in ((2, (1, 1)), (1, (0, 1))):
+        batch.judge(position, _group(3 + position, *samples))
+        full.append(batch.is_full)
+    assert full == [False, True], "the samples of the first do not differ"
+    assert [each.trajectory.prompt.index for each in batch.graded] == [4, 4, 5, 5], "in the order of drawing"
+    assert batch.greedy == []
+
+
+@pytest.mark.parametrize(
+    ("drawn", "done", "left"),
+    [
+        ([1, 2, 3], [2], [1, 3]),
+        ([1, 2, 3], [], [1, 2, 3]),
+        ([1, 2, 3], [1, 2, 3], []),
+        ([1, 2, 1], [1], [2, 1]),  # whichever of the two it was
+        ([1, 2, 1], [2, 1], [1]),
+    ],
+)
+def test_what_is_put_back_follows_from_the_rows_alone(drawn: list[int], done: list[int], left: list[int]) -> None:
+    problems = {row: tool_problem(index=row) for row in (1, 2, 3)}
+    sampler = PromptSampler([*problems.values()], settings_of(), SEED, saved={"position": 0, "retired": []})
+    prompts = PromptSampler(
+        [*problems.values()],
+        settings_of(),
+        SEED,
+        saved={"position": 0, "retired": [], "cut_off": [[row, 0] for row in drawn]},
+    ).draw(len(drawn), 0)
+    assert [prompt.prompt.index for prompt in sampler.put_back(prompts, done)] == left
+    assert sampler.saved["cut_off"] == [[row, 1] for row in left]

@@ -1,0 +1,205 @@
+"""Runs that answer held-out problems on their way: at which steps, and that nothing else is another for it."""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.everyday import everyday
+from tests.trainer import runs
+
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.evaluation.held_out_table import HELD_OUT, figures
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.run import HeldOutSplits, TrainingRun
+from dagrpo.trainer.sampling.held_out import is_evaluated
+from dagrpo.utils.tables import read_parquet
+
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> tuple[HeldOutSplits, ...]:
+    """Two tasks: one of six problems, two of which are trained on, and one with a validation split of three."""
+    folder = tmp_path_factory.mktemp("data")
+    return (
+        runs.held_out_splits(folder, "sums", range(8, 14)),
+        runs.held_out_splits(folder, "more", range(30, 35), range(40, 43)),
+    )
+
+
+def evaluating(
+    inputs: Inputs, splits: Sequence[HeldOutSplits], out: Path, state: Path, *, steps: int = 4, every: int = 3
+) -> TrainingRun:
+    run = runs.training_run(inputs, state, out, steps=steps)
+    changed = {"evaluate_every": every, "evaluation_problems": 4}
+    return replace(
+        run,
+        training=Training.model_validate(run.training.model_dump() | changed),
+        held_out_splits=tuple(splits),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrainingRun, list[str], runs.Reported, runs.Reported]:
+    """Four steps without an interruption: the run, what the engine was asked, what was reported of steps and of evaluations."""
+    out = tmp_path_factory.mktemp("whole")
+    run, told = evaluating(inputs, splits, out, out / "state"), runs.Reported()
+    asked, reported = runs.execute(run, report_held_out=lambda step, values: told.append((step, dict(values))))
+    return run, asked, reported, told
+
+
+Whole = tuple[TrainingRun, list[str], runs.Reported, runs.Reported]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "evaluated"), [(0, 4, []), (1, 3, [0, 1, 2, 3]), (3, 4, [0, 3, 4]), (2, 4, [0, 2, 4])]
+)
+def test_a_policy_is_evaluated_before_the_first_step_every_so_many_and_after_the_last(
+    every: int, steps: int, evaluated: list[int]
+) -> None:
+    training = Training.model_validate({"steps": steps, "evaluate_every": every})
+    assert [step for step in range(steps + 1) if is_evaluated(training, step)] == evaluated
+
+
+def test_the_curve_has_the_same_problems_of_each_task_at_each_of_these_steps_and_none_of_training(whole: Whole) -> None:
+    run, _, reported, told = whole
+    table = read_parquet(run.held_out)
+    assert table.schema.equals(HELD_OUT)
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for row in table.to_pylist():
+        found.setdefault((row["step"], row["task"], row["split"]), []).append(row["problem_index"])
+    assert list(found) == [(step, *task) for step in (0, 3, 4) for task in (("sums", "test"), ("more", "validation"))]
+    assert {tuple(rows) for (_, task, _), rows in found.items() if task == "sums"} == {(2, 3, 4, 5)}, (
+        "0 and 1 are trained on"
+    )
+    assert {tuple(rows) for (_, task, _), rows in found.items() if task == "more"} == {(0, 1, 2)}
+    assert told == [*figures(table.to_pylist()).items()]
+    assert [step for step, _ in told] == [0, 3, 4]
+    assert all("timing/held_out_seconds" in metrics for _, metrics in reported)
+    assert all(metrics["timing/held_out_seconds"] > 1e-3 for step, metrics in reported if step in (1, 4))
+
+
+def test_it_changes_no_byte_of_what_training_makes(inputs: Inputs, whole: Whole, tmp_path: Path) -> None:
+    plain = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    asked, _ = runs.execute(plain)
+    ours, theirs = runs.bytes_of(whole[0]), runs.bytes_of(plain)
+    assert ours.pop("held_out") != theirs.pop("held_out")
+    assert ours == theirs
+    assert read_parquet(plain.held_out).num_rows == 0
+    assert whole[1] == [*asked, "load step_4"]
+
+
+@pytest.mark.parametrize("stopped_at", everyday([3], [1, 3, 4]))
+def test_an_interrupted_run_leaves_the_bytes_of_one_that_was_not(
+    stopped_at: int, inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
+) -> None:
+    run, told = evaluating(inputs, splits, tmp_path, tmp_path / "state"), runs.Reported()
+    runs.execute(run, stop=lambda step: step == stopped_at)
+    runs.execute(run, report_held_out=lambda step, values: told.append((step, dict(values))))
+    assert runs.bytes_of(run) == runs.bytes_of(whole[0])
+    assert told == whole[3]
+    assert runs.execute(run)[0] == [], "and writes them again without an engine"
+
+
+def test_a_run_that_is_told_to_stop_while_the_last_policy_answers_goes_on_with_that_alone(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
+) -> None:
+    class Stopping(runs.ScriptedEngine):
+        def generate(
+            self,
+            requests: Sequence[SamplingRequest],
+            *,
+            lockstep: bool,
+            places: Sequence[int] | None = None,
+            first_wave: bool = True,
+        ) -> list[Completion]:
+            if self.version == "step_4":
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated(128 + number)
+
+    run = evaluating(inputs, splits, tmp_path, tmp_path / "state")
+    former = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with pytest.raises(Terminated):
+            runs.execute(run, Stopping)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    asked, _ = runs.execute(run)
+    assert asked == ["load step_4"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole[0])
+
+
+def test_more_steps_leave_out_the_evaluation_of_what_was_the_last(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
+) -> None:
+    runs.execute(evaluating(inputs, splits, tmp_path / "short", tmp_path / "state", steps=2, every=2))
+    longer = evaluating(inputs, splits, tmp_path / "long", tmp_path / "state", steps=4, every=2)
+    runs.execute(longer)
+    assert sorted(figures(read_parquet(longer.held_out).to_pylist())) == [0, 2, 4]
+
+
+def test_a_damaged_evaluation_is_made_again(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
+) -> None:
+    run = evaluating(inputs, splits, tmp_path, tmp_path / "state")
+    runs.execute(run)
+    for name in ("step_00003.json", "step_00004.json"):  # the state of step 2 goes before both
+        (run.state / "held_out" / name).write_text("{}")
+    asked, _ = runs.execute(run)
+    assert asked[0] in ("load step_0", "load step_2")
+    assert runs.bytes_of(run) == runs.bytes_of(whole[0])
+
+
+def test_the_answers_are_graded_by_the_verifier_of_their_task(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every greedy answer is `#### 12`, which one of the four problems asks for: 1+11."""
+    tokens = character_tokenizer(128)("#### 12")["input_ids"]
+
+    class Answering(runs.ScriptedEngine):
+        def _completion(self, request: SamplingRequest) -> Completion:
+            made = super()._completion(request)
+            if request.temperature > 0 or request.max_new_tokens < runs.MAX_NEW_TOKENS:  # a probe asks for fewer tokens
+                return made
+            return replace(
+                made, token_ids=(*tokens, runs._STOP), logprobs=(-0.1,) * (len(tokens) + 1), finish_reason="stop"
+            )
+
+    run = evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=1, every=1)
+    told: list[Mapping[str, float]] = []
+    runs.execute(run, Answering, report_held_out=lambda step, values: told.append(values))
+    assert told == [{"held_out/sums/greedy": 0.25}] * 2
+    rows = read_parquet(run.held_out).to_pylist()
+    assert {(row["problem_index"], row["verdict"], row["extracted"]) for row in rows} == {
+        (2, "wrong", "12"),
+        (3, "right", "12"),
+        (4, "wrong", "12"),
+        (5, "wrong", "12"),
+    }
+
+
+def test_a_split_that_is_all_trained_on_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    splits = runs.held_out_splits(tmp_path, "sums", [1])
+    with pytest.raises(UserError, match=r"test.parquet has only problems that are also in the train split"):
+        runs.execute(evaluating(inputs, [splits], tmp_path, tmp_path / "state"))
+
+
+def test_every_is_at_most_the_number_of_steps() -> None:
+    with pytest.raises(UserError, match=r"training.evaluate_every is 5, but training.steps is 4"):
+        parse({"training": {"steps": 4, "evaluate_every": 5}})

@@ -1,0 +1,110 @@
+"""The prompts that a run draws: those of shuffled epochs, without the retired ones, also when it goes on from a state."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rollout.problems import problem
+from tests.trainer import attempts
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GradedTrajectory, Prompt
+from dagrpo.rollout.prompts import prompt_indices
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
+
+
+def training(**values: Any) -> Training:
+    return Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 2} | values)
+
+
+def problems(total: int) -> list[Prompt]:
+    return [problem(index) for index in range(total)]
+
+
+def rows(drawn: list[SampledPrompt]) -> list[int]:
+    return [each.prompt.index for each in drawn]
+
+
+def group(index: int, *right: bool) -> list[GradedTrajectory]:
+    return [attempts.graded(index, sample, reward=float(each), correct=each) for sample, each in enumerate(right)]
+
+
+def test_the_problems_of_a_step_follow_the_order_that_training_names() -> None:
+    rated = [problem(index, pass_rate=rate) for index, rate in enumerate((0.0, 1.0, 0.25, 0.5))]
+    easy = PromptSampler(rated, training(order="easy_first"), 3)
+    assert [rows(easy.draw(2, step)) for step in range(3)] == [[1, 3], [2, 0], [1, 3]]
+    shuffled = PromptSampler(rated, training(), 3)
+    assert [rows(shuffled.draw(2, step)) for step in range(2)] == [prompt_indices(3, step, 2, 4) for step in range(2)]
+
+
+def test_a_state_that_says_nothing_is_of_steps_that_each_drew_their_batch() -> None:
+    drawing = PromptSampler(problems(7), training(), 3, finished=5)
+    assert rows(drawing.draw(2, 5)) == prompt_indices(3, 5, 2, 7)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.sets(st.integers(0, 5), max_size=1)), min_size=1, max_size=8), st.data()
+)
+def test_a_run_that_goes_on_anywhere_draws_what_a_whole_one_draws(
+    steps: list[tuple[int, set[int]]], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(steps) - 1))
+    all_right = {
+        step: [each for index in retired for each in group(index, True, True)]
+        for step, (_, retired) in enumerate(steps)
+    }
+    once, again = (PromptSampler(problems(9), training(retire_at=1.0), 1) for _ in range(2))
+    whole, resumed = [], []
+    for step, (count, _) in enumerate(steps):
+        whole += rows(once.draw(count, step))
+        once.retire(all_right[step])
+        if step == cut:
+            saved = json.loads(json.dumps(again.saved))
+            again = PromptSampler(problems(9), training(retire_at=1.0), 1, finished=step, saved=saved)
+        resumed += rows(again.draw(count, step))
+        again.retire(all_right[step])
+    assert resumed == whole
+
+
+@pytest.mark.parametrize(
+    ("right", "retired"),
+    [((True, True), 1), ((True, False), 1), ((False, False), 0)],
+    ids=["all right", "half of them", "none"],
+)
+def test_a_prompt_is_retired_at_its_pass_rate(right: tuple[bool, ...], retired: int) -> None:
+    drawing = PromptSampler(problems(3), training(retire_at=0.5), 0)
+    drawing.retire([*group(2, *right), *group(1, False, False)])
+    assert drawing.saved["retired"] == [2] * retired
+    assert (2 not in rows(drawing.draw(12, 1))) == bool(retired)
+
+
+def test_what_was_excluded_says_nothing_of_a_pass_rate() -> None:
+    right, wrong = group(0, True, False)
+    broken = replace(wrong, trajectory=replace(wrong.trajectory, stop_reason="excluded"))
+    drawing = PromptSampler(problems(2), training(retire_at=1.0), 0)
+    drawing.retire([right, broken])
+    assert drawing.retired == 1
+    nothing = [
+        replace(each, trajectory=replace(each.trajectory, stop_reason="excluded")) for each in group(1, True, True)
+    ]
+    drawing.retire(nothing)
+    assert drawing.retired == 1
+
+
+def test_without_a_rate_nobody_is_retired() -> None:
+    drawing = PromptSampler(problems(2), training(), 0)
+    drawing.retire(group(0, True, True))
+    assert drawing.retired == 0
+
+
+def test_a_run_whose_problems_are_all_retired_ends_in_a_sentence_that_says_what_to_do() -> None:
+    drawing = PromptSampler(problems(2), training(retire_at=0.9), 0)
+    drawing.retire([*group(0, True, True), *group(1, True, True)])
+    with pytest.raises(
+        UserError, match=r"step 8: all 2 problems have reached training.retire_at \(0.9\).*training.steps 7,"
+    ):
+        drawing.draw(1, 7)

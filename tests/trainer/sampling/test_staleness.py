@@ -1,0 +1,318 @@
+"""Whole runs with training.staleness: which weights sample what, and that an interrupted run leaves the bytes of a whole one."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.everyday import everyday
+from tests.trainer import runs
+
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.errors import ServerError
+from dagrpo.pipeline.stages.train import rows_to_show
+from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.sampling import prefetch_state
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.state import states
+from dagrpo.utils.tables import read_parquet
+
+Inputs = tuple[Path, Path]
+STEPS = 5
+
+
+def _stale(inputs: Inputs, folder: Path, staleness: int, steps: int = STEPS, **changes: Any) -> TrainingRun:
+    """`changes`: of section training, and save_every."""
+    save_every = changes.pop("save_every", 2)
+    run = runs.training_run(inputs, folder / "state", folder / f"{steps}", steps=steps, save_every=save_every)
+    training = run.training.model_dump() | {"staleness": staleness, **changes}
+    return replace(run, training=type(run.training).model_validate(training))
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, TrainingRun]:
+    """Five steps without an interruption, by staleness."""
+    made = {staleness: _stale(inputs, tmp_path_factory.mktemp("whole"), staleness) for staleness in (1, 2)}
+    for run in made.values():
+        runs.execute(run)
+    return made
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + number)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_a_stage() -> Iterator[None]:
+    former = [signal.signal(signal.SIGTERM, _terminate), signal.signal(signal.SIGINT, signal.default_int_handler)]
+    yield
+    for pair in zip((signal.SIGTERM, signal.SIGINT), former, strict=True):
+        signal.signal(*pair)
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def test_the_engine_gets_weights_between_two_batches_and_each_batch_those_of_the_lag(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    asked, reported = runs.execute(_stale(inputs, tmp_path, 1, steps=4))
+    first = ["load step_0", "generate", "generate", "load step_1", "generate", "load step_2", "generate", "load step_3"]
+    assert asked == first
+    assert [metrics["rollout/staleness"] for _, metrics in reported] == [0, 1, 1, 1]
+    assert all(metrics["rollout/ahead_seconds"] > 0 for _, metrics in reported)
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_rollouts_name_the_weights_that_sampled_them_and_the_gate_tells_how_far_the_policy_has_come(
+    staleness: int, whole: dict[int, TrainingRun]
+) -> None:
+    run = whole[staleness]
+    versions = [
+        read_parquet(run.rollouts.with_name(f"step_{n + 1:05d}.parquet"))["weight_version"] for n in range(STEPS)
+    ]
+    assert [set(each.to_pylist()) for each in versions] == [{f"step_{max(0, n - staleness)}"} for n in range(STEPS)]
+    metrics = read_parquet(run.metrics)
+    differences = metrics["policy/logprob_difference_mean"].to_pylist()
+    assert differences[0] < 1e-5 < min(differences[1:])
+    assert metrics[OUTSIDE].to_pylist()[0] == 0.0
+    assert (
+        max(metrics["gate/probe_outside_fraction"].to_pylist() if "gate/probe_outside_fraction" in metrics else [0])
+        == 0
+    )
+
+
+def test_the_end_of_a_run_tells_how_far_the_policy_has_come_and_not_that_the_engine_is_wrong(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    for staleness, row in (
+        (1, "largest change of a logprob since it was sampled"),
+        (0, "largest logprob difference, engine against trainer"),
+    ):
+        _, reported = runs.execute(_stale(inputs, tmp_path / str(staleness), staleness, steps=2))
+        assert row in dict(rows_to_show([metrics for _, metrics in reported]))
+
+
+@pytest.mark.parametrize(("staleness", "stopped"), everyday([(1, 2), (2, 3)], product([1, 2], [1, 2, 3, 4])))
+def test_a_run_that_is_killed_leaves_the_bytes_of_a_whole_one(
+    staleness: int, stopped: int, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
+) -> None:
+    run = _stale(inputs, tmp_path, staleness, save_every=1 if stopped % 2 else 2)
+    runs.execute(run, stop=lambda step: step == stopped)
+    runs.execute(run)
+    assert runs.bytes_of(run) == runs.bytes_of(whole[staleness])
+
+
+class ToldWhileSampling(runs.ScriptedEngine):
+    """An engine in whose batch of the step `at`, from 0, the run is told to stop."""
+
+    at = 0
+
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
+        is_batch = requests[0].temperature > 0
+        if is_batch and self.asked.count("generate") == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert self.interrupted.wait(60), "nobody ends the thread"
+            raise ServerError("interrupted")
+        return super().generate(requests, **waves)
+
+
+@pytest.mark.parametrize(("staleness", "at"), everyday([(1, 0), (1, 3), (2, 2)], product([1, 2], range(5))))
+def test_a_run_that_is_told_to_stop_saves_its_steps_and_goes_on_to_the_same_bytes(
+    staleness: int,
+    at: int,
+    inputs: Inputs,
+    whole: dict[int, TrainingRun],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ToldWhileSampling, "at", at)
+    run = _stale(inputs, tmp_path, staleness, save_every=100)
+    started = time.monotonic()
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileSampling)
+    assert time.monotonic() - started < 50
+    runs.execute(run)
+    assert runs.bytes_of(run) == runs.bytes_of(whole[staleness])
+
+
+def test_the_step_beside_which_a_batch_was_broken_off_is_saved_with_the_weights_that_the_batch_waits_for(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToldWhileSampling, "at", 3)
+    run = _stale(inputs, tmp_path, 1, save_every=100)
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileSampling)
+    (saved,) = run.state.glob("step_*")
+    finished = int(saved.name[-5:])
+    kept = sorted(path.name for path in (saved / prefetch_state.FOLDER).iterdir())
+    assert (finished, kept) in [(3, ["sampler_00002.safetensors"]), (2, ["step_00003.parquet"])]
+    asked, _ = runs.execute(run)
+    if finished == 3:
+        assert asked[:5] == ["load step_3", "load step_2", "generate", "load step_3", "generate"]
+
+
+@pytest.mark.parametrize("staleness", everyday([2], [1, 2]))
+def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
+    staleness: int, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
+) -> None:
+    runs.execute(_stale(inputs, tmp_path, staleness, steps=3))
+    longer = _stale(inputs, tmp_path, staleness)
+    runs.execute(longer)
+    assert runs.bytes_of(longer) == runs.bytes_of(whole[staleness])
+
+
+def test_prompts_that_are_drawn_beyond_the_batch_or_retired_are_those_of_a_whole_run(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {"dynamic_sampling": {"oversampling": 1.5}, "retire_at": 0.5}
+    uncut, cut = (_stale(inputs, tmp_path / name, 1, **changes) for name in ("uncut", "cut"))
+    runs.execute(uncut)
+    runs.execute(cut, stop=lambda step: step == 3)
+    runs.execute(cut)
+    assert runs.bytes_of(cut) == runs.bytes_of(uncut)
+
+
+def test_a_greedy_baseline_and_several_mini_batches_go_on_to_the_same_bytes(inputs: Inputs, tmp_path: Path) -> None:
+    remax = Algorithm.model_validate({"advantage": {"name": "remax"}})
+    uncut, cut = (
+        replace(_stale(inputs, tmp_path / name, 1, mini_batches=2), algorithm=remax) for name in ("uncut", "cut")
+    )
+    runs.execute(uncut)
+    runs.execute(cut, stop=lambda step: step == 3)
+    runs.execute(cut)
+    assert runs.bytes_of(cut) == runs.bytes_of(uncut)
+
+
+class Failing(runs.ScriptedEngine):
+    """One whose third batch cannot be had."""
+
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
+        if requests[0].temperature > 0 and self.asked.count("generate") == 2:
+            raise ServerError("The SGLang server died (exit code 9)")
+        return super().generate(requests, **waves)
+
+
+def test_what_goes_wrong_ahead_is_the_error_that_it_would_have_been_and_costs_no_finished_step(
+    inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
+) -> None:
+    run = _stale(inputs, tmp_path, 1, save_every=100)
+    with pytest.raises(ServerError, match=r"The SGLang server died \(exit code 9\)"):
+        runs.execute(run, Failing)
+    assert [path.name for path in run.state.glob("step_*")] == ["step_00002"]
+    runs.execute(run)
+    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
+
+
+def test_a_damaged_batch_sets_the_state_aside(inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path) -> None:
+    run = _stale(inputs, tmp_path, 1)
+    runs.execute(run, stop=lambda step: step == 3)
+    (kept,) = (states.at(run.state, 2).folder / prefetch_state.FOLDER).iterdir()
+    kept.write_bytes(kept.read_bytes()[:-9])
+    asked, _ = runs.execute(run)
+    assert asked[0] == "load step_0"
+    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
+
+
+@pytest.mark.parametrize("size", everyday([100], [None, 0, 100]))
+def test_damaged_weights_that_a_batch_waits_for_set_the_state_aside(
+    size: int | None, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after so many bytes, or deleted. Whether the batch was broken off in step 3 or 4 is a matter of time."""
+    monkeypatch.setattr(ToldWhileSampling, "at", 3)
+    run = _stale(inputs, tmp_path, 1, save_every=100)
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileSampling)
+    (kept,) = run.state.glob(f"step_*/{prefetch_state.FOLDER}/*")
+    if size is None:
+        kept.unlink()
+    else:
+        kept.write_bytes(kept.read_bytes()[:size])
+    asked, _ = runs.execute(run)
+    assert asked[0] == "load step_0"
+    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
+
+
+@pytest.mark.parametrize("name", everyday(["step_00004.parquet"], ["step_00004.parquet", "sampler_00001.safetensors"]))
+def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
+    name: str, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
+) -> None:
+    """As after one state was copied over another."""
+    run = _stale(inputs, tmp_path, 1)
+    runs.execute(run, stop=lambda step: step == 3)
+    (kept,) = (states.at(run.state, 2).folder / prefetch_state.FOLDER).iterdir()
+    kept.with_name(name).write_bytes(kept.read_bytes())
+    asked, _ = runs.execute(run)
+    assert asked[0] == "load step_0"
+    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
+
+
+def test_an_engine_that_keeps_its_old_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than were synced"):
+        runs.execute(_stale(inputs, tmp_path, 1), runs.DeafEngine)
+
+
+def test_a_policy_that_no_correction_reaches_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    run = _stale(inputs, tmp_path, 1, learning_rate=1.0, learning_rate_warmup_steps=0, max_grad_norm=1e6)
+    with pytest.raises(
+        UserError, match=r"step 2: the policy has moved by .* nats per token since its batch was sampled"
+    ):
+        runs.execute(run)
+
+
+def test_two_processes_go_on_where_one_was_interrupted_and_leave_its_policy(
+    inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _stale(inputs, tmp_path, 1)
+    runs.execute(run, stop=lambda step: step == 3)
+    assert states.at(run.state, 2).notes["ahead"] == 1
+    monkeypatch.setenv("STALENESS", "1")
+    runs.launch(2, runs.__file__, *inputs, tmp_path, STEPS)
+    asked = json.loads((tmp_path / "asked.json").read_text())
+    assert asked == ["load step_2", "generate", "load step_3", "generate", "load step_4"]
+    assert all((d.largest or 0.0) < 2e-4 for d in compare(tmp_path / "policy", whole[1].policy).differences)
+
+
+def test_a_batch_is_read_back_to_the_bit(inputs: Inputs, tmp_path: Path) -> None:
+    """Of a run whose batches have everything: what was thrown away, a teacher's and greedy ones' figures, a part of the vocabulary."""
+    run = _stale(inputs, tmp_path, 1, dynamic_sampling={"oversampling": 1.5})
+    everything = {
+        "advantage": {"name": "remax"},
+        "loss": {"name": "on_policy_distillation"},
+        "teacher": {"source": "folder", "folder": "elsewhere"},
+    }
+    run = replace(
+        run,
+        algorithm=Algorithm.model_validate(everything),
+        teacher=inputs[0].with_name("model"),
+        rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_k=50),
+    )
+    runs.execute(run, stop=lambda step: step == 3)
+    saved = states.at(run.state, 2).folder
+    problems = training_prompts(run.train_split, PromptRenderer(load_tokenizer(run.initial), run.rollout), run.training)
+    read = prefetch_state.read(saved, problems)
+    (batch,) = read.batches.values()
+    assert batch.step == 2
+    assert batch.teacher_logprobs is not None
+    assert batch.greedy_rewards is not None
+    assert len(batch.discarded) == 8
+    assert batch.graded[0].trajectory.samples[0].support
+    prefetch_state.write(tmp_path / "again", read)
+    name = f"{prefetch_state.FOLDER}/step_00003.parquet"
+    assert (tmp_path / "again" / name).read_bytes() == (saved / name).read_bytes()
+    runs.execute(run)
+    table = read_parquet(run.rollouts.with_name("step_00003.parquet"))
+    assert table["rollout_logprobs"].combine_chunks().flatten().to_pylist()[:1] == pytest.approx(batch.logprobs[:1])

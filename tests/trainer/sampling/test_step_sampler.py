@@ -1,0 +1,253 @@
+"""A step's rollouts: which problems, which seeds, and what the update reads of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.rollout.single_turns import single_turns
+from tests.trainer import runs
+
+from dagrpo.algorithms.advantages.grpo import Config as Grpo
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import GREEDY, Prompt, Trajectory
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.rewards.config import Reward
+from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.agents import Agent
+from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.prompts import PromptRenderer, prompt_indices
+from dagrpo.rollout.sampling import sampling_seed
+from dagrpo.rollout.session import Session
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_prompts
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.step_sampler import StepSampler
+from dagrpo.trainer.update.advantages import step_advantages
+from dagrpo.utils.tables import read_parquet
+
+
+class _Notebook(runs.ScriptedEngine):
+    """Keeps the requests."""
+
+    requests: list[SamplingRequest]
+
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
+        self.requests = list(requests)
+        return super().generate(requests, **waves)
+
+
+LOST = 7
+# Their seeds make the greedy completions of the step numbered 2 so long: 5, 3, 3 and 2 tokens. Each after the first costs 1/5.
+GREEDY_REWARDS = [-0.8, -0.4, -0.4, -0.2]
+_Sampled = tuple[Rollouts, list[SamplingRequest], list[int]]
+
+
+def _flaky(agent: Agent) -> Agent:
+    """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
+
+    async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
+        trajectory = await agent(prompt, sample_index, session)
+        if sample_index == 2 or (prompt.index == LOST and sample_index):
+            return replace(trajectory, stop_reason="excluded", fault="no server")
+        return trajectory
+
+    return attempt
+
+
+def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> Rollouts:
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
+    tokenizer = load_tokenizer(run.initial)
+    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    engine = runs.ScriptedEngine(run.initial, [])
+    engine.load(open_tensors(run.initial), "step_0")
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
+        agent.make_attempt = _flaky(agent.make_attempt)
+        sampler = StepSampler(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, run.training, run.seed),
+            rollout=Rollout.model_validate(
+                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
+            ),
+            reward=run.reward,
+            training=run.training,
+            seed=run.seed,
+            state=run.state,
+        )
+        assert LOST in prompt_indices(run.seed, 0, 4, 10), "the step has the problem whose attempts are lost"
+        return sampler.sample(0, Clock())
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_path: Path) -> None:
+    rollouts = _rollouts_of_a_flaky_agent(tmp_path, permuted=permuted, max_excluded=0.5)
+    left = [each.trajectory.prompt.index != LOST or each.trajectory.sample_index == 0 for each in rollouts.graded]
+    kept = [place for place in range(16) if left[place] and place % 4 != 2]
+    assert rollouts.learned == kept
+    assert len(kept) == 10
+    scores = [rollouts.graded[place].score.reward for place in kept]
+    rewards = rollouts.rewards[kept].tolist()
+    assert sorted(rewards) == pytest.approx(sorted(scores))
+    assert (rewards != pytest.approx(scores)) == permuted
+    advantages = step_advantages(rollouts, Grpo(name="grpo"), None, None)
+    groups = torch.tensor(replace(rollouts, advantages=advantages).trajectory_advantages).view(4, 4)
+    assert groups[:, 2].tolist() == [0.0] * 4
+    assert groups.sum(dim=1).tolist() == pytest.approx([0.0] * 4, abs=1e-5)
+    assert sum(bool(group.any()) for group in groups) == 3
+    assert rollouts.batch().trajectories.tolist() == kept
+
+
+def test_too_many_excluded_trajectories_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"step 1: 6 of 16 trajectories were excluded.*'no server' \(6 times\)"
+    ) as refused:
+        _rollouts_of_a_flaky_agent(tmp_path, permuted=False, max_excluded=0.3)
+    kept = tmp_path / "state" / "refused" / "attempts_step_00001.parquet"
+    assert str(refused.value).endswith(f"Every attempt is in {kept}.")
+    assert read_parquet(kept)["fault"].to_pylist().count("no server") == 6
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
+    """(rollouts of the step numbered 2, what the engine was asked for, the rows that the step is to draw)"""
+    folder: Path = tmp_path_factory.mktemp("inputs")
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
+    tokenizer = load_tokenizer(run.initial)
+    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    engine = _Notebook(run.initial, [])
+    engine.load(open_tensors(run.initial), "step_2")
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
+        sampler = StepSampler(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, run.training, run.seed, finished=2),
+            rollout=run.rollout,
+            reward=run.reward,
+            training=run.training,
+            seed=run.seed,
+            state=run.state,
+        )
+        rollouts = sampler.sample(2, Clock())
+    return rollouts, engine.requests, prompt_indices(run.seed, 2, 4, 10)
+
+
+def _greedy_step(
+    folder: Path, *, permuted: bool, max_excluded: float = 0.05, lost: int = -1, **changed: dict[str, Any]
+) -> tuple[Rollouts, list[SamplingRequest]]:
+    """The step numbered 2 with greedy completions; those at the row `lost` run into a broken server."""
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
+    training = Training.model_validate(run.training.model_dump() | changed.get("training", {}))
+    run = replace(
+        run, training=training, reward=Reward.model_validate(run.reward.model_dump() | changed.get("reward", {}))
+    )
+    tokenizer = load_tokenizer(run.initial)
+    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    engine = _Notebook(run.initial, [])
+    engine.load(open_tensors(run.initial), "step_2")
+    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
+        make_attempt = agent.make_attempt
+
+        async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
+            trajectory = await make_attempt(prompt, sample_index, session)
+            broken = sample_index == GREEDY and prompt.index == lost
+            return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
+
+        agent.make_attempt = attempt
+        sampler = StepSampler(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
+            rollout=Rollout.model_validate(
+                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
+            ),
+            reward=run.reward,
+            training=run.training,
+            seed=run.seed,
+            state=run.state,
+            greedy=True,
+        )
+        return sampler.sample(2, Clock()), engine.requests
+
+
+def test_greedy_completions_are_graded_and_change_nothing_else(tmp_path: Path, sampled: _Sampled) -> None:
+    rollouts, requests = _greedy_step(tmp_path, permuted=False)
+    assert [request.temperature for request in requests] == [0.0, 1.0, 1.0, 1.0, 1.0] * 4
+    assert [request for request in requests if request.temperature] == sampled[1]
+    assert rollouts.graded == sampled[0].graded
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == pytest.approx(GREEDY_REWARDS)
+
+
+def test_a_greedy_completion_that_is_left_out_is_no_baseline(tmp_path: Path, sampled: _Sampled) -> None:
+    lost = sampled[2][0]
+    rollouts, _ = _greedy_step(tmp_path, permuted=False, max_excluded=0.25, lost=lost)
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == pytest.approx([math.nan, *GREEDY_REWARDS[1:]], nan_ok=True)
+    with pytest.raises(UserError, match=r"step 3: 1 of 4 trajectories were excluded"):
+        _greedy_step(tmp_path / "again", permuted=False, max_excluded=0.2, lost=lost)
+
+
+def test_greedy_rewards_are_of_the_groups_that_make_up_the_batch(tmp_path: Path) -> None:
+    """Five of eight groups: by their seeds the two samples of the second group have 1 and 3 tokens, which cost nothing.
+
+    The greedy completions of the first and the sixth have 5 and 4 tokens. Each token after the third costs 1/3.
+    """
+    rollouts, requests = _greedy_step(
+        tmp_path,
+        permuted=False,
+        reward={"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 3}}},
+        training={"prompts_per_step": 5, "samples_per_prompt": 2, "dynamic_sampling": {"oversampling": 1.6}},
+    )
+    assert [request.temperature for request in requests] == [0.0, 1.0, 1.0] * 8
+    assert rollouts.used == (True, False, True, True, True, True, False, False)
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == pytest.approx([-2 / 3, 0.0, 0.0, 0.0, -1 / 3])
+    attempts = (*rollouts.graded, *rollouts.discarded)
+    assert {each.trajectory.sample_index for each in attempts} == {0, 1}
+
+
+def test_a_control_gives_each_problem_the_greedy_reward_of_another(tmp_path: Path) -> None:
+    rollouts, _ = _greedy_step(tmp_path, permuted=True)
+    assert rollouts.greedy_rewards is not None
+    assert sorted(rollouts.greedy_rewards.tolist()) == pytest.approx(sorted(GREEDY_REWARDS))
+    assert rollouts.greedy_rewards.tolist() != pytest.approx(GREEDY_REWARDS)
+
+
+def test_each_problem_of_the_step_is_attempted_side_by_side(
+    sampled: _Sampled,
+) -> None:
+    rollouts, _, drawn = sampled
+    assert [each.trajectory.prompt.index for each in rollouts.graded] == [index for index in drawn for _ in range(4)]
+    assert [each.trajectory.sample_index for each in rollouts.graded] == [0, 1, 2, 3] * 4
+
+
+def test_a_seed_names_run_step_position_and_sample(
+    sampled: _Sampled,
+) -> None:
+    _, requests, _ = sampled
+    expected = [sampling_seed(7, "rollout", 2, position, sample) for position in range(4) for sample in range(4)]
+    assert [request.seed for request in requests] == expected
+
+
+def test_the_update_reads_the_engines_tokens_and_logprobs_as_they_are(
+    sampled: _Sampled,
+) -> None:
+    rollouts, _, _ = sampled
+    batch = rollouts.batch()
+    samples = [each.trajectory.samples[0] for each in rollouts.graded]
+    assert batch.sequences.token_ids.tolist() == [token for sample in samples for token in sample.token_ids]
+    assert batch.sequences.trained == [each.trajectory.tokens for each in rollouts.graded]
+    assert batch.rollout_logprobs.tolist() == pytest.approx(rollouts.logprobs, abs=1e-6)

@@ -1,0 +1,144 @@
+"""Which of a step's trajectories an estimator sees, and which of their tokens."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.rollout.problems import problem
+
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.core.errors import UserError
+from dagrpo.core.plugin_sections import Choice
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
+from dagrpo.core.types import Score
+from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.update.advantages import step_advantages
+
+SCORE = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
+
+
+def _config(name: str, **keys: Any) -> Choice:
+    config: Choice = ADVANTAGES.get(name).config(name=name, **keys)
+    return config
+
+
+def _trajectory(*masks: str, **changes: Any) -> GradedTrajectory:
+    """A sample for each mask: p is a token of the prompt, + one of the policy, o one of what a tool said."""
+    samples = tuple(
+        TokenSample(
+            token_ids=tuple(range(len(mask))),
+            loss_mask=tuple(token == "+" for token in mask),
+            logprobs=tuple(-1.0 if token == "+" else 0.0 for token in mask),
+            weight_version="step_0",
+        )
+        for mask in masks
+    )
+    values = {"samples": samples, "text": "", "finish_reason": "stop", **changes}
+    trajectory = Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values)
+    return GradedTrajectory(trajectory=trajectory, score=SCORE)
+
+
+def _rollouts(graded: Sequence[GradedTrajectory], rewards: Sequence[float], **changes: Any) -> Rollouts:
+    return Rollouts(step=0, group_size=2, graded=tuple(graded), rewards=torch.tensor(rewards), components={}, **changes)
+
+
+@pytest.mark.parametrize("masks", [["p+++"], ["p+oo++"], ["p+oooo+o+"], ["p++", "po+"]])
+def test_what_a_tool_said_is_skipped_by_the_return(masks: list[str]) -> None:
+    """Three tokens of the policy and one: returns 1/4, 1/2, 1 and -1/4, the mean 3/8, the squares 1, 1, 25 and 25 / 64."""
+    rollouts = _rollouts([_trajectory(*masks), _trajectory("p+")], [1.0, -0.25])
+    found = step_advantages(rollouts, _config("reinforce_plus_plus", gamma=0.5), None, None)
+    std = (52 / 64 / 3) ** 0.5
+    assert found.tolist() == pytest.approx([-0.125 / std, 0.125 / std, 0.625 / std, -0.625 / std])
+
+
+def test_a_single_trajectory_that_is_left_is_compared_by_those_that_look_beyond_its_group() -> None:
+    lost = _trajectory("p+", stop_reason="excluded")
+    graded = [_trajectory("p+"), lost, _trajectory("p+"), _trajectory("p+")]
+    rollouts = _rollouts(graded, [1.0, 9.0, 0.0, 0.5])
+    assert step_advantages(rollouts, _config("rloo"), None, None).tolist() == [0.0, -0.5, 0.5]
+    # Mean 1/2, variance 1/4.
+    found = step_advantages(rollouts, _config("reinforce_plus_plus"), None, None)
+    assert found.tolist() == pytest.approx([1.0, -1.0, 0.0], abs=1e-6)
+
+
+def test_rewards_are_compared_with_the_greedy_one_of_their_own_problem() -> None:
+    """Whose greedy completion was left out, of that nothing is learned."""
+    graded = [_trajectory("p+") for _ in range(6)]
+    rollouts = _rollouts(graded, [1.0, 0.0, 1.0, 0.0, 1.0, 0.5], greedy_rewards=torch.tensor([0.25, math.nan, 1.0]))
+    found = step_advantages(rollouts, _config("remax"), None, None)
+    assert found.tolist() == [0.75, -0.25, 0.0, 0.0, 0.0, -0.5]
+    lost = replace(graded[0], trajectory=replace(graded[0].trajectory, stop_reason="excluded"))
+    without = replace(rollouts, graded=(*graded[:3], lost, lost, lost))
+    assert step_advantages(without, _config("remax"), None, None).tolist() == [0.75, -0.25, 0.0]
+
+
+def test_a_reward_below_0_is_refused_by_an_estimator_that_takes_none() -> None:
+    rollouts = _rollouts([_trajectory("p+") for _ in range(4)], [1.0, 0.0, 0.0, -0.5])
+    with pytest.raises(
+        UserError, match=r"step 1: a reward is -0\.5, but algorithm\.advantage maxrl takes none below 0"
+    ):
+        step_advantages(rollouts, _config("maxrl"), None, None)
+    assert step_advantages(rollouts, _config("rloo"), None, None).tolist() == [1.0, -1.0, 0.5, -0.5]
+    assert step_advantages(replace(rollouts, rewards=rollouts.rewards.abs()), _config("maxrl"), None, None)[
+        :2
+    ].tolist() == [
+        1.0,
+        -1.0,
+    ]
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "config", [_config("maxrl"), _config("grpo_passk", normalize_by_std=False), _config("rloo")], ids=lambda c: c.name
+)
+def test_a_reward_that_is_no_number_is_an_advantage_that_is_none(config: Choice, reward: float) -> None:
+    """maxrl takes a mean that is no number for one that is not above 0, and pass@k one for a reward that is not the best."""
+    rollouts = _rollouts([_trajectory("p+"), _trajectory("p++")], [0.25, reward])
+    assert step_advantages(rollouts, config, None, None)[1:].isnan().all()
+
+
+def test_a_reward_that_is_no_number_is_seen_also_where_it_is_alone_in_its_group() -> None:
+    rollouts = _rollouts([_trajectory("p+"), _trajectory("p+", stop_reason="excluded")], [math.nan, 1.0])
+    assert step_advantages(rollouts, _config("grpo"), None, None).isnan().tolist() == [True]
+
+
+def test_components_reach_the_estimator_with_their_weights() -> None:
+    """Of two groups one differs in each component: the sums are +-sqrt(2) and +-1 / sqrt(2), as their weights are 2 and 1."""
+    components = {"first": torch.tensor([2.0, 0.0, 0.0, 0.0]), "second": torch.tensor([0.0, 0.0, 7.0, 0.0])}
+    rollouts = _rollouts(
+        [_trajectory("p+") for _ in range(4)],
+        [2.0, 0.0, 7.0, 0.0],
+        weights={"first": 2.0, "second": 1.0},
+    )
+    found = step_advantages(replace(rollouts, components=components), _config("gdpo"), None, None)
+    assert found.tolist() == pytest.approx([1.2**0.5, -(1.2**0.5), 0.3**0.5, -(0.3**0.5)], abs=1e-5)
+
+
+def test_the_time_for_advantages_grows_with_the_number_of_trajectories_and_not_with_its_square() -> None:
+    seconds = []
+    for count in (2048, 4096, 8192):
+        rollouts = _rollouts([_trajectory("p+")] * count, [1.0, 0.0] * (count // 2))
+        seconds.append(min(_seconds_for(rollouts) for _ in range(3)))
+    exponent = math.log(seconds[2] / seconds[0]) / math.log(4)
+    assert exponent < 1.5, seconds
+
+
+def _seconds_for(rollouts: Rollouts) -> float:
+    start = time.process_time()
+    step_advantages(rollouts, _config("grpo"), None, None)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
+def test_advantages_of_all_trajectories_have_the_bits_of_those_beside_a_group_that_is_not_counted(name: str) -> None:
+    graded = [_trajectory("p++"), _trajectory("p+"), _trajectory("p+++"), _trajectory("p+oo+")]
+    rewards = [1.0, 0.3, 0.25, 0.7]
+    every = step_advantages(_rollouts(graded, rewards), _config(name), None, None)
+    equal = [_trajectory("p++"), _trajectory("p+")]
+    beside = _rollouts([*graded, *equal], [*rewards, 0.5, 0.5], zero_variance_filter=True)
+    found = step_advantages(beside, _config(name), None, None)
+    assert torch.equal(found, torch.cat([every, torch.zeros(3)]))
