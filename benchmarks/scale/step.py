@@ -289,7 +289,7 @@ def _update(training: Training, tokens: int) -> PolicyUpdate:
         pad_token_id=0,
         world=single_process(),
     )
-    update.objective.loss = _no_loss  # type: ignore[method-assign]
+    update.objective.loss = _no_loss  # type: ignore[method-assign, assignment]
     return update
 
 
