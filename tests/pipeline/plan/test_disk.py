@@ -25,7 +25,7 @@ def _bytes(params: Params) -> dict[str, int]:
 def test_every_output_and_state_has_its_bytes(project: Path) -> None:
     """Two seeds: the last one has three states while it writes one, the other keeps one. Without sft, its checkpoint is a link."""
     found = _bytes(qwen3(RUN))
-    assert found["rollouts"] == 12 * (64 + 20) * 2 * 100 * 32
+    assert found["rollouts"] == (7 * (64 + 20) + 50) * 2 * 100 * 32
     assert found["states"] == (3 + 1) * 3 * 4 * WEIGHTS
     assert found["checkpoint of model"] == 2 * WEIGHTS
     assert found["checkpoint of convert"] == 2 * 2 * WEIGHTS

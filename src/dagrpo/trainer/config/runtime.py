@@ -160,8 +160,8 @@ class Runtime(Section):
     )
     keep_rollouts: KeepRollouts = Field(
         "all",
-        description="Contents of the tables of training's rollouts beside rewards, verdicts and lengths, which they always have. all: texts, "
-        "tokens and logprobs, 7 bytes a token, from which `dagrpo replay` computes a step again; rounded: the same of 3% precision "
+        description="Contents of the tables of training's rollouts beside rewards, verdicts and lengths, which they always have. all: "
+        "texts, tokens and logprobs, 7 bytes a token, from which `dagrpo replay` computes a step again; rounded: the same of 3% precision "
         "in logprobs, 4 bytes; a number n: all of the first step and of each n-th; best_and_worst: all of the best and the "
         "worst trajectory of each prompt; none: nothing else. A cache hit brings what the other run kept.",
     )
