@@ -109,7 +109,7 @@ def test_splitting_bytes_loses_nothing(tmp_path: Path) -> None:
 
 def test_some_rows_are_read_from_their_row_groups_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows there are: the tokens of one row group for each row that is shown, and no long column beside."""
-    monkeypatch.setattr(attempts_file, "ROW_GROUP_TOKENS", 4 * 1024)
+    monkeypatch.setattr(attempts_file, "ROW_GROUP_BYTES", 100_000)
     read, table = list[int](), _made_up(128)
     whole = pq.ParquetFile.read_row_group
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda file, *how: read.append(how[0]) or whole(file, *how))

@@ -6,31 +6,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagrpo.rollout.kept_rollouts import LONG, REPLAYED
 from dagrpo.rollout.table import AGAIN
 from dagrpo.utils.tables import naming_parquet, write_parquet
 
-ROW_GROUP_TOKENS = 1 << 20  # token ids of a row group, which readers hold in memory: some 30 MB
+ROW_GROUP_BYTES = 1 << 25  # in Arrow's memory, in which readers hold one at a time
 ROW = "row"  # an added column: the place in the file
 NUMBER_OF_CALLS = "calls.list.element.turn"  # the shortest column of the calls
 UNSHOWN = REPLAYED
 
 
 def write_attempts(path: Path, table: pa.Table) -> None:
-    """Write a table with columns as in TRAINING_ROLLOUTS in row groups of about ROW_GROUP_TOKENS tokens."""
-    names = [name for name in ("prompt_ids", "completion_ids", "sampling_support") if name in table.column_names]
-    tokens = sum(_numbers(table[name]) for name in names)
-    write_parquet(path, table, max(1, ROW_GROUP_TOKENS * table.num_rows // max(1, tokens)))
-
-
-def _numbers(column: pa.ChunkedArray) -> int:
-    """Return how many numbers the lists of a column have."""
-    while pa.types.is_list(column.type):
-        column = pc.list_flatten(column)
-    return len(column)
+    """Write a table with columns as in TRAINING_ROLLOUTS in row groups of ROW_GROUP_BYTES."""
+    write_parquet(path, table, ROW_GROUP_BYTES)
 
 
 class AttemptsFile:

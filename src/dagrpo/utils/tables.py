@@ -11,21 +11,26 @@ from dagrpo.core.errors import UserError
 from dagrpo.utils.files import atomic_file
 
 BYTES_SPLIT = (pa.int32(), pa.float32())
+MOST_ROWS = 1 << 20  # of a row group
 
 
-def write_parquet(path: Path, table: pa.Table, row_group_rows: int | None = None) -> None:
+def write_parquet(path: Path, table: pa.Table, group_bytes: int | None = None) -> None:
     """Write a table so that equal rows give equal bytes (zstd, one fixed format version, no pandas metadata).
 
     Lists of int32 and float32, such as token ids and logprobs, are split into their first bytes, second bytes and so on, which
-    compresses them without loss. `row_group_rows`: rows that are read at a time; None: pyarrow's million.
+    compresses them without loss. group_bytes: the size of a row group in Arrow's memory, with as many rows in each; None: a million
+    rows.
     """
+    rows = MOST_ROWS
+    if group_bytes is not None and table.nbytes > group_bytes:
+        rows = max(1, table.num_rows * group_bytes // table.nbytes)
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type, in_list=False)]
     split = [name for name, is_split in leaves if is_split]
     with atomic_file(path) as temporary:
         pq.write_table(
             table,
             temporary,
-            row_group_size=row_group_rows,
+            row_group_size=rows,
             compression="zstd",
             version="2.6",
             store_schema=True,
