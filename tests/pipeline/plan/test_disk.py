@@ -50,7 +50,10 @@ def test_a_state_of_an_adapter_has_the_adapter_alone(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "remedy"),
-    [({}, "keep_states"), ({"training": {"steps": 10_000}, "rollout": {"max_new_tokens": 4096}}, "training.steps")],
+    [
+        ({}, "keep_states"),
+        ({"training": {"steps": 20_000}, "rollout": {"max_new_tokens": 4096}}, "runtime.keep_rollouts"),
+    ],
 )
 def test_what_does_not_fit_on_the_disk_has_a_remedy_for_the_largest_item(
     changes: dict[str, object], remedy: str, project: Path
