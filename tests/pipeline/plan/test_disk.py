@@ -25,7 +25,7 @@ def _bytes(params: Params) -> dict[str, int]:
 def test_every_output_and_state_has_its_bytes(project: Path) -> None:
     """Two seeds: the last one has two states while it writes one of them, the other keeps one. Without sft, its checkpoint is a link."""
     found = _bytes(qwen3(RUN))
-    assert found["rollouts"] == 12 * (64 + 20) * 2 * 100 * 32
+    assert found["rollouts"] == (7 * (64 + 20) + 50) * 2 * 100 * 32
     assert found["states"] == (2 + 1) * 3 * 4 * WEIGHTS
     assert found["checkpoint of model"] == 2 * WEIGHTS
     assert found["checkpoint of convert"] == 2 * 2 * WEIGHTS
@@ -50,7 +50,10 @@ def test_a_state_of_an_adapter_has_the_adapter_alone(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "remedy"),
-    [({}, "keep_states"), ({"training": {"steps": 10_000}, "rollout": {"max_new_tokens": 4096}}, "training.steps")],
+    [
+        ({}, "keep_states"),
+        ({"training": {"steps": 20_000}, "rollout": {"max_new_tokens": 4096}}, "runtime.keep_rollouts"),
+    ],
 )
 def test_what_does_not_fit_on_the_disk_has_a_remedy_for_the_largest_item(
     changes: dict[str, object], remedy: str, project: Path

@@ -7,13 +7,13 @@ from dagrpo.pipeline.plan.amounts import BYTES, Item, memory, size
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.stages import convert, export, model, sft, teacher, train
+from dagrpo.rollout.kept_rollouts import BYTES_OF_A_ROW, bytes_of_a_token
 from dagrpo.trainer.sft import KEPT_STATES
 from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING, state_bytes
 
-BYTES_OF_A_TOKEN = 12  # of a rollout table: its id, two logprobs and its text, compressed; see docs/benchmarks.md
 ROLLOUTS, STATES, CACHE = "rollouts", "states", "DVC's cache"
 REMEDIES = {
-    ROLLOUTS: "take fewer training.steps, or samples of fewer tokens",
+    ROLLOUTS: "set runtime.keep_rollouts to rounded, a number of steps, best_and_worst or none",
     STATES: "set runtime.training.keep_states to 0 where there are several seeds, or train an adapter (training.lora.rank)",
 }
 OTHERWISE = "take fewer experiment.seeds"
@@ -49,8 +49,10 @@ def _rollouts(params: Params, models: Models) -> Item:
     tokens = min(lengths.written + usual_prompt(params, params.experiment.train, "train"), lengths.whole)
     attempts = round(training.prompts_per_step * training.dynamic_sampling.oversampling) * training.samples_per_prompt
     number = seeds * training.steps * attempts
-    how = f"{BYTES_OF_A_TOKEN} bytes for each of {tokens:,} tokens of {number:,} completions"
-    return Item(name=ROLLOUTS, bytes=BYTES_OF_A_TOKEN * tokens * number, how=how)
+    keep = params.runtime.keep_rollouts
+    each = bytes_of_a_token(keep, training.steps, training.samples_per_prompt)
+    how = f"{each:.2g} bytes for each of {tokens:,} tokens of {number:,} completions (runtime.keep_rollouts: {keep})"
+    return Item(name=ROLLOUTS, bytes=round((each * tokens + BYTES_OF_A_ROW) * number), how=how)
 
 
 def _checkpoints(params: Params, models: Models) -> Iterator[Item]:
