@@ -22,11 +22,18 @@ run: setup ## train and score the experiment of params.yaml (as shipped: six min
 # Threads that spin while they wait would take the core of the other worker.
 test check nightly: export OMP_WAIT_POLICY := PASSIVE
 
-# Two files of tests at a time; mypy runs beside them, and is shown where it finds something.
+# Two files of tests at a time (tests/conftest.py groups them); mypy runs beside them, and is shown where it finds something.
+define tested
+@types=$$(mktemp); trap 'rm -f $$types' EXIT; mypy > $$types 2>&1 & mypy=$$!; \
+pytest -n 2 --dist loadgroup --no-loadscope-reorder $(1); tests=$$?; \
+wait $$mypy || { cat $$types; exit 1; }; exit $$tests
+endef
+
 test: setup style ## style, types and all everyday tests: twenty minutes on two cores
-	@types=$$(mktemp); trap 'rm -f $$types' EXIT; mypy > $$types 2>&1 & mypy=$$!; \
-	pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
-	wait $$mypy || { cat $$types; exit 1; }; exit $$tests
+	$(call tested)
+
+check: setup style ## the fast part of `make test`: two minutes
+	$(call tested,-m "not (nightly or slow or server or dag)" tests)
 
 # These ask megatron-core, TRL or verl itself, in environments of their own.
 nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
@@ -51,9 +58,6 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 
 nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes minutes a test, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
-
-check: lint ## the fast part of `make test`: two minutes
-	pytest -n 2 --dist loadfile -m "not (nightly or slow or server or dag)" tests
 
 faults: export DAGRPO_FAULTS := whole
 

@@ -24,7 +24,7 @@ from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.trainer.metrics.off_policy import effective_sample_size, off_policy_metrics
 
-COLUMNS = ["rollout_logprobs", "trainer_logprobs"]
+COLUMNS = ["rollout_logprobs", "logprob_differences"]
 OF_THE_ENGINE = (
     "policy/off_policy_k3_kl",
     "policy/off_policy_chi2_token",
@@ -53,11 +53,11 @@ class Recorded:
                 f"{folder} has no rollouts (step_*.parquet) in it: name the folder of a run that is finished."
             )
         rows = [row for path in paths for row in pq.read_table(path, columns=COLUMNS).to_pylist()]
-        learned = [row for row in rows if row["trainer_logprobs"]]
+        learned = [row for row in rows if row["logprob_differences"]]
         return cls(
             rollout=np.concatenate([row["rollout_logprobs"] for row in learned]),
-            trainer=np.concatenate([row["trainer_logprobs"] for row in learned]),
-            lengths=[len(row["trainer_logprobs"]) for row in learned],
+            trainer=np.concatenate([np.add(row["rollout_logprobs"], row["logprob_differences"]) for row in learned]),
+            lengths=[len(row["logprob_differences"]) for row in learned],
         )
 
     def joined(self, count: int) -> "Recorded":

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,15 +11,36 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dagrpo.cli.application import app
+from dagrpo.cli.application import app, main
 from dagrpo.config.project import TAKE_A_PATH, WORK_ANYWHERE, ProjectCommand
 from dagrpo.core.errors import UserError
 
 DAGRPO = Path(sys.executable).with_name("dagrpo")
 
 
-def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([DAGRPO, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+@dataclass(frozen=True, slots=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in an empty folder, in this process."""
+
+    def run_it(*arguments: str) -> Done:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["dagrpo", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(ended.value.code if isinstance(ended.value.code, int) else 0, *capfd.readouterr())
+
+    return run_it
 
 
 @pytest.mark.parametrize(
@@ -30,8 +53,8 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         (("new", "loss", "gspo"), "A loss `gspo` already exists"),
     ],
 )
-def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
-    done = _run(tmp_path, *arguments)
+def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, run: Run, tmp_path: Path) -> None:
+    done = run(*arguments)
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -48,9 +71,11 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tm
         (("status", "tiny", "--why", "nothing.json"), "--why FILE stands alone: leave out the names of experiments."),
     ],
 )
-def test_a_mistake_in_a_project_is_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_project_is_one_sentence(
+    arguments: tuple[str, ...], sentence: str, run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "Snakefile").touch()
-    done = _run(tmp_path, *arguments)
+    done = run(*arguments)
     assert done.returncode == 1
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -107,32 +132,33 @@ def test_a_path_is_read_in_any_folder(name: str, tmp_path: Path, monkeypatch: py
     assert name in str(refused)
 
 
-def test_its_help_offers_completion_and_says_where_to_begin(tmp_path: Path) -> None:
-    shown = _run(tmp_path, "--help").stdout
+def test_its_help_offers_completion_and_says_where_to_begin(run: Run) -> None:
+    shown = run("--help").stdout
     assert "--install-completion" in shown
     assert "Begin with `dagrpo doctor`" in shown
 
 
-def test_a_misspelt_command_is_not_answered_with_one_that_is_gone(tmp_path: Path) -> None:
-    done = _run(tmp_path, "whyy")
+def test_a_misspelt_command_is_not_answered_with_one_that_is_gone(run: Run) -> None:
+    done = run("whyy")
     assert done.returncode == 2
     assert "No such command 'whyy'" in done.stderr
     assert "'why'" not in done.stderr
-    assert "'verify'" in _run(tmp_path, "verfy").stderr
+    assert "'verify'" in run("verfy").stderr
 
 
 def test_its_version_is_that_of_the_package(tmp_path: Path) -> None:
-    done = _run(tmp_path, "--version")
+    """As a process of its own, as all commands are."""
+    done = subprocess.run([DAGRPO, "--version"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0
     assert done.stdout.startswith(f"dagrpo {version('dagrpo')}, Python 3.")
 
 
-def _completed(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
+def _completed(run: Run, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
     """What bash is offered for the last word, by the protocol of the script that `--show-completion` prints."""
     monkeypatch.setenv("_DAGRPO_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
-    return _run(folder, "").stdout.splitlines()
+    return run("").stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +180,9 @@ def _completed(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> lis
         ("dagrpo new lo", ["loss"]),
     ],
 )
-def test_a_shell_completes(words: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_completes(
+    words: str, offered: list[str], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder in (
         "arithmetic_tiny/runs/seed_0/eval/arithmetic/base",
         "arithmetic_tiny/runs/seed_12",
@@ -165,8 +193,8 @@ def test_a_shell_completes(words: str, offered: list[str], tmp_path: Path, monke
     (tmp_path / "presets/algorithms").mkdir(parents=True)
     for name in ("presets/algorithms/gspo.yaml", "params.yaml"):
         (tmp_path / name).touch()
-    assert _completed(tmp_path, monkeypatch, words) == offered
+    assert _completed(run, monkeypatch, words) == offered
 
 
-def test_the_script_of_a_shell_falls_back_on_files(tmp_path: Path) -> None:
-    assert "complete -o default -F _dagrpo_completion dagrpo" in _run(tmp_path, "--show-completion", "bash").stdout
+def test_the_script_of_a_shell_falls_back_on_files(run: Run) -> None:
+    assert "complete -o default -F _dagrpo_completion dagrpo" in run("--show-completion", "bash").stdout

@@ -12,8 +12,8 @@ from dagrpo.utils.tables import write_parquet
 
 # The trainer finds the tokens of the two steps 1, 8 and 1/4 times as likely as the engine; one trajectory was left out.
 STEPS = [
-    {"rollout_logprobs": [[-3.0, -3.0], [-1.0]], "trainer_logprobs": [[-3.0, -3.0 + log(8)], []]},
-    {"rollout_logprobs": [[-1.0]], "trainer_logprobs": [[-1.0 - log(4)]]},
+    {"rollout_logprobs": [[-3.0, -3.0], [-1.0]], "logprob_differences": [[0.0, log(8)], []]},
+    {"rollout_logprobs": [[-1.0]], "logprob_differences": [[-log(4)]]},
 ]
 
 

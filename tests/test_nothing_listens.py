@@ -31,6 +31,7 @@ urlopen(Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, heade
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_nothing_that_a_run_starts_is_reached_from_another_machine(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", __file__, *runs.make_inputs(tmp_path), tmp_path]

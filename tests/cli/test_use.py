@@ -110,9 +110,7 @@ def test_on_a_terminal_the_user_is_asked(folder: Path, answer: bytes, steps: int
     assert yaml.safe_load((folder / "params.yaml").read_text())["training"]["steps"] == steps
 
 
-@pytest.mark.parametrize(
-    "content", [b"training: [", b"\xff\xfe", b"", b"training: {setps: 3}", b"- 1", b"a: 2020-13-45"]
-)
+@pytest.mark.parametrize("content", [b"training: [", b"\xff\xfe", b"training: {setps: 3}"])
 def test_a_file_that_cannot_be_read_is_replaced_with_force_and_kept(folder: Path, content: bytes) -> None:
     (folder / "params.yaml").write_bytes(content)
     refused = _use(folder, "arithmetic_tiny")
@@ -128,7 +126,7 @@ def test_dvc_is_led_to_the_code_that_the_presets_select(folder: Path) -> None:
     assert (folder / "workflow/code/train/src+dagrpo+algorithms+losses+gspo.py").is_symlink()
 
 
-@pytest.mark.parametrize(("count", "processes"), [(1, 1), (2, 2), (3, 2), (8, 8)])
+@pytest.mark.parametrize(("count", "processes"), [(1, 1), (3, 2)])
 def test_the_preset_of_this_machines_gpus_lies_under_a_published_model(
     folder: Path, count: int, processes: int
 ) -> None:

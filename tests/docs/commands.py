@@ -131,11 +131,12 @@ def _python(arguments: list[str], is_whole: bool) -> None:
         found = importlib.util.find_spec(arguments[1])
         assert found is not None
         assert found.origin is not None
-        of_package = Path(found.origin).with_name("__main__.py")
-        script = of_package if found.submodule_search_locations and of_package.is_file() else Path(found.origin)
+        script = Path(found.origin)
+        scripts = script.parent.glob("*.py") if found.submodule_search_locations else [script]
     else:
         script = ROOT / arguments[0]
-    text = script.read_text()
+        scripts = [script]
+    text = "\n".join(each.read_text() for each in scripts)
     for option in (word for word in arguments if word.startswith("--")):
         assert option in text or f"{option[2:].replace('-', '_')}:" in text, f"{script} has no {option}"
 

@@ -6,16 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.engine.pools import pool_over
 from tests.rollout.problems import task_row
 from tests.rollout.single_turns import single_turns
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
-from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.connect import open_sglang
-from dagrpo.models.config import Fresh
-from dagrpo.models.fresh import make_fresh
+from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
@@ -28,20 +26,10 @@ SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tok
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import torch
-
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    make_fresh(folder, Fresh(), torch.float32)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def opened(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
-    log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = sglang.Config(start_timeout=240, request_timeout=120)
-    with open_sglang(model, params, log, dtype="float32", deterministic=True) as engine:
-        yield engine
+def opened(fresh_server: SGLangServer, fresh_model: Path) -> Iterator[ServerPool]:
+    with pool_over([fresh_server.endpoint], fresh_model, keeps_all=True) as pool:
+        pool.load(HuggingFaceTensors(fresh_model), "first")
+        yield pool
 
 
 def problems() -> list[Prompt]:
@@ -66,12 +54,12 @@ def samples(trajectories: list[Trajectory]) -> list[TokenSample]:
 
 
 def test_waves_that_shrink_give_the_same_tokens_and_logprobs_twice_and_after_new_weights(
-    opened: ServerPool, model: Path
+    opened: ServerPool, fresh_model: Path
 ) -> None:
     first = converse(opened)
     assert sorted({trajectory.turns for trajectory in first}) == [1, 2, 3]
     assert samples(converse(opened)) == samples(first)
-    opened.load(HuggingFaceTensors(model), "the same again")
+    opened.load(HuggingFaceTensors(fresh_model), "the same again")
     again = samples(converse(opened))
     assert [sample.logprobs for sample in again] == [sample.logprobs for sample in samples(first)]
 

@@ -1,4 +1,4 @@
-"""The tiny experiment, run to its end by Snakemake in one clone and by DVC, killed on the way, in another."""
+"""The tiny experiment, run to its end by Snakemake in one clone and by DVC, stopped on the way, in another."""
 
 import os
 import random
@@ -10,7 +10,7 @@ from filelock import FileLock
 from tests.pipeline.snakemake import clones
 
 # Words on the command lines of the trainer, of its server and of Snakemake; the last one ends the command.
-KILLED = (("/train-", "--attempt"), ("sglang.launch_server",), ("bin/snakemake",))
+TRAINER, SERVER, SNAKEMAKE = ("/train-", "--attempt"), ("sglang.launch_server",), ("bin/snakemake",)
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
 
 @pytest.fixture(scope="session")
 def finished(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a copy of the clone that Snakemake ran in, and the clone that `dvc repro` ran in with kills on the way."""
+    """Return a copy of the clone that Snakemake ran in, and the clone that `dvc repro` ran in, stopped on the way."""
     by_snakemake = clones.copied(run_by_snakemake, tmp_path_factory.mktemp("by_snakemake") / "clone")
     by_dvc = clones.clone(tmp_path_factory.mktemp("by_dvc"))
     core = str(min(os.sched_getaffinity(0)))  # on one alone, where --cores all is 1: no byte depends on their number
@@ -38,18 +38,22 @@ def finished(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def _stopped_on_the_way(folder: Path, command: tuple[str, ...]) -> None:
-    """Kill the trainer, its server and Snakemake while it trains, and stop it with Ctrl-C, each at a random step."""
-    *killed, stopped = sorted(random.SystemRandom().sample(range(3, clones.STEPS), 1 + len(KILLED)))
-    print("killed after steps", killed, "and stopped after step", stopped)
+    """Kill the trainer or its server, then end the command by a kill of Snakemake or by Ctrl-C, each at a random step.
+
+    Every kind of process, in every phase, is killed by the nightly tests of faults.
+    """
+    chance = random.SystemRandom()
+    first, last = sorted(chance.sample(range(3, clones.STEPS), 2))
+    victim, by_ctrl_c = chance.choice((TRAINER, SERVER)), chance.choice((True, False))
+    print(f"{victim} killed after step {first}, and {'Ctrl-C' if by_ctrl_c else 'Snakemake killed'} after step {last}")
     process = clones.start(folder, *command)
-    for step, words in zip(killed, KILLED, strict=True):
-        clones.wait_for_step(folder, step)
-        clones.kill(folder, *words)
-    assert process.wait(timeout=120) != 0
-    clones.require_no_process(folder)
-    process = clones.start(folder, *command)
-    clones.wait_for_step(folder, stopped)
-    os.killpg(process.pid, signal.SIGINT)
+    clones.wait_for_step(folder, first)
+    clones.kill(folder, *victim)
+    clones.wait_for_step(folder, last)
+    if by_ctrl_c:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        clones.kill(folder, *SNAKEMAKE)
     assert process.wait(timeout=120) != 0
     clones.require_no_process(folder)
     assert not (folder / clones.RUN / "policy/manifest.json").exists()

@@ -230,7 +230,7 @@ def _rollouts(step: int, accuracy: float, random: np.random.Generator) -> pa.Tab
         {
             "step": pa.array([step] * count, pa.int32()),
             "sample_index": pa.array([index % GROUP for index in range(count)], pa.int32()),
-            "completion_ids": pa.array([list(range(n)) for n in lengths], pa.list_(pa.int32())),
+            "completion_tokens": pa.array(lengths, pa.int32()),
             "finish_reason": ["length" if n == 12 else "stop" for n in lengths],
             "correct": right.tolist(),
             "reward": pa.array(right.astype(np.float32)),

@@ -129,7 +129,7 @@ def training_table(rows: Sequence[dict[str, Any]], rewards: Sequence[float], ste
         row
         | {
             "step": step,
-            "trainer_logprobs": row["rollout_logprobs"],
+            "logprob_differences": [0.0] * len(row["rollout_logprobs"]),
             "extracted": row["completion"].rpartition("#### ")[2] or None,
             "verdict": "right" if reward > 0.5 else "wrong",
             "correct": reward > 0.5,
@@ -140,6 +140,8 @@ def training_table(rows: Sequence[dict[str, Any]], rewards: Sequence[float], ste
             "teacher_logprobs": [],
             "sampling_support": [],
             "discarded": False,
+            "completion_tokens": len(row["completion_ids"]),
+            "kept": "all",
         }
         for row, reward in zip(rows, rewards, strict=True)
     ]

@@ -12,7 +12,8 @@ from tests.rollout.problems import SINGLE_TURN, problem
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score, ToolCall
-from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, discarded_table, read_table, rollout_table, training_table
+from dagrpo.rollout.build_table import discarded_table, rollout_table, training_table
+from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, read_table
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 SAMPLE = TokenSample(
@@ -117,7 +118,7 @@ def test_half_of_a_surrogate_pair_does_not_break_the_file(tmp_path: Path) -> Non
         TRAJECTORY,
         text=broken,
         fault=broken,
-        messages=({"role": "assistant", "content": broken},),
+        messages=({"role": "assistant", "content": broken}, {"role": "user", "content": "x"}),
         calls=(ToolCall(turn=0, name=broken, arguments=broken, status="undecodable", result=broken),),
         reported={broken: 1.0},
     )
@@ -125,7 +126,7 @@ def test_half_of_a_surrogate_pair_does_not_break_the_file(tmp_path: Path) -> Non
     (row,) = read_table(tmp_path / "r.parquet", ROLLOUTS).to_pylist()
     stored = 'x\ufffdy\ufffd 😀 \x00"'
     assert row["completion"] == row["fault"] == row["calls"][0]["name"] == row["calls"][0]["result"] == stored
-    assert json.loads(row["messages"]) == [{"role": "assistant", "content": stored}]
+    assert json.loads(row["messages"])[0] == {"role": "assistant", "content": stored}
     assert row["reported"] == [(stored, 1.0)]
 
 
@@ -144,7 +145,7 @@ def test_training_adds_what_it_alone_knows() -> None:
     (row,) = table.to_pylist()
     assert row == ROW | {
         "step": 4,
-        "trainer_logprobs": [-0.5, -0.125],
+        "logprob_differences": [0.0, 0.125],
         "teacher_logprobs": [-1.5, -2.0],
         "extracted": None,
         "verdict": "unverifiable",
@@ -156,6 +157,8 @@ def test_training_adds_what_it_alone_knows() -> None:
         "sampling_support": [],
         "discarded": False,
         "greedy_reward": 0.25,
+        "completion_tokens": 2,
+        "kept": "all",
     }
 
 
@@ -179,7 +182,7 @@ def test_what_tokens_were_drawn_from_is_kept_beside_them(tmp_path: Path) -> None
 def test_a_row_of_what_was_thrown_away_has_its_grade_and_no_advantage() -> None:
     (row,) = discarded_table(4, [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)]).to_pylist()
     assert (row["discarded"], row["step"], row["reward"], row["advantage"]) == (True, 4, 0.25, 0.0)
-    assert (row["trainer_logprobs"], row["verdict"]) == ([], "unverifiable")
+    assert (row["logprob_differences"], row["verdict"]) == ([], "unverifiable")
 
 
 def test_what_training_wrote_can_be_read_as_rollouts(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_stage_that_was_killed_after_its_last_output_is_no_killed_run(project:
     process = start_stage(stage_record(), "time.sleep(60)")
     assert process.stdout is not None
     process.stdout.readline()
-    finish(project, stage_record(), {f"{SEED}/train/manifest.json": "2" * 64})
+    finish(project, stage_record(), {f"{SEED}/policy/manifest.json": "2" * 64})
     process.kill()
     process.communicate()
     sync.sync()

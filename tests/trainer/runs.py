@@ -226,8 +226,13 @@ def make_inputs(folder: Path) -> tuple[Path, Path]:
     """(initial checkpoint, train split) with ten problems."""
     make_fresh(folder / "model", SHAPE, torch.float32)
     convert(folder / "model", folder / "initial", Checkpoint())
+    return folder / "initial", make_split(folder)
+
+
+def make_split(folder: Path) -> Path:
+    """Write the train split of ten problems."""
     write_parquet(folder / "train.parquet", to_table([task_row(number) for number in range(10)]))
-    return folder / "initial", folder / "train.parquet"
+    return folder / "train.parquet"
 
 
 def task_row(number: int) -> Row:
@@ -341,10 +346,11 @@ def _reported(
     return reported
 
 
-def launch(processes: int, script: str, *arguments: object) -> None:
+def launch(processes: int, script: str, *arguments: object, told_to_stop_by: Path | None = None) -> None:
     """Run a script of the tests in several processes that find each other.
 
     They are forked from a process that has imported torch and the package, which takes longer than most of the scripts.
+    `told_to_stop_by`: once this file exists, all get SIGTERM, and have to end as a stage does that is told to stop.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(["pytest", train.__module__, "transformers.models.qwen2.modeling_qwen2"])
@@ -358,11 +364,23 @@ def launch(processes: int, script: str, *arguments: object) -> None:
         for process in ranks:
             process.start()
         try:
+            if told_to_stop_by is not None:
+                _tell_to_stop(ranks, told_to_stop_by)
             codes = _exit_codes(ranks)
         finally:
             for process in ranks:
                 process.kill()
-        assert not any(codes), "\n".join(path.read_text()[-4000:] for path in sorted(Path(folder).glob("*.log")))
+        ended = 0 if told_to_stop_by is None else 128 + signal.SIGTERM
+        assert codes == [ended] * processes, "\n".join(
+            path.read_text()[-4000:] for path in sorted(Path(folder).glob("*.log"))
+        )
+
+
+def _tell_to_stop(ranks: Sequence[ForkServerProcess], once: Path) -> None:
+    while not once.exists() and all(process.is_alive() for process in ranks):
+        time.sleep(0.05)
+    for process in ranks:
+        process.terminate()
 
 
 def _exit_codes(ranks: Sequence[ForkServerProcess]) -> list[int | None]:
@@ -371,7 +389,7 @@ def _exit_codes(ranks: Sequence[ForkServerProcess]) -> list[int | None]:
     while time.monotonic() < deadline:
         wait([process.sentinel for process in ranks if process.is_alive()], timeout=1)
         codes = [process.exitcode for process in ranks]
-        if any(codes) or None not in codes:
+        if any(code not in (None, 0, 128 + signal.SIGTERM) for code in codes) or None not in codes:
             return codes
     raise AssertionError("the processes have not ended in 300 s")
 

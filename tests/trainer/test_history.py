@@ -109,7 +109,7 @@ def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
 
 def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
     table = rollout_rows(ROLLOUTS, STATS.logprobs)
-    assert table["trainer_logprobs"].to_pylist() == [[-1.0], [-1.5, -1.0, -1.0], [-1.0, -1.0], [-1.0, -1.5]]
+    assert table["logprob_differences"].to_pylist() == [[0.0], [-0.5, 0.0, 0.0], [0.0, 0.0], [0.0, -0.5]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["step"].to_pylist() == [5] * 4
 
@@ -246,7 +246,7 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     assert batch.positive.tolist() == [True, False, False]
     assert batch.sequences.trained == [1, 2, 2]
     table = rollout_rows(rollouts, stats.logprobs)
-    assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
+    assert table["logprob_differences"].to_pylist() == [[0.0], [], [0.0, 0.0], [0.0, -0.5], [], []]
     assert table["completion_ids"].to_pylist()[1] == [10, 11, 12]
     assert table["reward"].to_pylist() == [1.0, 9.0, 0.0, 0.5, 9.0, 9.0]
 
@@ -267,7 +267,7 @@ def test_discarded_groups_stand_among_the_others_in_the_order_of_drawing() -> No
     assert table["problem_index"].to_pylist() == [0, 0, 4, 4, 1, 1]
     assert table["discarded"].to_pylist() == [False, False, True, True, False, False]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0, 0.0, 0.0]
-    assert [len(each) for each in table["trainer_logprobs"].to_pylist()] == [1, 3, 0, 0, 2, 2]
+    assert [len(each) for each in table["logprob_differences"].to_pylist()] == [1, 3, 0, 0, 2, 2]
     assert table["reward"].to_pylist() == [1.0, 0.0, 0.5, 0.5, 0.0, 0.0]
     assert without_discarded(table) == rollout_rows(ROLLOUTS, STATS.logprobs)
     assert step_metrics(rollouts, STATS) == step_metrics(ROLLOUTS, STATS) | {"rollout/rounds": 2.0}
@@ -290,6 +290,6 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     assert rollouts.logprobs[:3].tolist() == [-1.0, -2.0, -1.0]
     logprobs = torch.arange(9.0)
     table = rollout_rows(rollouts, logprobs)
-    assert table["trainer_logprobs"].to_pylist()[:2] == [[0.0, 1.0], [2.0, 3.0, 4.0]]
+    assert table["logprob_differences"].to_pylist()[:2] == [[1.0, 3.0], [3.0, 4.0, 5.0]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["token_advantages"].to_pylist() == [[], [], [], [0.5, -0.5]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.everyday import everyday
 from tests.trainer import runs
 
 from dagrpo.algorithms.config import Algorithm
@@ -84,9 +85,8 @@ def _flip_a_byte_of_the_weights(state: Path) -> None:
     ("damage", "fault"),
     [
         (_flip_a_byte_of_the_weights, "safetensors is changed (its sha256"),
-        (lambda state: (state / "metrics/step_00001.json").unlink(), "step_00001.json is missing"),
         (lambda state: (state / "metrics/step_00002.json").write_text("{}"), "step_00002.json is damaged"),
-        (lambda state: (state / "rollouts/step_00001.parquet").write_bytes(b"PAR1"), "parquet is truncated (4 bytes"),
+        (lambda state: (state / "rollouts/step_00001.parquet").unlink(), "step_00001.parquet is missing"),
     ],
 )
 def test_what_was_damaged_before_a_run_goes_on_is_made_again_and_told(
@@ -139,7 +139,9 @@ def test_fewer_steps_than_are_finished_start_anew_and_leave_the_longer_run_its_s
     assert runs.execute(longer)[0] == []
 
 
-@pytest.mark.parametrize(("dtype", "largest_gap"), [("bfloat16", 0.25), ("float16", 0.05)])
+@pytest.mark.parametrize(
+    ("dtype", "largest_gap"), everyday([("bfloat16", 0.25)], [("bfloat16", 0.25), ("float16", 0.05)])
+)
 def test_a_run_that_computes_in_fewer_bits_passes_the_gates_and_goes_on_exactly(
     dtype: str, largest_gap: float, inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -192,9 +194,7 @@ def test_a_head_in_float32_is_the_engines_and_the_policys(inputs: Inputs, tmp_pa
     assert asked == ["float32"]
 
 
-@pytest.mark.parametrize(
-    "change", [{"micro_batch_size": 3}, {"micro_batch_tokens": 64}, {"save_every": 1}, {"keep_states": 3}]
-)
+@pytest.mark.parametrize("change", [{"micro_batch_tokens": 64}, {"save_every": 1, "keep_states": 3}])
 def test_a_changed_runtime_goes_on_from_the_last_state(change: dict[str, int], inputs: Inputs, tmp_path: Path) -> None:
     first = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
     runs.execute(first, stop=lambda step: step == 3)
@@ -216,7 +216,7 @@ def test_two_processes_go_on_where_one_was_interrupted_and_leave_its_policy(
     assert ours["completion_ids"] == theirs["completion_ids"]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(0, []), (1, ["step_00004"]), (2, ["step_00003", "step_00004"])])
+@pytest.mark.parametrize(("keep", "left"), [(0, []), (2, ["step_00003", "step_00004"])])
 def test_a_finished_run_keeps_as_many_states_as_it_is_told(
     keep: int, left: list[str], inputs: Inputs, tmp_path: Path
 ) -> None:

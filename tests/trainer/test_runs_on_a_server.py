@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from tests.engine.pools import pool_over
 from tests.trainer import adapter_runs, runs
 from tests.trainer.lending import lending
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.config import Checkpoint
+from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import Terminated
-from dagrpo.engine import sglang
 from dagrpo.engine.interface import EngineOpener
-from dagrpo.engine.sglang.connect import open_sglang
+from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.run import TrainingRun
@@ -30,25 +32,39 @@ from dagrpo.utils.tables import read_parquet
 pytestmark = pytest.mark.server
 
 
+@pytest.fixture(scope="module")
+def inputs(fresh_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(initial checkpoint, train split) with ten problems, of the model that the server has."""
+    folder = tmp_path_factory.mktemp("inputs")
+    convert(fresh_model, folder / "initial", Checkpoint())
+    return folder / "initial", runs.make_split(folder)
+
+
 @contextmanager
-def _server(model: Path, log: Path) -> Iterator[EngineOpener]:
-    """Start a server that several runs use in turn: each loads its own weights first."""
-    params = sglang.Config(start_timeout=240, request_timeout=120)
-    with open_sglang(model, params, log, dtype="float32", deterministic=True) as pool:
+def _lent(server: SGLangServer, model: Path) -> Iterator[EngineOpener]:
+    """Open an engine over the server for several runs in turn: each loads its own weights first."""
+    with pool_over([server.endpoint], model, keeps_all=True) as pool:
         yield lending(pool)
     torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="module")
-def opener(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineOpener]:
-    with _server(inputs[0], tmp_path_factory.mktemp("logs") / "server.log") as opened:
+def opener(fresh_server: SGLangServer, fresh_model: Path) -> Iterator[EngineOpener]:
+    with _lent(fresh_server, fresh_model) as opened:
         yield opened
 
 
 def _learning(run: TrainingRun) -> TrainingRun:
-    """Return the run with a gradient by the term of the entropy: a fresh model's attempts are all equally bad."""
+    """Return the run with a gradient by the term of the entropy: a fresh model's attempts are all equally bad.
+
+    Its steps are small enough for the gate on how far a policy moves.
+    """
     terms = {"terms": {"entropy": {"coefficient": 0.1}}}
-    return replace(run, algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms))
+    return replace(
+        run,
+        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
+        training=run.training.model_copy(update={"learning_rate": 1e-3}),
+    )
 
 
 def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOKENS) -> TrainingRun:
@@ -84,7 +100,7 @@ def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
 
 
 def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
-    inputs: tuple[Path, Path], tmp_path: Path
+    inputs: tuple[Path, Path], fresh_server: SGLangServer, fresh_model: Path, tmp_path: Path
 ) -> None:
     def terminate(number: int, frame: Any) -> None:
         raise Terminated(128 + number)
@@ -99,8 +115,7 @@ def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
         return False
 
     try:
-        # a server of its own: an interrupted pool answers no other run
-        with _server(inputs[0], tmp_path / "server.log") as opened:
+        with _lent(fresh_server, fresh_model) as opened:  # an interrupted engine answers no other run
             with pytest.raises(Terminated):
                 runs.metrics_with(told, opened, stop)
             assert time.monotonic() - since[0] < 20
@@ -121,7 +136,7 @@ def test_an_adapter_learns_is_checked_at_every_hand_over_and_is_the_same_after_a
     assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 3
     assert all(metrics[LARGEST] < 1e-3 and metrics[COMPARED] > 0 for metrics in reported)
     assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
-    assert len({each.name for each in compare(whole.initial, whole.policy).differences if each.largest}) == 14
+    assert len({each.name for each in compare(whole.initial, whole.policy).differences if each.largest}) == 28
     assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3
     assert not halved.policy.exists()
     runs.metrics_with(halved, opener)

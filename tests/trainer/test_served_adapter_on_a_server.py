@@ -1,6 +1,7 @@
 """An adapter is trained on rollouts of a real server that serves it: it agrees, repeats, goes on, and is caught when it is wrong."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from tests.trainer import adapter_runs, runs
+from tests.trainer.lending import lending_served
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine
-from dagrpo.engine.interface import WeightVersion
+from dagrpo.engine.interface import EngineOpener, WeightVersion
 from dagrpo.engine.weight_files import AdapterFolders
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
@@ -52,9 +54,18 @@ def _run(
 
 
 @pytest.fixture(scope="module")
-def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingRun, list[dict[str, float]]]:
+def opener() -> Iterator[EngineOpener]:
+    """Open one server, for all runs of the module that need no other."""
+    with ExitStack() as stack:
+        yield lending_served(stack)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    inputs: Inputs, opener: EngineOpener, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrainingRun, list[dict[str, float]]]:
     run = _run(inputs, tmp_path_factory.mktemp("whole"))
-    return run, runs.metrics_with(run, open_engine)
+    return run, runs.metrics_with(run, opener)
 
 
 def test_engine_and_trainer_agree_to_rounding_and_every_hand_over_is_checked(
@@ -73,12 +84,12 @@ def test_engine_and_trainer_agree_to_rounding_and_every_hand_over_is_checked(
 
 
 def test_a_run_goes_on_after_an_interruption_to_the_bit(
-    whole: tuple[TrainingRun, list[dict[str, float]]], inputs: Inputs, tmp_path: Path
+    whole: tuple[TrainingRun, list[dict[str, float]]], inputs: Inputs, opener: EngineOpener, tmp_path: Path
 ) -> None:
     halved = _run(inputs, tmp_path)
-    assert len(runs.metrics_with(halved, open_engine, stop=lambda step: step == 3)) == 3
+    assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3
     assert not halved.policy.exists()
-    runs.metrics_with(halved, open_engine)
+    runs.metrics_with(halved, opener)
     assert runs.bytes_of(halved) == runs.bytes_of(whole[0])
 
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -214,13 +212,7 @@ def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:
 def test_two_processes_that_are_told_to_stop_save_together_and_go_on_together(inputs: Inputs, tmp_path: Path) -> None:
     runs.launch(2, runs.__file__, *inputs, tmp_path / "whole", 2)
     arguments = [*inputs, tmp_path / "stopped", 2, "stopped_in_step_2"]
-    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", runs.__file__, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(runs.ROOT), *sys.path])}
-    with subprocess.Popen(command, cwd=runs.ROOT, env=environment) as launcher:
-        while not (tmp_path / "stopped" / "sampling").exists() and launcher.poll() is None:
-            time.sleep(0.1)
-        launcher.terminate()
-        assert launcher.wait(timeout=120) == 128 + signal.SIGTERM
+    runs.launch(2, runs.__file__, *arguments, told_to_stop_by=tmp_path / "stopped" / "sampling")
     states = tmp_path / "stopped" / "state"
     assert sorted(path.name for path in states.glob("*step_*")) == ["step_00001"]
     runs.launch(2, runs.__file__, *inputs, tmp_path / "stopped", 2)

@@ -22,7 +22,7 @@ from dagrpo.evaluation import verdicts
 from dagrpo.evaluation.held_out_table import OF_SCORES, TableRow
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.table import rollout_table
+from dagrpo.rollout.build_table import rollout_table
 from dagrpo.tools import TOOLS
 from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.utils.tables import read_parquet

@@ -22,13 +22,13 @@ from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.evaluation import config
 from dagrpo.models.pictures import processor_of
+from dagrpo.rollout.build_table import rollout_table
 from dagrpo.rollout.collect import FailedPrograms, collect
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, prompts_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
 from dagrpo.rollout.schedule import OnBatch, ignore
-from dagrpo.rollout.table import rollout_table
 from dagrpo.utils.console import progress
 
 BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full

@@ -8,13 +8,16 @@ beside a file that spells its name is code, too.
 
 import ast
 import importlib.util
+import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.files import digest_of, sha256_of
+from dagrpo.utils.files import digest_of, sha256_of, write_json
 
 ROOT = Path(__file__).resolve().parents[3]
 # Imported by stages, but unable to change an output: code that starts, shows, records or finds.
@@ -35,6 +38,8 @@ WITHOUT_EFFECT = (
     "dagrpo.utils.run_info",
     "dagrpo.utils.threads",
 )
+# Imports of each module and the digest of its file, written here: to parse all of them would take a second of every start.
+PARSED = Path(".state/imports.json")
 STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
 _NAMED_BESIDE = re.compile(
     r"""["']([\w-][\w.-]*\.(?:j2|js))["']"""
@@ -48,7 +53,13 @@ def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ())
     `plugins` are the modules that the parameters select; the stage includes what they import from their own packages.
     `files` are code other than modules.
     """
-    return sorted({_name(file) for file in (*_files((start, *plugins)), *files)})
+    parsed = _parsed_before()
+    before = dict(parsed)
+    found = {_name(file) for file in (*_files((start, *plugins)), *files)}
+    if parsed != before:
+        with suppress(OSError, UserError):  # a folder that cannot be written costs time alone
+            write_json(PARSED, parsed)
+    return sorted(found)
 
 
 def code_digest(files: Iterable[str]) -> str:
@@ -95,15 +106,30 @@ def _is_without_effect(module: str) -> bool:
 @cache
 def _imports(file: Path, module: str) -> tuple[str, ...]:
     """List every module that a file may import, parent packages included; a name other than a module's has no file."""
+    digest, parsed = sha256_of(file), _parsed_before()
+    if parsed.get(module, {}).get("digest") != digest:
+        parsed[module] = {"digest": digest, "imports": sorted(set(_imported_by(file, module)))}
+    return tuple(parsed[module]["imports"])
+
+
+@cache
+def _parsed_before() -> dict[str, dict[str, Any]]:
+    """Return what PARSED holds: {module: {"digest": of its file, "imports": modules}}; nothing if it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(PARSED.read_bytes()))
+    return {}
+
+
+def _imported_by(file: Path, module: str) -> Iterator[str]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    names: list[str] = []
     for node in _statements(_parsed(file)):
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return tuple(parent for name in names for parent in _with_parents(name))
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        yield from (parent for name in names for parent in _with_parents(name))
 
 
 def _statements(outer: ast.AST) -> Iterator[ast.AST]:
@@ -167,6 +193,7 @@ def _folder_of(top: str) -> Path | None:
     return origin.parent if origin.name == "__init__.py" else origin.with_suffix("")
 
 
+@cache
 def _name(file: Path) -> str:
     resolved = file.resolve()
     return str(resolved.relative_to(ROOT) if resolved.is_relative_to(ROOT) else resolved)

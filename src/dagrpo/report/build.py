@@ -20,7 +20,7 @@ from dagrpo.report.over_steps import over_steps
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded, software
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
-from dagrpo.report.rollouts import first_and_last
+from dagrpo.report.rollouts import first_and_last, left_out
 from dagrpo.utils.files import write_text
 from dagrpo.utils.provenance import lineage_rows
 
@@ -55,6 +55,7 @@ def build(
         held_out_figures=draw_held_out(held_out_curves(inputs)),
         breakdowns={task: breakdown(inputs, task) for task in inputs.tasks},
         over_steps=over_steps(inputs, report.prompts),
+        left_out=left_out(inputs, inputs.seeds[0]),
         lineage=lineage_rows(inputs.provenance),
         parameters=parameters,
         overrides=overrides or {},

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.report import format
-from dagrpo.report.attempt import Attempt, attempts_of
+from dagrpo.report.attempt import Attempt, attempt_of, attempts_of
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 from dagrpo.report.rollouts import last_step
 from dagrpo.report.samples import best_and_worst
 from dagrpo.report.splits import TRAINING
-from dagrpo.rollout.table import has_conversations
+from dagrpo.rollout.table import has_conversations, with_texts, without_discarded
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
 NEEDED = ("task", "question", "completion", "messages", "calls", "turns")
@@ -123,20 +123,27 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _of_training(inputs: Inputs, count: int) -> Selection | None:
-    step, table = last_step(inputs, inputs.seeds[0])
-    if any(name not in table.column_names for name in NEEDED) or not has_conversations(table):
+    step, file = last_step(inputs, inputs.seeds[0])
+    if any(name not in file.columns for name in NEEDED):
         return None
-    return _selection(f"In training, step {step}", table, count, partial(inputs.pictures.of, TRAINING))
+    table = with_texts(without_discarded(file.short))
+    if not has_conversations(table):
+        return None
+    best, worst = (
+        [attempt_of(row) for row in file.rows_of(table, positions)] for positions in best_and_worst(table, count, count)
+    )
+    return _selection(f"In training, step {step}", best, worst, partial(inputs.pictures.of, TRAINING))
 
 
 def _of_evaluation(inputs: Inputs, task: str, count: int) -> Selection:
     scores = inputs.evaluations[task, "trained", inputs.seeds[0]].scores
-    greedy = pa.array([index == GREEDY for index in scores["sample_index"].to_pylist()])
-    title = f"Greedy on {task}, trained policy"
-    return _selection(title, scores.filter(greedy), count, partial(inputs.pictures.of, task))
+    greedy = scores.filter(pa.array([index == GREEDY for index in scores["sample_index"].to_pylist()]))
+    best, worst = (attempts_of(greedy, positions) for positions in best_and_worst(greedy, count, count))
+    return _selection(f"Greedy on {task}, trained policy", best, worst, partial(inputs.pictures.of, task))
 
 
-def _selection(title: str, table: pa.Table, count: int, pictures: Callable[[int], tuple[str, ...]]) -> Selection:
-    best, worst = (attempts_of(table, positions) for positions in best_and_worst(table, count, count))
+def _selection(
+    title: str, best: Sequence[Attempt], worst: Sequence[Attempt], pictures: Callable[[int], tuple[str, ...]]
+) -> Selection:
     images = [pictures(each.read.problem_index) for each in (*best, *worst)]
     return Selection(title=title, best=best, worst=worst, pictures=images)

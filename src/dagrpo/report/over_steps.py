@@ -21,6 +21,8 @@ from dagrpo.report.inputs import Inputs
 from dagrpo.report.rollouts import step_rollouts
 from dagrpo.report.samples import Problem, Series, evenly, ranked, series_of_training
 from dagrpo.report.splits import TRAINING
+from dagrpo.rollout.attempts_file import ROW, AttemptsFile
+from dagrpo.rollout.table import REWARDS, without_discarded
 from dagrpo.rollout.transcript import Transcript
 
 MOST_ATTEMPTS = 4  # of a group
@@ -31,6 +33,7 @@ MOST_TOKENS = 200  # of one attempt
 ROOM_FOR_TOKENS = 2_500  # of all attempts: each is a piece of markup of some 50 bytes
 LEAST_PROBABILITIES = (0.9, 0.5, 0.1)  # of a token: how dark its background is
 REMEDY = "run the stage model again"
+OF_GROUPS = ["task", "problem_index", "correct", "reward", "kept", ROW]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class _Preparer:
         self._decode = decoder_of(inputs.tokenizer, REMEDY) if inputs.tokenizer else None
         self._characters = MOST_TEXT
         self._tokens = ROOM_FOR_TOKENS
-        self._groups: dict[int, dict[Problem, list[dict[str, Any]]]] = {}
+        self._steps: dict[int, tuple[AttemptsFile, dict[Problem, list[dict[str, Any]]]]] = {}
 
     def series(self, chosen: Sequence[Series]) -> Iterator[SeriesView]:
         for each in chosen:
@@ -106,10 +109,12 @@ class _Preparer:
 
         `has_pictures_above`: the page already has the prompt with its pictures.
         """
-        rows = self._group(step, problem)
-        if not rows or self._characters <= 0:
+        file, rows = self._group(step, problem)
+        with_texts = [row[ROW] for row in rows if row["kept"] != REWARDS]
+        if not with_texts or self._characters <= 0:
             return None
-        first = rows[0]
+        shown = file.rows([with_texts[index] for index in evenly(range(len(with_texts)), MOST_ATTEMPTS)])
+        first = shown[0]
         return Moment(
             step=step,
             problem_index=problem[1],
@@ -119,16 +124,17 @@ class _Preparer:
             samples=len(rows),
             correct=sum(bool(row["correct"]) for row in rows),
             mean_reward=sum(row["reward"] for row in rows) / len(rows),
-            attempts=[self._attempt(rows[index]) for index in evenly(range(len(rows)), MOST_ATTEMPTS)],
+            attempts=[self._attempt(row) for row in shown],
         )
 
-    def _group(self, step: int, problem: Problem) -> list[dict[str, Any]]:
-        """Return the attempts at a problem in one step, best first."""
-        if step not in self._groups:
-            table = step_rollouts(self._inputs, self._seed, step)
-            is_known = all(name in table.column_names for name in NEEDED)
-            self._groups[step] = _by_problem(table) if is_known else {}
-        return self._groups[step].get(problem, [])
+    def _group(self, step: int, problem: Problem) -> tuple[AttemptsFile, list[dict[str, Any]]]:
+        """Return a step's file and the short columns of the attempts at a problem, best first."""
+        if step not in self._steps:
+            file = step_rollouts(self._inputs, self._seed, step)
+            is_known = all(name in file.columns for name in NEEDED)
+            self._steps[step] = (file, _by_problem(without_discarded(file.short)) if is_known else {})
+        file, groups = self._steps[step]
+        return file, groups.get(problem, [])
 
     def _attempt(self, row: Mapping[str, Any]) -> TokenizedAttempt:
         attempt = attempt_of(row, LONGEST_TEXT)
@@ -150,7 +156,7 @@ def _texts(read: Transcript) -> Iterator[str]:
 
 
 def _by_problem(table: pa.Table) -> dict[Problem, list[dict[str, Any]]]:
-    rows, groups = table.to_pylist(), dict[Problem, list[dict[str, Any]]]()
+    rows, groups = table.select(OF_GROUPS).to_pylist(), dict[Problem, list[dict[str, Any]]]()
     for row in (rows[position] for position in ranked(table)):
         groups.setdefault((row["task"], row["problem_index"]), []).append(row)
     return groups

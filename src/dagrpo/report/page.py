@@ -46,6 +46,7 @@ class Page:
     conversations: Conversations | None  # None: every attempt is a single turn without a call
     breakdowns: Mapping[str, Breakdown]  # by task
     over_steps: Sequence[SeriesView]
+    left_out: str | None  # sentence about texts that runtime.keep_rollouts left out of the rollouts
     conversation_figures: Sequence[ReportFigure]  # on the page alone: not every experiment has them
     held_out_figures: Sequence[ReportFigure]  # likewise
     lineage: Sequence[LineageRow]

@@ -1,6 +1,7 @@
 """Rollouts of the first and the last training steps, by completion."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,13 @@ import pyarrow.compute as pc
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers
 from dagrpo.report.inputs import Inputs
-from dagrpo.rollout.table import without_discarded
-from dagrpo.utils.manifest import fault_of, listed_files
+from dagrpo.rollout.attempts_file import AttemptsFile
+from dagrpo.rollout.table import REWARDS, with_texts, without_discarded
+from dagrpo.utils.manifest import FileEntry, fault_of, listed_files
 from dagrpo.utils.tables import read_parquet
 
-COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward", "discarded")
-OF_PROBLEMS = ("task", "problem_index", "discarded")
+COLUMNS = ("sample_index", "completion_tokens", "finish_reason", "correct", "reward", "discarded")
+OF_PROBLEMS = ("task", "problem_index", "discarded", "kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +52,15 @@ def _step_files(manifest: Path) -> list[str]:
 
 
 def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) -> Phase:
-    tables = [_read(inputs.rollouts[seed], name) for seed in inputs.seeds for name in names[seed]]
-    table = pa.concat_tables(tables)
+    files = [_file(inputs.rollouts[seed], name) for seed in inputs.seeds for name in names[seed]]
+    table = pa.concat_tables(without_discarded(file.short).select(COLUMNS) for file in files)
     starts = np.flatnonzero(np.asarray(table["sample_index"].to_pylist()) == 0)  # a prompt's samples are adjacent
     correct = np.asarray(pc.fill_null(table["correct"], False).to_pylist(), dtype=np.int64)
     assert len(starts), "every prompt has a sample 0"
     return Phase(
         steps=steps,
         rewards=np.asarray(table["reward"].to_pylist(), dtype=np.float64),
-        lengths=np.asarray(pc.list_value_length(table["completion_ids"]), dtype=np.int64),
+        lengths=np.asarray(table["completion_tokens"], dtype=np.int64),
         truncated=np.asarray(table["finish_reason"].to_pylist()) == "length",
         right_per_group=np.add.reduceat(correct, starts),
         group_size=table.num_rows // len(starts),
@@ -66,29 +68,28 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
 
 
 def sampled_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
-    """Return all rollouts of `step` (1-based), including discarded ones; all columns."""
+    """Return all rollouts of `step` (1-based), including discarded ones; short columns."""
     manifest = inputs.rollouts[seed]
-    return _read_whole(manifest, _step_files(manifest)[step - 1])
+    return _file(manifest, _step_files(manifest)[step - 1]).short
 
 
-def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
-    """Return the last step's number and its rollouts, all columns."""
+def last_step(inputs: Inputs, seed: int) -> tuple[int, AttemptsFile]:
+    """Return the last step's number and its rollouts."""
+    names = _step_files(inputs.rollouts[seed])
+    return len(names), _file(inputs.rollouts[seed], names[-1])
+
+
+def step_rollouts(inputs: Inputs, seed: int, step: int) -> AttemptsFile:
+    """Return the rollouts of `step` (1-based)."""
     manifest = inputs.rollouts[seed]
-    names = _step_files(manifest)
-    return len(names), _read_all(manifest, names[-1])
-
-
-def step_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
-    """Return the rollouts that `step` (1-based) learned from, all columns."""
-    manifest = inputs.rollouts[seed]
-    return _read_all(manifest, _step_files(manifest)[step - 1])
+    return _file(manifest, _step_files(manifest)[step - 1])
 
 
 def problems_of_steps(inputs: Inputs, seed: int) -> list[list[tuple[str, int]]]:
-    """Return task and row of each step's problems, in the order of sampling, without repeats; [] if a table does not name them.
+    """Return task and row of each step's problems of which texts were kept, in the order of sampling, without repeats.
 
-    Does not compare files with the manifest's digests: every file would have to be read whole. To show one of these problems, read
-    its step with `step_rollouts`, which does compare.
+    [] of a step whose table does not name them. Does not compare files with the manifest's digests: every file would have to be read
+    whole. To show one of these problems, read its step with `step_rollouts`, which does compare.
     """
     manifest = inputs.rollouts[seed]
     return [_problems(manifest.parent / name) for name in _step_files(manifest)]
@@ -98,27 +99,32 @@ def _problems(path: Path) -> list[tuple[str, int]]:
     table = read_parquet(path, columns=OF_PROBLEMS)
     if len(table.column_names) < len(OF_PROBLEMS):
         return []
-    rows = without_discarded(table).select(["task", "problem_index"]).to_pylist()
+    rows = with_texts(without_discarded(table)).select(["task", "problem_index"]).to_pylist()
     return list(dict.fromkeys((row["task"], row["problem_index"]) for row in rows))
 
 
-def _read(manifest: Path, name: str) -> pa.Table:
-    """Read the columns of a phase from one step's rollouts."""
-    return _read_all(manifest, name).select(COLUMNS)
+def left_out(inputs: Inputs, seed: int) -> str | None:
+    """Return a sentence if runtime.keep_rollouts has left texts and tokens out of some steps; None if they are all there."""
+    manifest = inputs.rollouts[seed]
+    kept = [read_parquet(manifest.parent / name, columns=("kept",)) for name in _step_files(manifest)]
+    steps = sum(REWARDS in table["kept"].unique().to_pylist() for table in kept if table.num_columns)
+    return f"runtime.keep_rollouts has left texts and tokens out of {steps} of {len(kept)} steps." if steps else None
 
 
-def _read_all(manifest: Path, name: str) -> pa.Table:
-    """Read one step's rollouts without the discarded ones."""
-    return without_discarded(_read_whole(manifest, name))
-
-
-def _read_whole(manifest: Path, name: str) -> pa.Table:
-    """Read one step's file, discarded rollouts included. Raises UserError if it differs from the manifest's entry."""
+def _file(manifest: Path, name: str) -> AttemptsFile:
+    """Return one step's file. Raises UserError if it differs from the manifest's entry."""
     path = manifest.parent / name
-    if fault := fault_of(path, listed_files(manifest)[name]):
+    stat = path.stat() if path.is_file() else None
+    if fault := _fault(path, listed_files(manifest)[name], stat and (stat.st_size, stat.st_mtime_ns)):
         raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage train again.")
-    table = read_parquet(path)
-    missing = [column for column in COLUMNS if column not in table.column_names]
-    if missing or table.num_rows == 0:
+    file = AttemptsFile(path, "run the stage train again")
+    missing = [column for column in COLUMNS if column not in file.columns]
+    if missing or file.short.num_rows == 0:
         raise UserError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
-    return table
+    return file
+
+
+@lru_cache
+def _fault(path: Path, entry: FileEntry, changed: tuple[int, int] | None) -> str | None:
+    """Return how a file differs from its entry. Read once while its size and time, `changed`, stay."""
+    return fault_of(path, entry)

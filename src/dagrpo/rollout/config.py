@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from dagrpo.chat.renderers import CHATS
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice, Chosen, Several
-from dagrpo.core.section import MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
+from dagrpo.core.section import MOST_STEPS, MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
 from dagrpo.rollout.agents import AGENTS, Limits, check_agent
 from dagrpo.tools import TOOLS, ToolSection
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+KeepRollouts = Literal["all", "rounded", "best_and_worst", "none"] | Annotated[int, Field(ge=1, le=MOST_STEPS)]
 LARGEST_SUPPORT = 4096  # tokens of a recorded sampling mask
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}

@@ -1,7 +1,9 @@
 """Contents of an execution's MLflow run, read from its outputs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,13 +19,14 @@ from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
 from dagrpo.evaluation.held_out_table import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
-from dagrpo.report.attempt import attempts_of
+from dagrpo.report.attempt import Attempt, attempt_of
 from dagrpo.report.build import metrics_to_log as difference_metrics
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.report.samples import evenly, ranked
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
-from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
+from dagrpo.rollout.attempts_file import AttemptsFile
+from dagrpo.rollout.table import OF_CONVERSATIONS, TRAINING_ROLLOUTS, has_conversations, with_texts, without_discarded
 from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
@@ -104,11 +107,14 @@ def _train(execution: Execution, contents: Contents) -> None:
     folder = next(Path(path).parent for path in execution.outputs if Path(path).parent.name == "rollouts")
     last = execution.record["params"]["training"]["steps"]
     if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
-        table = without_discarded(read_parquet(folder / step_file(last)))
-        contents.tables["completions_last_step"] = _first_rows(table, COLUMNS_OF_TRAINING)
+        file = AttemptsFile(folder / step_file(last))
+        if (table := with_texts(without_discarded(file.short))).num_rows:
+            contents.tables["completions_last_step"] = _first_attempts(file, table)
     for step in evenly(range(1, last + 1), TRACED_STEPS):
         if (folder / step_file(step)).is_file():
-            _trace(execution, contents, without_discarded(read_parquet(folder / step_file(step))))
+            file = AttemptsFile(folder / step_file(step))
+            table = with_texts(without_discarded(file.short))
+            contents.traces += _traced(execution, table, partial(file.rows_of, table))
 
 
 def _definitions(steps: Iterable[Step]) -> pa.Table:
@@ -160,7 +166,7 @@ def _score(execution: Execution, contents: Contents) -> None:
     for name, each in estimates.items():
         contents.tags[f"interval.{group}/{name}"] = f"{each.low:.4f} to {each.high:.4f}"
     contents.tables["completions"] = scores.slice(0, MAX_TABLE_ROWS)
-    _trace(execution, contents, scores)
+    contents.traces += _traced(execution, scores, lambda positions: scores.take(positions).to_pylist())
 
 
 def _report(execution: Execution, contents: Contents) -> None:
@@ -208,10 +214,22 @@ def _log(execution: Execution, contents: Contents, values: Mapping[str, float]) 
     contents.steps.append(Step(0, execution.ended, values))
 
 
-def _trace(execution: Execution, contents: Contents, table: pa.Table) -> None:
+def _traced(
+    execution: Execution, table: pa.Table, rows: Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
+) -> list[list[Attempt]]:
+    """Return the attempts to trace of a table, or of its short columns; `rows` returns the whole rows at some positions."""
     count = execution.record.get("runtime", {}).get("traces", Runtime().traces)
-    if count:
-        contents.traces.append(attempts_of(table, evenly(ranked(table), count), LONGEST_TRACED))
+    if not count or not table.num_rows:
+        return []
+    return [[attempt_of(row, LONGEST_TRACED) for row in rows(evenly(ranked(table), count))]]
+
+
+def _first_attempts(file: AttemptsFile, table: pa.Table) -> pa.Table:
+    """Return the first of a step's attempts; `table`: their short columns."""
+    columns = [*COLUMNS_OF_TRAINING, *(OF_CONVERSATIONS if has_conversations(table) else [])]
+    unshown = [name for name in file.columns if name not in columns]
+    rows = file.rows_of(table, range(min(table.num_rows, MAX_TABLE_ROWS)), unshown)
+    return pa.Table.from_pylist(rows, schema=pa.schema([TRAINING_ROLLOUTS.field(name) for name in columns]))
 
 
 def _first_rows(table: pa.Table, columns: Iterable[str]) -> pa.Table:

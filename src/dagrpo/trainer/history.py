@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from dagrpo.rollout.collect import FailedPrograms
+from dagrpo.rollout.kept_rollouts import kept_rollouts
 from dagrpo.trainer import checks
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.metrics.clock import Clock
@@ -43,9 +44,9 @@ class History:
         self._report = report
         self._failed_programs = FailedPrograms(run.state / AGENT)
 
-    def require_whole(self, steps: int) -> None:
-        """Raise Damaged if the records of the first `steps` steps beside their state are damaged."""
-        self._record.require_whole(steps)
+    def require_resumable(self, steps: int) -> None:
+        """Raise Damaged if the records of the first `steps` steps beside their state are damaged, as far as sizes show it."""
+        self._record.require_resumable(steps)
         if self._held_out is not None:
             self._held_out.require_whole(steps)
 
@@ -79,7 +80,8 @@ class History:
         timings = turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | self._checks.figures
         timings |= {} if rollouts.staleness is None else {"rollout/ahead_seconds": rollouts.ahead_seconds}
         rows = rollout_rows(rollouts, stats.logprobs)
-        self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
+        kept = kept_rollouts(rows, self._run.runtime.keep_rollouts, step)
+        self._record.add(step, kept, metrics, clock.laps | timings, stats.digests)
         clock.lap("record")
         self._report(step, self._checks.count(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:

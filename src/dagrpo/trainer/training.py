@@ -41,7 +41,7 @@ def train(
         setup = Setup(run, world, report_held_out)
         history = _history(setup, report)
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
-        finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_whole, setup.base)
+        finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_resumable, setup.base)
         lacks_evaluation = history.restore(finished)
         if finished < steps or world.broadcast(lacks_evaluation):
             _take_steps(setup, finished, history, opener)
@@ -73,8 +73,8 @@ def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener
         open_rollout_source(setup, opener, first, notes) as (source, sync),
         history.progress(first),
         setup.shutdown.listening(),
+        Saver(setup, first=first, update=update, source=source) as saver,
     ):
-        saver = Saver(setup, first=first, update=update, source=source)
         if first == steps:
             source.evaluate(first)
         sync.catch_up(first)

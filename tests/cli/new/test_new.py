@@ -22,16 +22,9 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["new", *arguments])
 
 
-def check(folder: Path, tests: list[Path], on_path: Path) -> None:
-    """Run the tests, then the linter and the formatter with the repository's settings."""
-    environment = os.environ | {"PYTHONPATH": f"{on_path}:{ROOT / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    settings = ("-p", "no:cacheprovider", "-n0", "--import-mode=importlib")
-    command = [sys.executable, "-m", "pytest", "-q", *settings, f"--rootdir={folder}", *map(str, tests)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed" in done.stdout
-    unsorted = () if on_path.name == "src" else ("--ignore", "I")  # where imports stand depends on the other repository
-    for ruff in (("check", *unsorted), ("format", "--check")):
+def check_style(folder: Path, *options: str) -> None:
+    """Run the linter and the formatter with the repository's settings."""
+    for ruff in (("check", *options), ("format", "--check")):
         files = sorted(str(path) for path in folder.rglob("*begun*.py"))
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *ruff, "--config", str(ROOT / "pyproject.toml"), *files],
@@ -42,28 +35,44 @@ def check(folder: Path, tests: list[Path], on_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_kind_works_in_a_package_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def in_a_package_of_ones_own(folder: Path) -> list[Path]:
+    """Write one of each kind into a package in the working folder; returns their tests."""
     for kind in Kind:
         done = run(kind, f"begun_{kind}", "--package", "lab/my_lab")
         assert done.exit_code == 0, done.exception
         assert f"my_lab.begun_{kind}{'.' if kind == Kind.TASK else ':'}{kind.upper()}" in done.stdout
-        assert f"PYTHONPATH={tmp_path / 'lab'} pytest lab/tests/test_begun_{kind}.py" in done.stdout
-    tests = sorted((tmp_path / "lab/tests").glob("test_*.py"))
-    assert len(tests) == len(Kind)
-    check(tmp_path, tests, tmp_path / "lab")
+        assert f"PYTHONPATH={folder / 'lab'} pytest lab/tests/test_begun_{kind}.py" in done.stdout
+    check_style(folder / "lab", "--ignore", "I")  # where imports stand depends on the other repository
+    return sorted((folder / "lab/tests").glob("test_*.py"))
 
 
-def test_each_kind_works_in_the_repository_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.chdir(tmp_path)
+def in_the_repository(folder: Path) -> list[Path]:
+    """Write one of each kind into a copy of the repository, which is the working folder; returns their tests."""
+    shutil.copytree(ROOT / "src", folder / "src")  # with what is compiled
     for kind in Kind:
         done = run(kind, f"begun_{kind}")
         assert done.exit_code == 0, done.exception
         assert f"pytest {PLACES[kind].tests}/test_begun_{kind}.py" in done.stdout
-    tests = sorted((tmp_path / "tests").rglob("test_*.py"))
-    assert len(tests) == len(Kind)
-    check(tmp_path, tests, tmp_path / "src")
+    check_style(folder)
+    return sorted((folder / "tests").rglob("test_*.py"))
+
+
+def test_each_kind_works_in_the_repository_and_in_a_package_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = []
+    for place, write in (("own", in_a_package_of_ones_own), ("repository", in_the_repository)):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        tests += write(tmp_path / place)
+    assert len(tests) == 2 * len(Kind)
+    path = f"{tmp_path / 'own/lab'}:{tmp_path / 'repository/src'}"
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    settings = ("-p", "no:cacheprovider", "-n0", "--import-mode=importlib")
+    command = [sys.executable, "-m", "pytest", "-q", *settings, f"--rootdir={tmp_path}", *map(str, tests)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
 
 
 def test_a_name_that_is_none_or_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ def test_steps_are_measured_and_nothing_but_the_trace_is_left(inputs: tuple[Path
     assert not run.policy.exists()
 
 
+@pytest.mark.nightly
 def test_the_profiler_of_torch_writes_no_lines_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, check=True)
     assert done.stderr == ""

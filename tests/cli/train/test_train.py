@@ -223,9 +223,8 @@ def test_the_figures_of_rollouts_are_those_computed_by_hand() -> None:
         {
             "reward": [1.0, 0.0, 9.0],
             "verdict": ["right", "missing", "right"],
-            "completion_ids": [[5], [6, 7], [8]],
-            "rollout_logprobs": [[-1.0], [-1.0, -2.0], [-3.0]],
-            "trainer_logprobs": [[-1.5], [-1.0, -1.0], []],
+            "completion_tokens": [1, 2, 1],
+            "logprob_differences": [[-0.5], [0.0, 1.0], []],
             "discarded": [False, False, True],
         }
     )

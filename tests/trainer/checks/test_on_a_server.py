@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.engine.pools import pool_over
 from tests.trainer import runs
 
 from dagrpo.checkpoints.config import Checkpoint
@@ -19,8 +20,7 @@ from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
-from dagrpo.models.config import Fresh
-from dagrpo.models.fresh import make_fresh
+from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.batches.budget import Budget
@@ -38,11 +38,10 @@ State = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    make_fresh(folder / "model", Fresh(), torch.float32)
-    convert(folder / "model", folder / "initial", Checkpoint())
-    return folder / "initial"
+def initial(fresh_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "initial"
+    convert(fresh_model, folder, Checkpoint())
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,9 @@ def weights(initial: Path) -> State:
 
 
 @pytest.fixture(scope="module")
-def engine(initial: Path, weights: State, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
-    log = tmp_path_factory.mktemp("logs") / "server.log"
-    params = sglang.Config(start_timeout=240, request_timeout=120)
-    with open_sglang(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(weights)) as pool:
+def engine(fresh_server: SGLangServer, fresh_model: Path, weights: State) -> Iterator[ServerPool]:
+    with pool_over([fresh_server.endpoint], fresh_model, keeps_all=True) as pool:
+        pool.load(StateTensors(weights), "initial")
         yield pool
 
 

@@ -275,8 +275,7 @@ def test_an_adapter_of_the_start_does_not_go_along_with_other_weights(whole: Tra
     assert not (plain.policy / "adapter").exists()
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
-@pytest.mark.parametrize("kind", ["frozen", "trained"])
+@pytest.mark.parametrize(("family", "kind"), [("qwen2_5_vl", "frozen"), ("qwen3_vl", "trained")])
 def test_an_adapter_of_a_vision_language_model_is_in_the_tower_where_that_is_asked_for(
     family: str, kind: str, tmp_path: Path
 ) -> None:

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from tests.everyday import everyday
 from tests.trainer import runs
 
 from dagrpo.algorithms.config import Algorithm
@@ -104,8 +106,7 @@ def test_the_end_of_a_run_tells_how_far_the_policy_has_come_and_not_that_the_eng
         assert row in dict(rows_to_show([metrics for _, metrics in reported]))
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
-@pytest.mark.parametrize("stopped", [1, 2, 3, 4])
+@pytest.mark.parametrize(("staleness", "stopped"), everyday([(1, 2), (2, 3)], product([1, 2], [1, 2, 3, 4])))
 def test_a_run_that_is_killed_leaves_the_bytes_of_a_whole_one(
     staleness: int, stopped: int, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
 ) -> None:
@@ -129,8 +130,7 @@ class ToldWhileSampling(runs.ScriptedEngine):
         return super().generate(requests, **waves)
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
-@pytest.mark.parametrize("at", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize(("staleness", "at"), everyday([(1, 0), (1, 3), (2, 2)], product([1, 2], range(5))))
 def test_a_run_that_is_told_to_stop_saves_its_steps_and_goes_on_to_the_same_bytes(
     staleness: int,
     at: int,
@@ -165,7 +165,7 @@ def test_the_step_beside_which_a_batch_was_broken_off_is_saved_with_the_weights_
         assert asked[:5] == ["load step_3", "load step_2", "generate", "load step_3", "generate"]
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("staleness", everyday([2], [1, 2]))
 def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
     staleness: int, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_damaged_batch_sets_the_state_aside(inputs: Inputs, whole: dict[int, T
     assert runs.bytes_of(run) == runs.bytes_of(whole[1])
 
 
-@pytest.mark.parametrize("size", [None, 0, 100])
+@pytest.mark.parametrize("size", everyday([100], [None, 0, 100]))
 def test_damaged_weights_that_a_batch_waits_for_set_the_state_aside(
     size: int | None, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +246,7 @@ def test_damaged_weights_that_a_batch_waits_for_set_the_state_aside(
     assert runs.bytes_of(run) == runs.bytes_of(whole[1])
 
 
-@pytest.mark.parametrize("name", ["step_00004.parquet", "sampler_00001.safetensors"])
+@pytest.mark.parametrize("name", everyday(["step_00004.parquet"], ["step_00004.parquet", "sampler_00001.safetensors"]))
 def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
     name: str, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.everyday import everyday
 from tests.trainer import picture_runs, runs
 from tests.trainer.served_adapter_runs import Serving, served_run
 
@@ -75,7 +76,7 @@ class OtherScale(Serving):
         super().fill(weights)
 
 
-@pytest.mark.parametrize("targets", [None, ["q_proj", "v_proj"], ["layers.1.mlp.up_proj"]])
+@pytest.mark.parametrize("targets", everyday([None], [None, ["q_proj", "v_proj"], ["layers.1.mlp.up_proj"]]))
 def test_the_engine_is_handed_the_adapter_alone_agrees_and_goes_on_to_the_bit(
     targets: list[str] | None, inputs: Inputs, tmp_path: Path
 ) -> None:

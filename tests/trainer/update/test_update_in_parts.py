@@ -74,41 +74,40 @@ def test_micro_batches_change_memory_but_not_the_result() -> None:
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        Budget(sequences=1),
-        Budget(sequences=3),
-        Budget(sequences=256, tokens=12),
-        Budget(sequences=256, tokens=1),
-        Budget(sequences=2, tokens=14),
-        Budget(sequences=256, layout="packed"),
-        Budget(sequences=3, layout="packed"),
-        Budget(sequences=256, tokens=9, layout="packed"),
-        Budget(sequences=256, layout="packed", head_chunk_tokens=2),
-    ],
+CUT = (
+    Budget(sequences=1),
+    Budget(sequences=3),
+    Budget(sequences=256, tokens=12),
+    Budget(sequences=256, tokens=1),
+    Budget(sequences=2, tokens=14),
+    Budget(sequences=256, layout="packed"),
+    Budget(sequences=3, layout="packed"),
+    Budget(sequences=256, tokens=9, layout="packed"),
+    Budget(sequences=256, layout="packed", head_chunk_tokens=2),
 )
+
+
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "prompt-mean"])
 @pytest.mark.parametrize("rollouts", [BATCH, SHARED, FILTERED])
-def test_the_gradient_in_double_is_that_of_one_big_batch_however_it_is_cut(
-    budget: Budget, aggregation: str, rollouts: Batch
-) -> None:
+def test_the_gradient_in_double_is_that_of_one_big_batch_however_it_is_cut(aggregation: str, rollouts: Batch) -> None:
     """Sorted by length and cut by sequences or tokens; also where trajectories share a sequence or do not count."""
     algorithm = {
         "aggregation": aggregation,
         "kl": {"coefficient": 0.1},
         "terms": {"positive_nll": {"coefficient": 0.5}},
     }
-    whole, cut = (
+    whole, *all_cut = (
         small_update(moved_policy().double(), each, algorithm, {}, reference=small_policy().double())
-        for each in (Budget(sequences=256), budget)
+        for each in (Budget(sequences=256), *CUT)
     )
-    one, other = whole.run(0, rollouts), cut.run(0, rollouts)
-    for name, gradient in whole.gradient.items():
-        torch.testing.assert_close(cut.gradient[name], gradient, rtol=1e-12, atol=1e-12)
-    assert other.loss == pytest.approx(one.loss, rel=1e-12)
-    assert other.metrics == pytest.approx(one.metrics, rel=1e-6, abs=1e-9)
-    torch.testing.assert_close(other.logprobs, one.logprobs)
+    one = whole.run(0, rollouts)
+    for cut in all_cut:
+        other = cut.run(0, rollouts)
+        for name, gradient in whole.gradient.items():
+            torch.testing.assert_close(cut.gradient[name], gradient, rtol=1e-12, atol=1e-12)
+        assert other.loss == pytest.approx(one.loss, rel=1e-12)
+        assert other.metrics == pytest.approx(one.metrics, rel=1e-6, abs=1e-9)
+        torch.testing.assert_close(other.logprobs, one.logprobs)
 
 
 @pytest.mark.parametrize(

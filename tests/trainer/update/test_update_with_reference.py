@@ -48,6 +48,7 @@ def test_a_penalty_in_the_reward_has_the_reference_run_once_and_the_divergence_m
     update = small_update(moved_policy(), 3, IN_THE_REWARD, {}, reference=reference)
     before = update.before(BATCH)
     assert before is not None
+    assert before.reference_logprobs is not None
     runs = reference.runs
     stats = update.run(0, BATCH, before)
     assert reference.runs == runs > 0

@@ -21,7 +21,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.rollout.prompts import read_split
-from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
+from dagrpo.rollout.table import ALL, TRAINING_ROLLOUTS, read_table, without_discarded
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.config.training import Training
@@ -61,7 +61,9 @@ class RecordedStep:
 
     step: int  # from 1
     batch: Batch  # with its advantages
-    trainer_logprobs: Tensor  # [trained tokens] float32, of the policy before the step
+    trainer_logprobs: (
+        Tensor  # [trained tokens] float32, of the policy before the step; 3% of its distance from the engine's is lost
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,11 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures
     inconsistent.
     """
     table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
+    if set(table["kept"].to_pylist()) != {ALL}:
+        raise UserError(
+            f"{path} lacks the tokens or the exact logprobs of some attempts, which runtime.keep_rollouts has left out: name a step that "
+            "was kept, or train again with runtime.keep_rollouts: all."
+        )
     rows = table.drop_columns(SUPPORT).to_pylist()
     _require_groups(path, rows, training)
     learned = [_learned(path, place, row) for place, row in enumerate(rows) if _is_learned(row)]
@@ -109,7 +116,8 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures
             teacher_logprobs=_teacher_logprobs(path, learned),
             advantages=_floats([each.advantages for each in learned]),
         ),
-        trainer_logprobs=_floats([each.row["trainer_logprobs"] for each in learned]),
+        trainer_logprobs=_floats([each.row["rollout_logprobs"] for each in learned])
+        + _floats([each.row["logprob_differences"] for each in learned]),
     )
 
 
@@ -173,7 +181,7 @@ def _require_aligned(path: Path, learned: _Learned) -> None:
     lengths = {
         "samples": sum(sum(mask) for _, mask in learned.samples),
         "rollout_logprobs": len(row["rollout_logprobs"]),
-        "trainer_logprobs": len(row["trainer_logprobs"]),
+        "logprob_differences": len(row["logprob_differences"]),
         "teacher_logprobs": len(row["teacher_logprobs"]) or tokens,
         "token_advantages": len(learned.advantages),
     }

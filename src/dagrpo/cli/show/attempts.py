@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from dagrpo.cli.show.place import Place
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
-from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempts_of
+from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempt_of
 from dagrpo.report.samples import best_and_worst
-from dagrpo.rollout.table import sighted, without_discarded
+from dagrpo.rollout.attempts_file import ROW, AttemptsFile
+from dagrpo.rollout.table import sighted, with_texts, without_discarded
 from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
@@ -30,6 +31,7 @@ class Chosen:
     """The chosen attempts of a file."""
 
     attempts: int  # in the file
+    left_out: int  # of them, those without texts and tokens
     step: int | None  # of training
     mean: float | None  # reward, or share of correct answers; None: not graded
     titled: tuple[tuple[str, Attempt], ...]  # "best 1 of 3" and the like
@@ -41,15 +43,23 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None, *, fu
     `prompt`: only of prompts that contain this text, ignoring case. Raises UserError if the file is not a rollout table, or
     no prompt contains the text.
     """
-    table = _read(place)
+    file = AttemptsFile(place.attempts)
+    table = _read(file, place)
     if prompt is not None:
         table = _with_prompt(table, prompt, place)
-    highest, lowest = best_and_worst(table, best, worst)
+    shown = with_texts(table)
+    left_out = table.num_rows - shown.num_rows
+    shown = shown if shown.num_rows else table
+    highest, lowest = best_and_worst(shown, best, worst)
     worth = next((name for name in ("reward", "correct") if name in table.column_names), None)
     graded = [float(value) for value in table[worth].to_pylist() if value is not None] if worth else []
     titles = [*_titles("best", highest), *_titles("worst", lowest)] if graded else _titles("attempt", highest + lowest)
-    attempts = attempts_of(table, [*highest, *lowest], None if full else LONGEST_TEXT)
+    grades = shown.select([name for name in GRADED if name in shown.column_names]).to_pylist()
+    rows = file.rows_of(shown, [*highest, *lowest])
+    whole = [row | grades[position] for row, position in zip(rows, [*highest, *lowest], strict=True)]
+    attempts = [attempt_of(row, None if full else LONGEST_TEXT) for row in whole]
     return Chosen(
+        left_out=left_out,
         attempts=table.num_rows,
         step=table["step"][0].as_py() if "step" in table.column_names else None,
         mean=sum(graded) / len(graded) if graded else None,
@@ -57,12 +67,12 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None, *, fu
     )
 
 
-def _read(place: Place) -> pa.Table:
-    """Read the table and its grades, without the attempts that a step of training discarded."""
-    table = read_parquet(place.attempts)
+def _read(file: AttemptsFile, place: Place) -> pa.Table:
+    """Return the short columns and grades, without the attempts that a step of training discarded."""
+    table = file.short
     if "discarded" in table.column_names:
         table = without_discarded(table)
-    missing = [name for name in NEEDED if name not in table.column_names]
+    missing = [name for name in NEEDED if name not in file.columns]
     if missing or table.num_rows == 0:
         raise UserError(
             f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}. Name a file "
@@ -82,10 +92,9 @@ def _read(place: Place) -> pa.Table:
 def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
     """Return the rows whose prompt or question contains a text; spaces count as one."""
     pattern = _plain(text)
-    rows = table.select(["prompt", "question"]).to_pylist()
-    matches = [
-        number for number, row in enumerate(rows) if any(pattern in _plain(value or "") for value in row.values())
-    ]
+    prompts = read_parquet(place.attempts, columns=["prompt"])["prompt"].take(table[ROW]).to_pylist()
+    texts = zip(prompts, table["question"].to_pylist(), strict=True)
+    matches = [number for number, own in enumerate(texts) if any(pattern in _plain(text or "") for text in own)]
     if not matches:
         raise UserError(
             f"No prompt of {place.attempts} has the text {brief(text)}: take a shorter piece of it, or name another --step or --task."

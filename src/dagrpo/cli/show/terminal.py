@@ -27,6 +27,7 @@ STYLES = {
     "excluded": "bold yellow",
     "ok": "green",
 }
+LEFT_OUT = "texts and tokens of {:,} left out (runtime.keep_rollouts)"
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
 REMEDY = "restore it, or leave out --tokens"
 
@@ -42,6 +43,7 @@ def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "correct"
     facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
+    facts += [LEFT_OUT.format(chosen.left_out)] if chosen.left_out else []
     legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", CONTEXT))] if coloured else []
     return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)
 

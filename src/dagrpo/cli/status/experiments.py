@@ -30,6 +30,7 @@ DESCRIPTION = "run.json"  # of a training's state
 LOCK_NOTE = "lock.json"
 STEPS_AVERAGED = 10
 REWARD = "reward/mean"
+RESULTS = Path("results")
 _FAILURE = TypeAdapter(Failure)
 
 
@@ -124,6 +125,7 @@ class Status:
     is_selected: bool  # params.yaml holds it
     made: int  # stages
     expected: int | None  # stages of the whole experiment; None: params.yaml does not hold it
+    rollout_bytes: int  # on disk, of all seeds; a file of an output and of a state counts once
     runner: str | None  # the process that runs it
     progress: tuple[Progress, ...]
     stale: tuple[Stale, ...]
@@ -179,12 +181,19 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
         is_selected=is_selected,
         made=len(current),
         expected=None if jobs is None else len(jobs),
+        rollout_bytes=_rollout_bytes(name),
         runner=None if runner is None else str(runner),
         progress=tuple(at_work(name)) if runner is not None else (),
         stale=stale,
         damaged=tuple(damaged),
         failures=tuple(failures),
     )
+
+
+def _rollout_bytes(experiment: str) -> int:
+    folders = [*RESULTS.glob(f"{experiment}/runs/*/rollouts"), *(state / "rollouts" for state in _states(experiment))]
+    found = [path.stat() for folder in folders for path in folder.glob("step_*.parquet")]
+    return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())
 
 
 def _removed(records: Sequence[ExecutionRecord], jobs: Sequence[Path]) -> Iterator[Stale]:

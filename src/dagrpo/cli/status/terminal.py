@@ -7,6 +7,7 @@ from rich.text import Text
 
 from dagrpo.cli.status.experiments import Progress, Stale, State, Status
 from dagrpo.core.escape import one_line, sentence
+from dagrpo.pipeline.plan.amounts import size
 from dagrpo.utils.console import duration
 
 STYLES = {
@@ -18,6 +19,7 @@ STYLES = {
     State.UNFINISHED: "bold",
 }
 MOST_STALE, MOST_CHANGES = 4, 3  # shown of one experiment, and of one stage
+LEAST_SIZE = 10**8  # bytes of rollouts that are worth a word
 LONGEST_CHANGE, LONGEST_NAME = 160, 80
 
 
@@ -33,6 +35,8 @@ def _lines(status: Status) -> Iterator[Text]:
         (one_line(status.experiment, LONGEST_NAME), "bold"), "  ", (status.state.value, STYLES[status.state])
     )
     line.append(f"  {_stages(status)}", style="dim")
+    if status.rollout_bytes >= LEAST_SIZE:
+        line.append(f", {size(status.rollout_bytes)} of rollouts", style="dim")
     line.append("  (params.yaml)" if status.is_selected else "", style="dim")
     yield line
     if status.runner:

@@ -87,18 +87,17 @@ def of_rollouts(table: "pa.Table") -> dict[str, float]:
     from dagrpo.rollout.table import without_discarded
 
     table = without_discarded(table)
-    engine, trainer = (pc.list_flatten(table[name]) for name in ("rollout_logprobs", "trainer_logprobs"))
+    differences = pc.abs(pc.list_flatten(table["logprob_differences"]))
     figures = {
         "reward/mean": pc.mean(table["reward"]).as_py(),
         "reward/accuracy": pc.mean(pc.equal(table["verdict"], "right").cast("float64")).as_py(),
-        "rollout/length_mean": pc.mean(pc.list_value_length(table["completion_ids"])).as_py(),
+        "rollout/length_mean": pc.mean(table["completion_tokens"]).as_py(),
     }
-    if len(engine) != len(trainer):  # some attempts were left out of the trainer's
+    if not len(differences):  # no attempt was learned from
         return figures
-    difference = pc.abs(pc.subtract(engine, trainer))
     return figures | {
-        "policy/logprob_difference_mean": pc.mean(difference).as_py(),
-        "policy/logprob_difference_max": pc.max(difference).as_py(),
+        "policy/logprob_difference_mean": pc.mean(differences).as_py(),
+        "policy/logprob_difference_max": pc.max(differences).as_py(),
     }
 
 

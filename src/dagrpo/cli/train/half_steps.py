@@ -15,6 +15,7 @@ from dagrpo.cli.replay.recorded_step import pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
+from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
@@ -66,7 +67,7 @@ class RolloutHalf:
                     source.sampler.prompt_sampler = self._prompts_before(step)
                 former = step
                 table = _table(step, source.sampler, update)
-                write_parquet(folder / step_file(step), table)
+                write_attempts(folder / step_file(step), table)
                 yield step, table
 
     def _prompts_before(self, step: int) -> PromptSampler:

@@ -131,7 +131,7 @@ _WEIGHTS = (
         better="lower",
         meaning="Tokens with w outside 0.5 to 2.",
         reading="shows tokens that a mean hides",
-        remedy="above 0.001: look at the tokens (`rollout_logprobs` and `trainer_logprobs` of the rollouts)",
+        remedy="above 0.001: look at the tokens (`rollout_logprobs` and `logprob_differences` of the rollouts)",
     ),
     Metric(
         name="policy/off_policy_probability_correlation",

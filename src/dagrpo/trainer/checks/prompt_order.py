@@ -19,7 +19,7 @@ from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.tables import naming_parquet
 
 PROMPT = "problem_index"
-OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which may retire its prompt
+OUTCOME = ["correct", "stop_reason", "completion_tokens"]  # of an attempt, which may retire its prompt
 
 
 def require_prompts(
@@ -66,7 +66,7 @@ def _planned(recorded: Sequence[int], sampler: PromptSampler, training: Training
 
 def _right(table: pa.Table) -> list[bool | None]:
     """Return the correctness of each attempt; None if nothing could be learned from it."""
-    written = pc.greater(pc.list_value_length(table["completion_ids"]), 0)
+    written = pc.greater(table["completion_tokens"], 0)
     learned = pc.and_(written, pc.not_equal(table["stop_reason"], EXCLUDED)).to_pylist()
     return [
         right is True if known else None for right, known in zip(table["correct"].to_pylist(), learned, strict=True)

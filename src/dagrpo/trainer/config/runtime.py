@@ -14,6 +14,7 @@ from dagrpo.core.section import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Secti
 from dagrpo.engine import DEFAULT, ENGINES
 from dagrpo.engine.checks import check_engines
 from dagrpo.engine.config import EngineConfig
+from dagrpo.rollout.config import KeepRollouts
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -111,7 +112,14 @@ class TrainingRuntime(Section):
         description="On a GPU, refuse before anything is trained what `dagrpo plan` says does not fit, with what to change; false: try it. "
         "Holds for supervised fine-tuning, too.",
     )
-    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
+    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
+        20, description="Steps between resumable states, which are written while the next step is sampled."
+    )
+    save_every_minutes: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None,
+        description="Save a state also at the end of the first step this many minutes after the last one; null: by steps alone. To save "
+        "by time alone, set save_every above training.steps.",
+    )
     keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
         1,
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps resume from its end; 0: none.",
@@ -156,6 +164,13 @@ class Runtime(Section):
         4,
         description="Attempts that MLflow gets as traces, from the best to the worst: of each evaluation, and of each of five steps of "
         "training, from the first to the last.",
+    )
+    keep_rollouts: KeepRollouts = Field(
+        "all",
+        description="Contents of the tables of training's rollouts beside rewards, verdicts and lengths, which they always have. all: "
+        "texts, tokens and logprobs, 7 bytes a token, from which `dagrpo replay` computes a step again; rounded: the same of 3% precision "
+        "in logprobs, 4 bytes; a number n: all of the first step and of each n-th; best_and_worst: all of the best and the "
+        "worst trajectory of each prompt; none: nothing else. A cache hit brings what the other run kept.",
     )
     engine: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
         _DEFAULT_ENGINE, description="Engine of every stage that samples."

@@ -12,7 +12,7 @@ from torch import Tensor
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Score
-from dagrpo.rollout.table import discarded_table, training_table
+from dagrpo.rollout.build_table import Floats, discarded_table, training_table
 from dagrpo.trainer.checks import logprob_differences
 from dagrpo.trainer.checks.finite import OVERFLOWED
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
@@ -28,14 +28,14 @@ def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:
     trainer_logprobs: [tokens], of the policy before the update.
     """
     assert rollouts.advantages is not None
-    advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
+    advantages = _parts(rollouts.advantages, rollouts)
     table = training_table(
         rollouts.step + 1,
         rollouts.graded,
         rewards=rollouts.rewards.tolist(),
         advantages=rollouts.trajectory_advantages,
-        token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
-        trainer_logprobs=[part.tolist() for part in torch.split(trainer_logprobs, rollouts.lengths)],
+        token_advantages=[values if (values != values[:1]).any() else [] for values in advantages],
+        trainer_logprobs=_parts(trainer_logprobs, rollouts),
         teacher_logprobs=_teacher_logprobs(rollouts),
         greedy_rewards=_greedy_rewards(rollouts),
     )
@@ -121,10 +121,14 @@ def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
     return ", ".join([*words, f"{metrics['timing/tokens_per_second']:,.0f} tokens/s"])
 
 
-def _teacher_logprobs(rollouts: Rollouts) -> list[list[float]] | None:
+def _parts(values: Tensor, rollouts: Rollouts) -> list[Floats]:
+    """Return the values of each trajectory's tokens."""
+    return [part.numpy() for part in torch.split(values.detach().to("cpu", torch.float32), rollouts.lengths)]
+
+
+def _teacher_logprobs(rollouts: Rollouts) -> list[Floats] | None:
     """Return the teacher's logprobs of each trajectory's tokens; None without a teacher."""
-    logprobs = rollouts.teacher_logprobs
-    return None if logprobs is None else [part.tolist() for part in torch.split(logprobs, rollouts.lengths)]
+    return None if rollouts.teacher_logprobs is None else _parts(rollouts.teacher_logprobs, rollouts)
 
 
 def _greedy_rewards(rollouts: Rollouts) -> list[float | None] | None:

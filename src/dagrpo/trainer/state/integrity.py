@@ -1,13 +1,13 @@
 """Verify files of an unfinished run by their recorded digests."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dagrpo.utils.checksummed_json import Damaged
-from dagrpo.utils.manifest import FileEntry, fault_of
+from dagrpo.utils.manifest import FileEntry, fault_of, fault_of_size
 
 THREADS = 4  # hashing waits for the disk, and leaves Python free
 
@@ -30,9 +30,18 @@ def _require_whole_file(folder: Path, name: str, entry: Mapping[str, Any]) -> No
 
 def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
     """Check one file. Raises Damaged if it is missing, truncated, changed or not described."""
+    _require(fault_of, path, entry)
+
+
+def require_whole_size(path: Path, entry: Mapping[str, Any]) -> None:
+    """Check one file without reading it. Raises Damaged if it is missing, of another length or not described."""
+    _require(fault_of_size, path, entry)
+
+
+def _require(fault: Callable[[Path, FileEntry], str | None], path: Path, entry: Mapping[str, Any]) -> None:
     match entry:
         case {"sha256": str(sha256), "bytes": int(size)}:
-            if fault := fault_of(path, FileEntry(sha256=sha256, bytes=size)):
-                raise Damaged(path, fault)
+            if found := fault(path, FileEntry(sha256=sha256, bytes=size)):
+                raise Damaged(path, found)
         case _:
             raise Damaged(path, "is not described by sha256 and bytes")

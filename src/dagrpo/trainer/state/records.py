@@ -4,15 +4,17 @@ There is one file of each per step; they are merged at the end.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.run import step_file
-from dagrpo.trainer.state.integrity import require_whole_file
+from dagrpo.trainer.state.integrity import THREADS, require_whole_file, require_whole_size
 from dagrpo.trainer.sync.digest_table import FILE as DIGESTS
 from dagrpo.trainer.sync.digest_table import StepDigests, as_json, digest_table
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
@@ -40,7 +42,7 @@ class Record:
         digests: StepDigests,
     ) -> None:
         """Store a finished step (1-based). Rewriting it after a resume changes only the seconds."""
-        write_parquet(self.rollouts(step), rollouts)
+        write_attempts(self.rollouts(step), rollouts)
         entry = asdict(entry_of(self.rollouts(step)))
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
         write_checksummed(self._metrics / f"step_{step:05d}.json", content)
@@ -51,12 +53,23 @@ class Record:
 
     def require_whole(self, steps: int) -> None:
         """Check the files of the first steps. Raises Damaged if one has changed, so that its step is computed again."""
-        for step in range(1, steps + 1):
+        self._require(require_whole_file, range(1, steps + 1))
+
+    def require_resumable(self, steps: int) -> None:
+        """Check as `require_whole`, but read only the newest step's rollouts: of the others their sizes, until the run ends."""
+        self._require(require_whole_size, range(1, steps))
+        self._require(require_whole_file, range(max(1, steps), steps + 1))
+
+    def _require(self, check: Callable[[Path, Mapping[str, Any]], None], steps: Iterable[int]) -> None:
+        def require(step: int) -> None:
             try:
-                require_whole_file(self.rollouts(step), self._step(step)["rollouts"])
+                check(self.rollouts(step), self._step(step)["rollouts"])
             except Damaged as damage:
                 again = f"{damage.fault}, and step {step}, which belongs to the result, has to be made again"
                 raise Damaged(damage.path, again) from None
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(require, steps))
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return the metrics of a finished step that belong to its result."""
@@ -83,8 +96,16 @@ class Record:
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:
-        """Write the folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies."""
-        self.require_whole(steps)
+        """Write the folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies.
+
+        Raises Damaged if a step's files have changed since; a table is then renamed, so that a resumed run computes it again.
+        """
+        try:
+            self.require_whole(steps)
+        except Damaged as damage:
+            if damage.path.parent == self._rollouts and damage.path.is_file():
+                damage.path.rename(damage.path.with_name(f"damaged_{damage.path.name}"))
+            raise
         with atomic_folder(manifest.parent) as folder:
             files = {}
             for step in range(1, steps + 1):

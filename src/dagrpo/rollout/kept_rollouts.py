@@ -1,0 +1,81 @@
+"""Rollouts that `runtime.keep_rollouts` keeps."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dagrpo.rollout.build_table import rounded
+from dagrpo.rollout.config import KeepRollouts
+from dagrpo.rollout.table import REWARDS, ROUNDED
+
+BYTES_OF_A_TOKEN = {"all": 7.0, "rounded": 4.0}  # in a file: id, text and logprobs, compressed; see docs/benchmarks.md
+BYTES_OF_A_ROW = 50  # in a file, beside its tokens
+LOGPROB_BITS = 5  # significant bits of rounded logprobs: 3%
+KEPT = "kept"
+TEXTS = ("prompt", "completion", "messages")
+REPLAYED = ("logprob_differences", "teacher_logprobs", "sampling_support", "token_advantages")  # read by replays alone
+LOGPROBS = "rollout_logprobs"
+LONG = (*TEXTS, "prompt_ids", "completion_ids", LOGPROBS, "calls", "samples", *REPLAYED)
+
+
+def bytes_of_a_token(keep: KeepRollouts, steps: int, samples_per_prompt: int) -> float:
+    """Return the mean bytes of a token in the tables of a run of `steps` steps."""
+    if isinstance(keep, int):
+        return BYTES_OF_A_TOKEN["all"] * sum(map(partial(_is_kept, keep), range(1, steps + 1))) / steps
+    if keep == "best_and_worst":
+        return BYTES_OF_A_TOKEN["all"] * min(1.0, 2 / samples_per_prompt)
+    return BYTES_OF_A_TOKEN.get(keep, 0.0)
+
+
+def _is_kept(every: int, step: int) -> bool:
+    return step == 1 or step % every == 0
+
+
+def kept_rollouts(table: pa.Table, keep: KeepRollouts, step: int) -> pa.Table:
+    """Return what `keep` leaves of the table of `step` (from 1): every row and column, but nothing in LONG ones of some rows."""
+    if keep == "all" or (isinstance(keep, int) and _is_kept(keep, step)):
+        return table
+    if keep == "rounded":
+        return _rounded(table)
+    chosen = _best_and_worst(table) if keep == "best_and_worst" else np.zeros(table.num_rows, np.bool_)
+    return _rewards_alone(table, pa.array(~chosen))
+
+
+def _best_and_worst(table: pa.Table) -> NDArray[np.bool_]:
+    """Return True at the first highest and the first lowest reward of each prompt that was not discarded. [rows]"""
+    problems, rewards = table["problem_index"].to_numpy(), table["reward"].to_numpy()
+    chosen = np.zeros(table.num_rows, np.bool_)
+    for rows in np.split(np.arange(table.num_rows), np.flatnonzero(np.diff(problems)) + 1):
+        chosen[rows[[rewards[rows].argmax(), rewards[rows].argmin()]]] = True
+    discarded: NDArray[np.bool_] = table["discarded"].to_numpy()
+    return chosen & ~discarded
+
+
+def _rewards_alone(table: pa.Table, places: pa.Array) -> pa.Table:
+    """Return the table without texts, tokens and logprobs of some rows. places: [rows], True where they are left out."""
+    for name in LONG:
+        empty: Any = "[]" if name == "messages" else "" if name in TEXTS else []
+        column = pc.if_else(places, pa.scalar(empty, table.schema.field(name).type), table[name])
+        table = _with(table, name, column)
+    return _with(table, KEPT, pc.if_else(places, REWARDS, table[KEPT]))
+
+
+def _rounded(table: pa.Table) -> pa.Table:
+    """Return the table with rounded logprobs and without what replays alone read."""
+    everywhere = pa.array(np.ones(table.num_rows, np.bool_))
+    for name in REPLAYED:
+        table = _with(table, name, pc.if_else(everywhere, pa.scalar([], table.schema.field(name).type), table[name]))
+    exact = table[LOGPROBS].combine_chunks()
+    values = pa.array(rounded(exact.values.to_numpy(), LOGPROB_BITS))
+    table = _with(table, LOGPROBS, pa.ListArray.from_arrays(exact.offsets, values))
+    return _with(table, KEPT, pa.array([ROUNDED] * table.num_rows))
+
+
+def _with(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return the table with another column in the place of one, of the same field."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), column)

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/kept_rollouts.py
