@@ -287,7 +287,7 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     batch = rollouts.batch()
     assert batch.trajectories.tolist() == [0, 0, 1, 2, 3]
     assert batch.positive.tolist() == [True, True, False, False, False]
-    assert rollouts.logprobs[:3] == [-1.0, -2.0, -1.0]
+    assert rollouts.logprobs[:3].tolist() == [-1.0, -2.0, -1.0]
     logprobs = torch.arange(9.0)
     table = rollout_rows(rollouts, logprobs)
     assert table["logprob_differences"].to_pylist()[:2] == [[1.0, 3.0], [3.0, 4.0, 5.0]]
