@@ -51,7 +51,8 @@ def _best_and_worst(table: pa.Table) -> NDArray[np.bool_]:
     chosen = np.zeros(table.num_rows, np.bool_)
     for rows in np.split(np.arange(table.num_rows), np.flatnonzero(np.diff(problems)) + 1):
         chosen[rows[[rewards[rows].argmax(), rewards[rows].argmin()]]] = True
-    return chosen & ~table["discarded"].to_numpy()
+    chosen[table["discarded"].to_numpy()] = False
+    return chosen
 
 
 def _rewards_alone(table: pa.Table, places: pa.Array) -> pa.Table:
