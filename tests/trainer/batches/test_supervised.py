@@ -94,7 +94,7 @@ def _rollout(task_row: Row) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     session = Session(prompt=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
     _play(session, task_row)
     (sample,) = session.samples()
-    return tuple(sample.token_ids), tuple(sample.loss_mask)
+    return tuple(sample.token_ids), tuple(map(bool, sample.loss_mask))
 
 
 def _play(session: Session, task_row: Row) -> None:

@@ -94,7 +94,7 @@ def _scores(reply: Reply, request: ScoringRequest, address: str, version: Weight
     if files_of(request):
         _require_expanded(reply, request.token_ids, request.pictures, address)
     logprobs, tokens = entries_of(about.input_token_logprobs, address)
-    logprobs, tokens = logprobs[1:], tokens[1:]  # the first is null
+    logprobs, tokens = logprobs[1:], tokens[1:]  # the first is of the token before, and null
     expected = request.token_ids[request.first :]
     # SGLang writes 0 for the last token of the vocabulary.
     if len(tokens) != len(expected) or any(one not in (other, 0) for one, other in zip(tokens, expected, strict=True)):
