@@ -73,10 +73,10 @@ def test_every_batch_has_its_groups_and_what_was_thrown_away_stays_in_the_rollou
         assert len(kept) == 2 * PROMPTS
         assert len(discarded) == 2 * row["rollout/discarded_groups"]
         assert row["rollout/discarded_fraction"] == pytest.approx(len(discarded) / table.num_rows)
-        assert {(each["advantage"], *each["trainer_logprobs"], *each["token_advantages"]) for each in discarded} <= {
+        assert {(each["advantage"], *each["logprob_differences"], *each["token_advantages"]) for each in discarded} <= {
             (0.0,)
         }
-        assert all(len(each["trainer_logprobs"]) == len(each["completion_ids"]) for each in kept)
+        assert all(len(each["logprob_differences"]) == len(each["completion_ids"]) for each in kept)
         assert row["reward/mean"] == pytest.approx(sum(each["reward"] for each in kept) / len(kept))
         with_spread = {one["problem_index"] for one in kept for other in kept if _differ(one, other)}
         if row["rollout/rounds"] < ROUNDS:

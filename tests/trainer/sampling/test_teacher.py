@@ -74,7 +74,9 @@ def test_the_divergence_is_recorded_token_by_token_and_its_mean_is_the_metric(wh
     divergences = read_parquet(whole.metrics)[DIVERGENCE].to_pylist()
     for step, path in _tables(whole).items():
         rows = read_parquet(path).to_pylist()
-        pairs = [pair for row in rows for pair in zip(row["trainer_logprobs"], row["teacher_logprobs"], strict=True)]
+        columns = ("rollout_logprobs", "logprob_differences", "teacher_logprobs")
+        values = [each for row in rows for each in zip(*map(row.get, columns), strict=True)]
+        pairs = [(engine + difference, teacher) for engine, difference, teacher in values]
         assert len(pairs) == sum(len(row["completion_ids"]) for row in rows)
         mean = sum(policy - teacher for policy, teacher in pairs) / len(pairs)
         assert divergences[step - 1] == pytest.approx(mean, abs=1e-6)
