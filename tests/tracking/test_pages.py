@@ -7,12 +7,17 @@ import pyarrow as pa
 from mlflow.exceptions import MlflowException
 from tests.tracking.conftest import STARTED, execution, parent_runs, stage_record, stage_runs, write
 
+from dagrpo.evaluation.pass_rates import PASS_RATES
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.parents import settle_parents
+from dagrpo.tracking.read import contents_of
 from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import write_parquet
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
 TEST = {"name": "gsm8k/test", "digest": "d" * 64, "path": "data/demo/gsm8k/test.parquet", "context": "evaluation"}
@@ -155,3 +160,16 @@ def test_a_parent_runs_while_any_child_does_and_the_same_outputs_are_never_made_
     write(project, execution(stage_record("train", key="f" * 64), started=STARTED + 1))
     statuses = [(run.data.tags["stage"], run.info.status) for run in stage_runs(project)]
     assert sorted(statuses) == [("sample", "FINISHED"), ("train", "FINISHED"), ("train", "KILLED")]
+
+
+def test_pass_rates_are_figures_of_their_stage(project: Path) -> None:
+    outputs = all_stages()["difficulty"].outputs
+    table, train = (Path(str(outputs[name]).format(experiment="demo")) for name in ("pass_rates", "train"))
+    row = {"question_sha256": "a" * 64, "pass_rate": 0.5, "right": 1, "unverifiable": 0, "samples": 2}
+    for path in (table, train):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_parquet(path, pa.Table.from_pylist([row], schema=PASS_RATES))
+    digests = {str(path): sha256_of(path) for path in (table, train)}
+    record = stage_record("difficulty", None, params={"difficulty": {"samples": 2}}, inputs={})
+    (step,) = contents_of(execution(record, outputs=digests)).steps
+    assert step.values["mean_pass_rate"] == 0.5

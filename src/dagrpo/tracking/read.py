@@ -88,7 +88,7 @@ def _difficulty(execution: Execution, contents: Contents) -> None:
     if not execution.record["params"]["difficulty"]["samples"]:
         return
     contents.data_sets += _read_splits(execution, "train", "difficulty")
-    table = read_parquet(_file(execution, "pass_rates.parquet"))
+    table = read_parquet(_file(execution, "difficulty.parquet"))
     counts = table.select(["right", "unverifiable", "samples"]).to_pylist()
     _log(execution, contents, rating_metrics([Rating(**row) for row in counts]))
 
