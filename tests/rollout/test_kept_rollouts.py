@@ -14,7 +14,7 @@ from dagrpo.rollout import attempts_file
 from dagrpo.rollout.attempts_file import AttemptsFile, write_attempts
 from dagrpo.rollout.build_table import rounded
 from dagrpo.rollout.config import KeepRollouts
-from dagrpo.rollout.kept_rollouts import LONG, bytes_of_a_token, kept_rollouts
+from dagrpo.rollout.kept_rollouts import LONG, best_and_worst, bytes_of_a_token, kept_rollouts
 from dagrpo.rollout.table import REWARDS, TRAINING_ROLLOUTS, with_texts
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -39,6 +39,18 @@ def test_the_best_and_the_worst_trajectory_of_each_prompt_are_whole() -> None:
     rows, whole = _kept("best_and_worst"), TABLE.to_pylist()
     assert [row["kept"] for row in rows] == ["all", "all", "all", "rewards"]
     assert rows[:3] == whole[:3]
+
+
+def test_of_a_prompt_sampled_twice_in_a_row_each_group_is_kept_or_discarded_by_itself() -> None:
+    table = pa.table(
+        {
+            "problem_index": [5, 5, 5, 5],
+            "sample_index": [0, 1, 0, 1],
+            "reward": [9.0, -9.0, 1.0, 0.0],
+            "discarded": [True, True, False, False],
+        }
+    )
+    assert best_and_worst(table).tolist() == [False, False, True, True]
 
 
 def test_a_number_keeps_the_first_step_and_each_that_it_divides() -> None:

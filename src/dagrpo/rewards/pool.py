@@ -58,7 +58,8 @@ class WorkerPool:
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:
         """Return one reply for each comparison, in order. The same question is asked once, and costly ones after all others."""
-        known = {each: self._known[each] for each in dict.fromkeys(comparisons) if each in self._known}
+        with self._changed:
+            known = {each: self._known[each] for each in dict.fromkeys(comparisons) if each in self._known}
         unknown = (each for each in dict.fromkeys(comparisons) if each not in known)
         questions = sorted(unknown, key=lambda comparison: comparison.costly)
         limit = LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + SECONDS_PER_ANSWER * len(questions)

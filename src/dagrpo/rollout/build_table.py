@@ -160,7 +160,10 @@ def _is_one_completion(trajectory: Trajectory) -> bool:
     prompt, samples = trajectory.prompt.token_ids, trajectory.samples
     whole = [slice(len(prompt), len(prompt) + trajectory.tokens)]
     return not samples or (
-        len(samples) == 1 and [*samples[0].written] == whole and tuple(samples[0].token_ids[: len(prompt)]) == prompt
+        len(samples) == 1
+        and [*samples[0].written] == whole
+        and len(samples[0].token_ids) == whole[0].stop
+        and tuple(samples[0].token_ids[: len(prompt)]) == prompt
     )
 
 

@@ -41,18 +41,21 @@ def kept_rollouts(table: pa.Table, keep: KeepRollouts, step: int) -> pa.Table:
         return table
     if keep == "rounded":
         return _rounded(table)
-    chosen = _best_and_worst(table) if keep == "best_and_worst" else np.zeros(table.num_rows, np.bool_)
+    chosen = best_and_worst(table) if keep == "best_and_worst" else np.zeros(table.num_rows, np.bool_)
     return _rewards_alone(table, pa.array(~chosen))
 
 
-def _best_and_worst(table: pa.Table) -> NDArray[np.bool_]:
+def best_and_worst(table: pa.Table) -> NDArray[np.bool_]:
     """Return True at the first highest and the first lowest reward of each prompt that was not discarded. [rows]"""
-    problems, rewards = table["problem_index"].to_numpy(), table["reward"].to_numpy()
+    problems, samples = table["problem_index"].to_numpy(), table["sample_index"].to_numpy()
+    rewards, discarded = table["reward"].to_numpy(), table["discarded"].to_numpy()
     chosen = np.zeros(table.num_rows, np.bool_)
-    for rows in np.split(np.arange(table.num_rows), np.flatnonzero(np.diff(problems)) + 1):
-        chosen[rows[[rewards[rows].argmax(), rewards[rows].argmin()]]] = True
-    discarded: NDArray[np.bool_] = table["discarded"].to_numpy()
-    return chosen & ~discarded
+    # A prompt may be sampled twice in a row, and one of its groups discarded: samples are numbered from 0 in each.
+    begins = (np.diff(problems) != 0) | (np.diff(samples) <= 0)
+    for rows in np.split(np.arange(table.num_rows), np.flatnonzero(begins) + 1):
+        if len(rows) and not discarded[rows[0]]:
+            chosen[rows[[rewards[rows].argmax(), rewards[rows].argmin()]]] = True
+    return chosen
 
 
 def _rewards_alone(table: pa.Table, places: pa.Array) -> pa.Table:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from dagrpo.core.section import Seconds
 from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.pool import worker_count
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools import (
     CallContext,
@@ -24,6 +25,7 @@ from dagrpo.tools import (
     function_of_text,
 )
 
+MOST_WORKERS = 8
 # As the policy wrote the answer, and then in the forms that verifiers ask for.
 FORMS = ("{}", "#### {}", "Answer: {}", "\\boxed{{{}}}", "<answer>{}</answer>")
 DESCRIPTION = "Check whether a final answer to the problem is right or wrong."
@@ -58,7 +60,7 @@ class AnswerCheck(StatelessTool):
 
 @asynccontextmanager
 async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
-    with Grader(config.verify_seconds) as grader:
+    with Grader(config.verify_seconds, min(MOST_WORKERS, worker_count())) as grader:  # beside the rewards' own
         yield AnswerCheck(grader)
 
 

@@ -133,6 +133,10 @@ def test_scores_are_those_of_the_tokens_that_were_asked_for() -> None:
             "has other entries than logprob, token and text",
         ),
         (
+            {"input_token_logprobs": [[None, 5, None], ["-0.5", 7, None]]},
+            "has other entries than logprob, token and text",
+        ),
+        (
             {"input_token_logprobs": [[None, 5, None], [-0.5, -7, None]]},
             "has other entries than logprob, token and text",
         ),

@@ -50,6 +50,7 @@ def test_a_folder_of_a_stage_that_is_gone_and_a_file_in_the_place_of_a_link_are_
     own = FOLDER / "model" / link_name(SCRIPT)
     own.unlink()
     own.write_text("a copy")
+    (FOLDER / "model/__pycache__").mkdir()  # of `python -m compileall .`
     assert not links_are_current(Params())
     write_links(Params())
     assert links_are_current(Params())

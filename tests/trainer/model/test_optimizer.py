@@ -156,3 +156,12 @@ def test_a_run_with_rounded_moments_goes_on_bit_for_bit(tmp_path: Path) -> None:
         ours, theirs = (getattr(model, name) for model in models)
         assert torch.equal(ours, theirs)
         assert torch.equal(whole.state[ours]["exp_avg_sq"], resumed.state[theirs]["exp_avg_sq"])
+
+
+def test_moments_in_bfloat16_begin_where_a_resumed_state_has_none() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = adamw([weight], 0.0, moments=torch.bfloat16)
+    optimizer.state[weight] = {}  # saved before its first update
+    weight.grad = torch.ones(2)
+    take_step(optimizer, 0.1)
+    assert weight.tolist() == pytest.approx([-0.1, -0.1], rel=1e-3)

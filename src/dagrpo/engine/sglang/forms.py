@@ -100,13 +100,13 @@ def entries_of(raw: msgspec.Raw, address: str) -> tuple[NDArray[np.float64], tup
         flat = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
     except WRONG as error:
         raise refused(address, "/generate", str(error), bytes(raw)) from None
-    logprobs, tokens = np.array(flat[::3]), flat[1::3]
+    values, tokens = flat[::3], flat[1::3]
     ids = np.array(tokens)
     is_right = not tokens or (ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < 1 << 31)
-    if len(flat) % 3 or not is_right or logprobs.dtype.kind == "U":
+    if len(flat) % 3 or not is_right or not {*map(type, values)} <= {float, int, type(None)}:
         fault = "a list of logprobs has other entries than logprob, token and text"
         raise refused(address, "/generate", fault, bytes(raw))
-    return logprobs.astype(np.float64), tuple(ids.tolist())  # None is NaN
+    return np.array(values, np.float64), tuple(ids.tolist())  # None is NaN
 
 
 def parsed(kind: TypeAdapter[T], data: bytes, path: str, address: str, remedy: str = USE_KNOWN_VERSION) -> T:

@@ -48,7 +48,10 @@ def write_links(params: Params) -> None:
 def _write(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     changed = {name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)}
     for name in changed & found.keys():
-        (folder / name).unlink(missing_ok=True)
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            shutil.rmtree(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
     for name in changed & wanted.keys():
         with suppress(FileExistsError):  # another command has just written it
             (folder / name).symlink_to(wanted[name])

@@ -31,7 +31,7 @@ def require_prompts(
 ) -> None:
     """Check the first `steps` records; `rollouts` returns the file of a step (1-based). Raises UserError, which names a wrong step.
 
-    `drawing` is the sampler of a new run; `cut_off` returns how many additional groups a step has sampled and put back.
+    `sampler` is the one of a new run; `cut_off` returns how many additional groups a step has sampled and put back.
     """
     for step in range(1, steps + 1):
         path = rollouts(step)

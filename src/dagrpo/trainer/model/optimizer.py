@@ -68,7 +68,9 @@ class RoundedAdamW(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no other closure
         """Update all parameters that have a gradient."""
         assert closure is None, "the loss is computed before"
-        counts = [state["step"] for state in self.state.values()]
+        counts = [
+            state["step"] for state in self.state.values() if state
+        ]  # a resumed parameter may have no moments yet
         updates = int(torch.stack(counts).max()) if counts else 0
         generators: dict[torch.device, torch.Generator] = {}
         for group in self.param_groups:

@@ -69,7 +69,7 @@ def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
 
 
 def read(folder: Path, prompts: Sequence[Prompt]) -> PendingBatches:
-    """Read the batches and weights of a state's folder, which may have none. `problems` are the run's."""
+    """Read the batches and weights of a state's folder, which may have none. `prompts` are the run's."""
     by_row = {prompt.index: prompt for prompt in prompts}
     tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
     batches = [_batch(table, by_row) for table in tables]

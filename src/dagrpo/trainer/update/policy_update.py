@@ -122,7 +122,7 @@ class PolicyUpdate:
     def saved(self) -> dict[str, Any]:
         """Return the JSON-serialisable state of the update beside weights and optimizer."""
         scale = {} if self.loss_scale is None else {LOSS_SCALE: self.loss_scale.saved}
-        return {COEFFICIENTS: self.objective.coefficients, **scale}
+        return {COEFFICIENTS: dict(self.objective.coefficients), **scale}
 
     def update(self, step: int, batch: Batch, rollouts: Rollouts | None) -> UpdateStats:
         """Compute the advantages of rank 0's rollouts of `step` (0-based) and update on them. Every rank calls this.
