@@ -30,7 +30,7 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.pipeline.plan.amounts import MEBIBYTE
-from dagrpo.pipeline.plan.models import policy_shape
+from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
@@ -120,9 +120,9 @@ def in_a_process(case: str, model: Path, *, smollm2: bool, apart: bool) -> Case:
 
 def measured(params: Params, model: Path) -> Case:
     """Two updates in this process."""
-    shape = policy_shape(params, online=False)
-    lengths = Lengths.of_training(params, shape.positions)
-    planned = of_train(params, shape, lengths, None, gpu=False).memory("training process")
+    models = Models.of(params)
+    lengths = Lengths.of_training(params, models.policy.positions)
+    planned = of_train(params, models, gpu=False).memory()
     with TemporaryDirectory() as folder:
         _take_steps(params, make_least(Path(folder) / "least"), lengths)
     with AnonymousPeak() as before:

@@ -13,12 +13,12 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured
-from dagrpo.pipeline.plan.memory import Models
+from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.published import CONFIGS
+from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest
-from dagrpo.pipeline.plan.seconds import StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.speed import speed_of
+from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
 from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = Path(__file__).parents[2] / "presets"
@@ -52,21 +52,21 @@ def planned(names: list[str], folder: Path) -> tuple[Params, Models, Machine]:
     """Return parameters, shapes and machine of presets, the first a model and the last hardware; the folder holds a config."""
     params = composed(names, PRESETS)
     card = names[-1].partition("_x")[0]
-    shapes = Models(policy=shape_of(names[0], folder), teacher=None, pixels=None)
+    shapes = Models(policy=shape_of(names[0], folder))
     return params, shapes, machine_for(CARDS[card], None)
 
 
 def train_of(params: Params, shapes: Models, machine: Machine) -> StageSeconds:
     """Return the time of the stage train."""
     speed = speed_of(machine, params)
-    (train,) = (each for each in seconds_of_stages(params, shapes.policy, speed, Measured()) if each.stage == "train")
+    (train,) = (each for each in seconds_of_stages(params, shapes, speed, Measured()) if each.stage == "train")
     return train
 
 
 def rows(folder: Path) -> Iterator[str]:
     """Yield the table, one line of Markdown at a time."""
-    yield "| model | hardware | memory of a GPU | of it | update, tokens/s | MFU | rollout | step | 400 steps |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| model | hardware | memory of a GPU | of it | update, tokens/s | rollout | step | 400 steps |"
+    yield "|---|---|---|---|---|---|---|---|"
     for model, fitting in FITTING.items():
         for hardware in fitting:
             params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
@@ -76,7 +76,7 @@ def rows(folder: Path) -> Iterator[str]:
             assert tokens is not None
             yield (
                 f"| {model} | {hardware} | {total / 2**30:.0f} GiB | {total / machine.memory:.0%} | "
-                f"{round(tokens, -2):,.0f} | {train.mfu:.0%} | {train.of_a_step['rollout'] / 60:.1f} min | {step / 60:.1f} min | "
+                f"{round(tokens, -2):,.0f} | {train.of_a_step['rollout'] / 60:.1f} min | {step / 60:.1f} min | "
                 f"{whole / 3600:.0f} h |"
             )
 

@@ -7,7 +7,7 @@ RUN = (
     "dvc repro",
     "dagrpo status",
     "dagrpo status arithmetic_tiny",
-    "dvc exp show --only-changed --drop '.*/'",
+    "dvc exp show --only-changed --drop '.*/|params.yaml'",
     "dvc plots show",
     "dvc plots diff",
     "snakemake --report report.html",

@@ -17,7 +17,7 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import configuration_file
 from dagrpo.pipeline.memory_check import require_planned_room, whole_params
-from dagrpo.pipeline.plan import update
+from dagrpo.pipeline.plan import activations
 from dagrpo.trainer.update.objective import Objective
 
 __all__ = ["project"]
@@ -53,12 +53,12 @@ def _long(runtime: Mapping[str, Any] | None = None) -> Params:
 def test_what_does_not_fit_is_refused_with_the_remedy_of_the_plan_after_few_counts(
     gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update, "_cache", {})
+    monkeypatch.setattr(activations, "_cache", {})
     with pytest.raises(
         UserError, match=r"^The stage train needs .* and NVIDIA H100 80GB HBM3 has 79\.6 GiB: set "
     ) as told:
         _require(_long())
-    assert len(update._cache) <= 8, "a second each"
+    assert len(activations._cache) <= 8, "a second each"
     assert str(told.value).endswith("To run it all the same, set runtime.training.require_room to false.")
 
 
@@ -109,7 +109,7 @@ def _calls_nonzero(_: torch.Tensor) -> None:
     ],
     ids=["a count", "numpy", "a format", "an attribute"],
 )
-def test_an_update_that_cannot_be_counted_is_trained_with_a_warning_that_names_the_reason(
+def test_an_update_that_cannot_run_without_values_is_trained_with_a_warning_that_names_the_reason(
     use: Callable[[torch.Tensor], object],
     reason: str,
     gpu: Path,
@@ -118,13 +118,13 @@ def test_an_update_that_cannot_be_counted_is_trained_with_a_warning_that_names_t
 ) -> None:
     """By a loss of the user's that does what torch cannot do without values."""
     monkeypatch.setattr(Objective, "loss", lambda *_, **__: use(torch.empty((), device="meta")))
-    monkeypatch.setattr(update, "_cache", {})
+    monkeypatch.setattr(activations, "_cache", {})
     _require(_short())
     (warning,) = caplog.messages
     assert warning.startswith(
-        "Whether this experiment fits the GPU was not checked: An update of this qwen3 model cannot be"
+        "Whether this experiment fits the GPU was not checked: An update of this qwen3 model cannot run"
     )
-    assert f"counted without values ({reason}" in warning
+    assert f"cannot run without values ({reason}" in warning
 
 
 def test_a_config_that_the_plan_cannot_read_keeps_nothing_from_training(

@@ -82,7 +82,7 @@ def use(
 
 
 def generate() -> None:
-    """Write dvc.yaml, the JSON schema, docs/parameters.md and the tables of docs/metrics.md; params.yaml keeps its values."""
+    """Write dvc.yaml, links to code, the JSON schema, docs/parameters.md, tables of docs/metrics.md; keep the values in params.yaml."""
     from dagrpo.config import documents
     from dagrpo.config.schema import Params, read_params
     from dagrpo.core.metrics import document
@@ -94,7 +94,7 @@ def generate() -> None:
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
     write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
-    write_text(file.PATH, file.dvc_yaml(params))
+    file.generate(params)
 
 
 def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:

@@ -1,7 +1,7 @@
-"""`dagrpo plan`: memory and time of an experiment, before any work."""
+"""`dagrpo plan`: memory, time and disk of an experiment, before any work."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -14,14 +14,14 @@ from rich.text import Text
 
 from dagrpo.cli.shell_completion import gpus
 from dagrpo.cli.shell_completion import presets as names
-from dagrpo.pipeline.plan.amounts import Item, Memory, size
+from dagrpo.pipeline.plan.amounts import Item, size
 from dagrpo.utils.console import duration
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
     from dagrpo.pipeline.plan.memory import StageMemory
     from dagrpo.pipeline.plan.outcome import Plan
-    from dagrpo.pipeline.plan.seconds import StageSeconds
+    from dagrpo.pipeline.plan.times import StageSeconds
 
 PARAMS = Path("params.yaml")
 
@@ -47,7 +47,7 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object, in bytes and seconds")] = False,
 ) -> None:
-    """Estimate the memory and time of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
+    """Estimate the memory, time and disk of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
     from dagrpo.config.project import require_own_code
     from dagrpo.core.errors import UserError
     from dagrpo.pipeline.plan.machine import machine_for
@@ -99,7 +99,10 @@ def _parts(plan: "Plan") -> Iterator[RenderableType]:
     if plan.times:
         yield Text()
         yield _times(plan.times)
+    yield Text()
+    yield from _disk(plan.disk, plan.free)
     if plan.last is not None:
+        yield Text()
         yield Text(plan.last)
     yield Text()
     yield from (Text(sentence, style="dim") for sentence in plan.basis)
@@ -112,23 +115,38 @@ def _headline(stage: "StageMemory", memory: int) -> Text:
     return Text.assemble((stage.stage, "bold"), "  ", (size(stage.total), style), f", {share:.0%} of the memory")
 
 
-def _table(stage: "StageMemory") -> Table:
+def _columns() -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(overflow="fold", style="dim")
+    return table
+
+
+def _table(stage: "StageMemory") -> Table:
+    table = _columns()
     for where, each in (("", stage.on_device), ("in the machine's own memory: ", stage.on_host)):
         for memory, group in groupby(each):
             count = len(list(group))
             times = f" x {count}" if count > 1 else ""
             table.add_row(f"  {where}{memory.what}{times}", size(memory.total * count), "")
-            for item in _by_size(memory):
-                table.add_row(f"    {item.name}", size(item.bytes), item.how)
+            for item in _by_size(memory.items):
+                table.add_row(f"    {item.name}", size(item.bytes) if item.known else "not known", item.how)
     return table
 
 
-def _by_size(memory: Memory) -> list[Item]:
-    return sorted(memory.items, key=lambda item: -item.bytes)
+def _by_size(items: Iterable[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: -item.bytes)
+
+
+def _disk(items: tuple[Item, ...], free: int) -> Iterator[RenderableType]:
+    total = sum(item.bytes for item in items)
+    style = "bold red" if total > free else "bold green"
+    yield Text.assemble(("disk", "bold"), "  ", (size(total), style), f", {size(free)} are free here")
+    table = _columns()
+    for item in _by_size(items):
+        table.add_row(f"  {item.name}", size(item.bytes), item.how)
+    yield table
 
 
 def _times(times: "tuple[StageSeconds, ...]") -> Table:
@@ -139,6 +157,9 @@ def _times(times: "tuple[StageSeconds, ...]") -> Table:
     for stage in times:
         seconds = "not known before `prepare` has run" if stage.seconds is None else duration(stage.seconds)
         table.add_row(Text(stage.stage, "bold"), seconds, stage.how, _in_words(stage))
+        for name, each in stage.of_a_step.items():
+            in_all = duration(stage.runs * (stage.steps or 0) * each)
+            table.add_row(f"  {name}", f"  {in_all}", "", f"{_seconds(each)} a step")
     seconds_known = [stage.seconds for stage in times if stage.seconds is not None]
     if len(seconds_known) == len(times) > 1:
         table.add_row(Text("all", "bold"), duration(sum(seconds_known)), "", "one after the other")
@@ -147,13 +168,9 @@ def _times(times: "tuple[StageSeconds, ...]") -> Table:
 
 def _in_words(stage: "StageSeconds") -> str:
     runs = f"{stage.runs} runs" if stage.runs > 1 else ""
-    steps = f"{stage.steps:,} steps" if stage.steps is not None else ""
-    whole = sum(stage.of_a_step.values())
-    parts = ", ".join(f"{name} {_seconds(each)}" for name, each in stage.of_a_step.items() if each >= whole / 1000)
-    each = f"{_seconds(whole)} each: {parts}" if parts else ""
+    steps = f"{stage.steps:,} steps of {_seconds(sum(stage.of_a_step.values()))}" if stage.of_a_step else ""
     rate = "" if stage.tokens_per_second is None else f"{stage.tokens_per_second:,.0f} tokens/s in the update"
-    mfu = "" if stage.mfu is None else f"MFU {stage.mfu:.0%}"
-    return ", ".join(part for part in (runs, steps, each, rate, mfu) if part)
+    return ", ".join(part for part in (runs, steps, rate) if part)
 
 
 def _seconds(count: float) -> str:

@@ -32,15 +32,19 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
         return
     # Imported here: they load torch, which other stages do without.
     from dagrpo.pipeline.plan.machine import machine_for
-    from dagrpo.pipeline.plan.memory import Models
+    from dagrpo.pipeline.plan.memory import stages
+    from dagrpo.pipeline.plan.models import Models
     from dagrpo.pipeline.plan.remedy import refusal
 
     try:
         params, machine = whole_params(configuration, runtime), machine_for(None, None)
-        refused = refusal(params, Models.of(params), machine)
+        models = Models.of(params)
+        refused = refusal(params, models, machine)
+        unknown = [each.unknown for each in stages(params, models, on_gpu=machine.on_gpu) if each.unknown]
     except Exception as error:  # noqa: BLE001 - a plan that fails is no reason not to train; the stage itself reports wrong inputs
-        logger.warning("Whether this experiment fits the GPU was not checked: %s", words_of(error))
-        return
+        refused, unknown = None, [words_of(error)]
+    for reason in unknown[:1]:
+        logger.warning("Whether this experiment fits the GPU was not checked: %s", reason)
     if refused is not None:
         raise UserError(f"{refused} {ALL_THE_SAME}")
 

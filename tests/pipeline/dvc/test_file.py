@@ -14,8 +14,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import definition_of
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs, stage_of
 from dagrpo.pipeline.dvc import file as dvc_file
+from dagrpo.pipeline.dvc.code import FOLDER, folder_of, links_are_current, write_links
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.job_files import NOT_DATA, SCRIPT, code_files
+from dagrpo.pipeline.job_files import NOT_DATA, code_files
 from dagrpo.pipeline.override_runs import override_run
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.stages.teacher import require_source
@@ -73,7 +74,6 @@ def test_each_file_that_is_expected_of_an_experiment_is_known_by_its_stage(jobs:
 
 
 def test_every_job_is_one_stage_of_dvc_with_the_same_files(jobs: list[PlannedJob]) -> None:
-    params = read_params(ROOT / "params.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         with Repo(".") as repo:
@@ -93,7 +93,7 @@ def test_every_job_is_one_stage_of_dvc_with_the_same_files(jobs: list[PlannedJob
         assert owners[0].split("@")[0].split(":")[-1] == job.stage
         deps, outs = stages[owners[0]]
         inputs = {path for paths in job.inputs.values() for path in paths}
-        inputs |= {SCRIPT, *code_files(params, all_stages()[job.stage])}
+        inputs.add(folder_of(all_stages()[job.stage]))
         assert [path for path in sorted(inputs) if not _covered(path, deps)] == [], job.stage
         assert {dep for dep in deps if not _holds_one(dep, inputs)} == set(), job.stage
         assert {out for out in outs if not _holds_one(out, outputs)} == set(), job.stage
@@ -158,28 +158,33 @@ def test_runtime_is_compared_by_no_stage_that_makes_something() -> None:
     assert [stage.name for stage in all_stages().values() if any(k.startswith("runtime") for k in stage.reads)] == []
 
 
-def test_a_run_brings_the_lists_of_code_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_brings_stages_and_links_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_STAGE", raising=False)
+    dvc_file.keep_current(Params(), overridden=False)
+    assert not list(tmp_path.iterdir()), "a project without DVC"
     whole = (ROOT / "dvc.yaml").read_text()
-    stale = whole.replace("    - src/dagrpo/algorithms/losses/ppo_clip.py\n", "")
+    stale = whole.replace("    - algorithm\n", "")
     assert stale != whole
     dvc_file.PATH.write_text(stale)
     dvc_file.keep_current(Params(), overridden=True)
     assert dvc_file.PATH.read_text() == stale, "what --config says is not what params.yaml says"
+    assert not FOLDER.exists()
     dvc_file.keep_current(Params(), overridden=False)
     assert dvc_file.PATH.read_text() == whole
+    assert links_are_current(Params())
 
 
-def test_dvc_itself_is_told_in_a_sentence_that_its_file_is_out_of_date(
+def test_dvc_itself_is_told_in_a_sentence_that_what_it_has_read_is_out_of_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_STAGE", "train")
     dvc_file.PATH.write_text((ROOT / "dvc.yaml").read_text())
+    write_links(Params())
     dvc_file.require_current(Params())
-    dvc_file.PATH.write_text(dvc_file.PATH.read_text().replace("    - src/dagrpo/utils/files.py\n", ""))
-    with pytest.raises(UserError, match=r"dvc\.yaml lists other code .*`dagrpo generate`"):
+    (FOLDER / "train/src+dagrpo+utils+files.py").unlink()
+    with pytest.raises(UserError, match=r"dvc\.yaml and workflow/code have other code .*`dagrpo generate`"):
         dvc_file.require_current(Params())
 
 

@@ -7,12 +7,12 @@ from tests.pipeline.plan.conftest import params_with, qwen3
 
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
-from dagrpo.pipeline.plan.memory import Models, cache_bytes, server_memory, stages
-from dagrpo.pipeline.plan.models import policy_shape
-from dagrpo.pipeline.plan.seconds import sampling_seconds
+from dagrpo.pipeline.plan.memory import server_memory, stages
+from dagrpo.pipeline.plan.models import Models, policy_shape
+from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.speed import Speed
+from dagrpo.pipeline.plan.times import sampling_seconds
 from dagrpo.pipeline.plan.training import of_train
 
 WEIGHTS, HEAD = 596_049_920, 155_582_464
@@ -25,7 +25,7 @@ def shape(project: Path) -> Shape:
 
 def _process(shape: Shape, *changes: dict[str, object]) -> Memory:
     params = qwen3(*changes)
-    return of_train(params, shape, Lengths.of_training(params, shape.positions), None, gpu=True).memory("process")
+    return of_train(params, Models(policy=shape), gpu=True).memory()
 
 
 def test_weights_are_counted_without_reading_any(shape: Shape) -> None:
@@ -40,8 +40,7 @@ def test_weights_gradients_and_adamw_take_sixteen_bytes_a_parameter(shape: Shape
     assert process.of("weights") == process.of("gradients") == 4 * WEIGHTS == 2_384_199_680
     assert process.of("AdamW states") == 4_768_399_360
     assert process.of("reference policy") == process.of("adapter") == 0
-    lengths = Lengths.of_training(qwen3(), shape.positions)
-    assert of_train(qwen3(), shape, lengths, None, gpu=True).certain == 16 * WEIGHTS
+    assert of_train(qwen3(), Models(policy=shape), gpu=True).certain == 16 * WEIGHTS
 
 
 def test_a_reference_has_weights_of_its_own(shape: Shape) -> None:
@@ -80,11 +79,12 @@ def test_gradients_that_wait_for_the_last_micro_batch_are_whole(shape: Shape) ->
 def test_a_cache_has_a_key_and_a_value_for_each_layer_and_token(shape: Shape) -> None:
     """28 layers x 8 heads x 128, twice, in two bytes: 112 KiB a token."""
     assert shape.cached_per_token == 57_344
-    assert cache_bytes(shape, 262_144, "bfloat16") == 28 * GIBIBYTE
+    server = server_memory("server", shape, sglang.Config(max_total_tokens=262_144), "bfloat16", 1, gpu=True)
+    assert server.of("key-value cache") == 28 * GIBIBYTE
 
 
 def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> None:
-    models = Models(policy=shape, teacher=None, pixels=None)
+    models = Models(policy=shape)
     (train, _) = stages(qwen3(), models, on_gpu=True)
     assert [memory.what for memory in train.on_device] == ["training process", "rollout server"]
     away = {"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": ["http://127.0.0.1:30000"]}}}
@@ -94,7 +94,7 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
 
 
 def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
-    models = Models(policy=shape, teacher=shape, pixels=None)
+    models = Models(policy=shape, teacher=shape)
     (train, _) = stages(qwen3(), models, on_gpu=True)
     assert train.on_device[-1].what == "server of the teacher"
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
@@ -112,16 +112,16 @@ def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
 def test_on_a_cpu_the_server_has_packed_copies_of_a_small_models_weights(
     shape: Shape, dtype: str, gpu: bool, expected: int
 ) -> None:
-    models = Models(policy=shape, teacher=None, pixels=None)
+    models = Models(policy=shape)
     (train, _) = stages(qwen3({"rollout": {"dtype": dtype}}), models, on_gpu=gpu)
     assert train.on_device[1].of("packed weights") == expected
 
 
 def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: Shape) -> None:
-    models = Models(policy=shape, teacher=None, pixels=None)
+    models = Models(policy=shape)
     (train, _) = stages(qwen3({"runtime": {"training": {"processes": 2}}}), models, on_gpu=False)
     names = [memory.what for memory in train.on_device]
-    assert names == ["training process", "training process", "rollout server", "hand-over in /dev/shm"]
+    assert names == ["training process", "training process", "rollout server", "weight sync in /dev/shm"]
     assert train.on_device[-1].total == 4 * WEIGHTS
 
 
@@ -136,7 +136,7 @@ def test_tools_make_trajectories_longer() -> None:
 
 def test_a_server_that_leaves_shares_the_device_with_a_process_at_rest_alone(shape: Shape) -> None:
     """Its weights and its cache are never there beside the activations and the gradients."""
-    models, leaves = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"release_memory": True}}}
+    models, leaves = Models(policy=shape), {"runtime": {"engine": {"release_memory": True}}}
     (beside, _) = stages(qwen3(), models, on_gpu=True)
     process, server = beside.on_device
     (in_turns, _) = stages(qwen3(leaves), models, on_gpu=True)
@@ -148,12 +148,12 @@ def test_a_server_that_leaves_shares_the_device_with_a_process_at_rest_alone(sha
 
 
 def test_on_a_cpu_nothing_leaves(shape: Shape) -> None:
-    models, leaves = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"release_memory": True}}}
+    models, leaves = Models(policy=shape), {"runtime": {"engine": {"release_memory": True}}}
     assert stages(qwen3(leaves), models, on_gpu=False)[0].total == stages(qwen3(), models, on_gpu=False)[0].total
 
 
 def test_a_server_with_a_gpu_to_itself_adds_nothing_to_that_of_the_policy(shape: Shape) -> None:
-    models, apart = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"own_gpus": True}}}
+    models, apart = Models(policy=shape), {"runtime": {"engine": {"own_gpus": True}}}
     (beside, _) = stages(qwen3(), models, on_gpu=True)
     (alone, _) = stages(qwen3(apart), models, on_gpu=True)
     assert alone.total == max(memory.total for memory in beside.on_device)
@@ -169,7 +169,7 @@ def test_gpus_that_divide_a_model_share_its_weights_and_as_much_of_the_cache_as_
     def server(ranks: int, *, gpu: bool) -> Memory:
         return server_memory("server", shape, sglang.Config(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
 
-    cache = cache_bytes(shape, 65_536, "bfloat16")
+    cache = 2 * 65_536 * 57_344
     for ranks, shares in ((1, 1), (4, 4), (16, 8)):
         assert server(ranks, gpu=True).of("weights") == 2 * WEIGHTS // ranks
         assert server(ranks, gpu=True).of("key-value cache") == cache // shares
@@ -180,8 +180,8 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
     speed = Speed(update=1.0, fine_tuning=1.0, sampling=1e12, bandwidth=1e11, cache_bandwidth=1e11)
     alone, divided = (
         sampling_seconds(
-            shape,
             params := qwen3({"runtime": {"engine": {"tensor_parallel": ranks}}}),
+            Models(policy=shape),
             speed,
             attempts=64,
             prompts=8,
@@ -194,7 +194,7 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
 
 
 def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:
-    models = Models(policy=shape, teacher=None, pixels=None)
+    models = Models(policy=shape)
     (train, sample) = stages(qwen3({"runtime": {"engine": {"replicas": 2}}}), models, on_gpu=False)
     assert [memory.what for memory in train.on_device].count("rollout server") == 2
     assert [memory.what for memory in sample.on_device] == ["rollout server"] * 2

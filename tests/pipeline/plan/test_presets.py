@@ -7,7 +7,7 @@ from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, rows, shape
 
 from dagrpo.config.presets import composed, experiments, hardware_in
 from dagrpo.pipeline.plan.machine import machine_for
-from dagrpo.pipeline.plan.memory import Models
+from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.remedy import refusal
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(nam
     model = next(model for model in (*FITTING, "qwen2_5_vl_3b") if name.startswith(model))
     params = composed([name], PRESETS)
     pixels = params.model.max_pixels
-    shapes = Models(policy=shape_of(model, folder), teacher=None, pixels=pixels)
+    shapes = Models(policy=shape_of(model, folder), pixels=pixels)
     assert refusal(params, shapes, machine_for("H200", None)) is None
 
 

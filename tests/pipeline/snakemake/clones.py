@@ -45,7 +45,7 @@ def clone(destination: Path) -> Path:
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file() and name != "dvc.lock":
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, destination / name)
+            shutil.copy2(ROOT / name, destination / name, follow_symlinks=False)
     for compiled in (ROOT / "src").rglob("__pycache__"):  # valid with the time of its source: 4 s of every clone
         shutil.copytree(compiled, destination / compiled.relative_to(ROOT), dirs_exist_ok=True)
     (destination / "params.yaml").write_text(params_yaml(parse(TINY)))

@@ -11,6 +11,7 @@ import pytest
 from tests.pipeline.snakemake import clones
 from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 
+from dagrpo.pipeline.dvc.lock_text import entries_of
 from dagrpo.utils.files import read_json
 
 pytestmark = pytest.mark.dag
@@ -33,6 +34,14 @@ def test_snakemake_in_one_clone_and_dvc_stopped_twice_in_another_give_the_same_b
 def test_each_engine_takes_what_the_other_has_done_for_done(finished: tuple[Path, Path]) -> None:
     for folder in finished:
         _is_up_to_date(folder)
+
+
+def test_an_entry_of_dvc_lock_has_no_more_than_files_and_parameters(finished: tuple[Path, Path]) -> None:
+    entries = entries_of((finished[0] / "dvc.lock").read_text())
+    assert entries is not None
+    sizes = sorted(map(len, entries.values()))
+    assert sum(sizes) / len(sizes) < 1600
+    assert sizes[-1] < 5000, "train's: two thirds of it are parameters"
 
 
 def test_an_unknown_section_is_refused_by_dvc_too_though_all_is_up_to_date(finished: tuple[Path, Path]) -> None:

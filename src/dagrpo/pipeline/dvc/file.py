@@ -1,6 +1,6 @@
 """Generator of dvc.yaml from the stages' declarations.
 
-A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The lists of code and of
+A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The links to the code and the
 inputs that depend on parameters follow params.yaml: a run of Snakemake brings them up to date, `dagrpo generate` writes the whole.
 """
 
@@ -17,7 +17,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import plotted
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.declaration import POLICIES, Stage, names_in, patterns_of
-from dagrpo.pipeline.job_files import SCRIPT, code_files
+from dagrpo.pipeline.dvc.code import FOLDER, folder_of, links_are_current, write_links
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.stages import all_stages
@@ -48,7 +48,7 @@ CHECK = {
     "matrix": {"experiment": [NAME]},
     "desc": "The whole of params.yaml against the schema.",
     "cmd": "python workflow/scripts/check.py",
-    "params": [{str(PARAMS): None}],
+    "deps": [str(PARAMS)],  # as parameters each value of the file would be in dvc.lock, for every experiment
 }
 SCORES = f"results/{NAME}/report/scores.csv"
 CURVES = f"results/{NAME}/report/curves.csv"
@@ -87,26 +87,37 @@ def dvc_yaml(params: Params) -> str:
     return _text(_with_stages({"stages": {CHECK_STAGE: CHECK}, "plots": plots(), "artifacts": ARTIFACTS}, params))
 
 
+def generate(params: Params) -> None:
+    """Write the whole of dvc.yaml, and the links to the code."""
+    write_text(PATH, dvc_yaml(params))
+    write_links(params)
+
+
 def require_current(params: Params) -> None:
-    """Raise UserError if DVC drives and dvc.yaml, which it has read, lists other code than the parameters select."""
-    if dvc_drives() and _brought_up_to_date(params) is not None:
+    """Raise UserError if DVC drives and what it has read has other code or inputs than the parameters select."""
+    if dvc_drives() and not _is_current(params):
         raise UserError(
-            "dvc.yaml lists other code than these parameters select: `dagrpo generate` brings it up to date; run it, then "
-            "the same command again."
+            f"{PATH} and {FOLDER} have other code or inputs than these parameters select: `dagrpo generate` brings them up to "
+            "date; run it, then the same command again."
         )
 
 
 def keep_current(params: Params, *, overridden: bool) -> None:
-    """Bring the stages in dvc.yaml up to date, unless the parameters are not those of params.yaml or DVC drives."""
-    text = None if overridden or dvc_drives() else _brought_up_to_date(params)
+    """Bring dvc.yaml and the links to the code up to date, unless the parameters are not those of params.yaml or DVC drives."""
+    if overridden or dvc_drives() or _is_current(params):
+        return
+    text = _brought_up_to_date(params)
     if text is not None:
         write_text(PATH, text)
+    write_links(params)
+
+
+def _is_current(params: Params) -> bool:
+    return not PATH.exists() or (_brought_up_to_date(params) is None and links_are_current(params))
 
 
 def _brought_up_to_date(params: Params) -> str | None:
-    """Return the text that dvc.yaml should have; None if it has it, or does not exist. Keeps a user's own stages and plots."""
-    if not PATH.exists():
-        return None
+    """Return the text that dvc.yaml should have; None if it has it. Keeps a user's own stages and plots."""
     try:
         old = read_text(PATH, REMEDY)
         new = _text(_with_stages(yaml.safe_load(old), params))
@@ -134,7 +145,7 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
         "matrix": _matrix(stage),
         "desc": described(stage),
         "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(next(iter(outputs.values()))[0], stage)}",
-        "deps": [*_deps(stage, params), SCRIPT, *code_files(params, stage)],
+        "deps": [*_deps(stage, params), folder_of(stage)],
         "params": list(stage.reads),
         "outs": [_template(path, stage) for path in _outs(stage)],
     }

@@ -1,37 +1,36 @@
 """Check and repair of dvc.lock, without loss of records.
 
-A merge, a full disk or a kill may damage it. DVC checks the whole of it, in seconds; this its form alone. A `dvc repro` that is killed
-while it writes leaves a part of it: the copy that its stages keep takes its place.
+A merge, a full disk or a kill may damage it. DVC checks the whole of it, in seconds; this the starts of its lines. A `dvc repro` that
+is killed while it writes leaves a part of it: the copy that its stages keep takes its place.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.private import LOCK
+from dagrpo.pipeline.dvc.file import CHECK_STAGE
+from dagrpo.pipeline.dvc.lock_text import CUT_SHORT, fault_of, without_code_files
+from dagrpo.pipeline.dvc.private import LOCK, record_outputs
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives, note_outputs
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
-from dagrpo.utils.files import atomic_file, read_json
+from dagrpo.utils.files import atomic_file, read_json, read_text, write_text
 from dagrpo.utils.provenance import TOPS, provenances_of
 
 COPY = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`
-CUT_SHORT = "it is cut short"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def require_readable_lock() -> None:
     """Raise UserError for a damaged dvc.lock, after noting what it recorded, so that a later run records it again.
 
-    One that is cut short is replaced by the copy that a stage of a `dvc repro` backups, if that copy is intact.
+    One that is cut short is replaced by the copy that a stage of a `dvc repro` keeps, if that copy is intact.
     """
     trouble = _trouble(LOCK)
     if trouble is None:
+        _shorten_entries()
         if dvc_drives() and LOCK.is_file():
             _copy(LOCK, COPY)
         return
@@ -53,29 +52,28 @@ def _copy(source: Path, destination: Path) -> None:
 
 def _trouble(path: Path) -> str | None:
     try:
-        text = path.read_bytes()
-        if not text.endswith(b"\n"):
-            return CUT_SHORT
-        content = yaml.load(text, LOADER)
+        return fault_of(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-    except (yaml.YAMLError, ValueError) as error:
-        return _in_short(error)
-    if (
-        not isinstance(content, Mapping)
-        or "schema" not in content
-        or not isinstance(content.get("stages", {}), Mapping)
-    ):
-        return "it is not what DVC writes"
-    return None
 
 
-def _in_short(error: Exception) -> str:
-    """Return the line at which the file stops being YAML."""
-    mark = getattr(error, "problem_mark", None)
-    return "it is not YAML" if mark is None else f"it is not YAML: line {mark.line + 1}"
+def _shorten_entries() -> None:
+    """Rewrite entries of dvc.lock that list each file of code, as an earlier version of dagrpo did: once, for all experiments.
+
+    Raises UserError if DVC drives, which has read the former entries and would make everything again.
+    """
+    text = without_code_files(read_text(LOCK, "restore it")) if LOCK.is_file() else None
+    if text is None:
+        return
+    write_text(LOCK, text)
+    if dvc_drives():
+        raise UserError(
+            f"{LOCK} listed each file of code, as an earlier version did, and now has one digest for each stage: run the same command "
+            "again, which finds what was recorded and makes nothing again."
+        )
+    record_outputs(lambda address, outs: address.startswith(f"{CHECK_STAGE}@"))  # it listed each parameter
 
 
 def _note_all_that_was_made() -> None:

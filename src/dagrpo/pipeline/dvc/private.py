@@ -1,7 +1,8 @@
 """Private parts of DVC that the pipeline uses, tested with 3.67.1.
 
-The outputs of Snakemake's jobs are recorded as `dvc commit` records them, but without its re-linking, which rewrites files, and with
-one dvc.lock that is replaced as a whole. tests/pipeline/dvc/test_private.py fails if one of these parts changes.
+The outputs of Snakemake's jobs are recorded as `dvc commit` records them, but without its re-linking, which rewrites files, and without
+reading dvc.lock: DVC takes seconds for a megabyte of it, and only the entries of today's stages are written. dvc.lock is replaced as a
+whole. tests/pipeline/dvc/test_private.py fails if one of these parts changes.
 """
 
 import logging
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc.lock_text import entries_of, text_of
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import atomic_file, read_text, write_text
@@ -76,7 +78,7 @@ def _record(repo: Any, is_wanted: Callable[[str, set[Path]], bool]) -> dict[str,
     from dvc.exceptions import DvcException
 
     recorded, failures = [], dict[str, list[str]]()
-    for stage in repo.index.stages:
+    for stage in _stages(repo):
         if not is_wanted(stage.addressing, {Path(str(out.def_path)) for out in stage.outs}):
             continue
         try:
@@ -87,6 +89,15 @@ def _record(repo: Any, is_wanted: Callable[[str, set[Path]], bool]) -> dict[str,
     if recorded:
         _write_lock(repo, recorded)
     return failures
+
+
+def _stages(repo: Any) -> Iterator[Any]:
+    """Yield the stages of dvc.yaml as if dvc.lock had none of them: a record needs no earlier one."""
+    from dvc.dvcfile import ProjectFile
+
+    file = ProjectFile(repo, str(Path(repo.root_dir, "dvc.yaml")))
+    file.__dict__["lockfile_contents"] = {}
+    yield from file.stages.values()
 
 
 def _store(stage: Any) -> None:
@@ -142,10 +153,16 @@ def _write_lock(repo: Any, stages: Sequence[Any]) -> None:
     """Write the state of DVC's stages into dvc.lock atomically: a kill leaves the old or the new file."""
     from dvc.dvcfile import Lockfile
 
+    text = LOCK.read_text(encoding="utf-8") if LOCK.exists() else ""
+    entries = entries_of(text)
     with atomic_file(LOCK) as writing:
-        if LOCK.exists():
+        if text and entries is None:  # not only stages, or written by hand: DVC's reader and writer keep the rest
             shutil.copyfile(LOCK, writing)
         Lockfile(repo, str(writing)).dump_stages(stages)
+        if entries is not None:
+            new = entries_of(writing.read_text(encoding="utf-8"))
+            assert new is not None, "DVC writes entries in another form than tests/pipeline/dvc/test_private.py says"
+            writing.write_text(text_of(entries | new), encoding="utf-8")
 
 
 def keep_other_experiments() -> None:

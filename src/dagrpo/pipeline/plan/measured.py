@@ -15,14 +15,12 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord, read_record
 from dagrpo.pipeline.job_files import own_params
-from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.stages import all_stages, train
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.run_info import read_accounts
 from dagrpo.utils.timings import GROUP, SECONDS, read_times, step_seconds
 
-LOGS, RESULTS = Path("logs"), Path("results")
-SAMPLE, EVALUATION = "sample", "evaluation"
-WITHOUT_STEPS = ("sft", "difficulty", SAMPLE)  # their time is that of a whole run; sft counts only with as many steps
+LOGS, RESULTS, TRAIN = Path("logs"), Path("results"), train.STAGE.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,11 @@ class Measured:
     steps: Mapping[str, float] = field(default_factory=dict)  # mean seconds of a training step, by part
     number: int = 0  # of the steps that these are means of
     beside_steps: float | None = None  # mean seconds of a training run that are no step's: starting, loading, saving
-    last: Mapping[str, float] = field(
+    # Of the last run, whatever its parameters were, by stage; empty until all stages have run.
+    last: Mapping[str, float] = field(default_factory=dict)  # seconds
+    memory: Mapping[str, int] = field(
         default_factory=dict
-    )  # seconds of the last run, by stage, whatever its parameters were; empty until all stages have run
+    )  # bytes: the peak of a stage's own process, mapped files included
 
 
 def measured(params: Params) -> Measured:
@@ -45,28 +45,29 @@ def measured(params: Params) -> Measured:
     current = {path: each for path, each in records.items() if _is_the_same(params, each)}
     report = RESULTS / name / "report" / PROVENANCE  # the last stage: without it, a run has not come to its end
     accounts = read_accounts(LOGS / name, list(records))
-    last, seconds_by_stage = defaultdict[str, float](float), defaultdict[str, list[float]](list)
-    beside = list[float]()
+    last, memory = defaultdict[str, float](float), defaultdict[str, int](int)
+    seconds_by_stage, beside = defaultdict[str, list[float]](list), list[float]()
     for path, account in accounts.items():
-        stage = EVALUATION if account.stage == SAMPLE else account.stage
         if account.is_taken_over:
             continue
+        stage = account.stage
         last[stage] += account.seconds
-        if path in current and account.stage in WITHOUT_STEPS:
-            seconds_by_stage[stage].append(account.seconds)
-        elif path in current and account.stage == "train" and account.seed is not None:
+        memory[stage] = max(memory[stage], account.memory)
+        if path in current and stage == TRAIN and account.seed is not None:
             beside.append(account.seconds - sum(map(step_seconds, _steps(name, account.seed))))
-    seeds = sorted({each.seed for each in current.values() if each.stage == "train" and each.seed is not None})
+        elif path in current:
+            seconds_by_stage[stage].append(account.seconds)
+    seeds = sorted({each.seed for each in current.values() if each.stage == TRAIN and each.seed is not None})
     steps = [step for seed in seeds for step in _after_the_first(_steps(name, seed))]
-    whole = [
-        seconds for seconds in beside if seconds > 0
-    ]  # one that was resumed has taken steps before; where they are few, this is too little
+    # One that was resumed has taken steps before; where they are few, this is too little.
+    whole = [seconds for seconds in beside if seconds > 0]
     return Measured(
         stages={stage: mean(seconds) for stage, seconds in seconds_by_stage.items()},
         steps=_means(steps),
         number=len(steps),
         beside_steps=mean(whole) if whole else None,
         last=last if report in records else {},
+        memory=memory if report in records else {},
     )
 
 
@@ -81,7 +82,7 @@ def _is_the_same(params: Params, record: ExecutionRecord) -> bool:
     stage = all_stages().get(record.stage)
     if stage is None:
         return False
-    left_out = tuple(stage.extends) if stage.name == "train" else ()
+    left_out = tuple(stage.extends) if stage.name == TRAIN else ()
     then, today = (flat(values) for values in (dict(record.params), own_params(params, stage)))
     return all(
         then.get(key) == today.get(key) for key in then.keys() | today.keys() if not key.startswith(left_out or ("\0",))

@@ -2,77 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 from dagrpo.config.schema import Params
 from dagrpo.engine import engine_of
 from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
-from dagrpo.pipeline.plan.models import picture_pixels, policy_shape, teacher_shape
+from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
+from dagrpo.pipeline.stages import sample, sft, train
 from dagrpo.rollout.config import Dtype
 
 LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
-TRAINING, SERVER, TEACHER_SERVER = "training process", "rollout server", "server of the teacher"
-
-
-def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
-    """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
-    return memory(what, _items(shape, engine, dtype, requests, gpu=gpu))
-
-
-def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
-    """Return the bytes of the keys and values of these tokens."""
-    return tokens * shape.cached_per_token * BYTES[dtype]
-
-
-def _items(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
-    each, running = BYTES[dtype], min(requests, engine.max_running_requests)
-    beside = engine_of(engine).footprint
-    ranks = engine.tensor_parallel if gpu else 1  # on a CPU they are side by side
-    over = f", over {ranks} GPUs" if ranks > 1 else ""
-    yield Item(
-        name="weights", bytes=-(-shape.weights // ranks) * each, how=f"{dtype}, {shape.weights:,} parameters{over}"
-    )
-    if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
-        yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
-    cache = -(-cache_bytes(shape, engine.max_total_tokens, dtype) // min(ranks, _key_value_heads(shape)))
-    how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
-    yield Item(name="key-value cache", bytes=cache, how=how)
-    sampled = running * shape.vocabulary * FLOAT32 * beside.logit_copies
-    taken_in = beside.prefill_tokens * (3 * shape.text.inner // ranks + 8 * shape.text.width) * each
-    yield Item(
-        name="work",
-        bytes=sampled + taken_in,
-        how=f"logits of {running:,} requests, {beside.prefill_tokens:,} tokens taken in",
-    )
-    processes = beside.gpu_bytes if gpu else beside.cpu_bytes
-    how = "CUDA, its graphs and libraries" if gpu else "without the files that they map"
-    yield Item(name="the processes themselves", bytes=processes, how=how)
-
-
-def _key_value_heads(shape: Shape) -> int:
-    """Return the number of key-value heads in memory: with more ranks than heads, several hold the same one."""
-    text = shape.model.config.get_text_config()
-    return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """Shapes of an experiment's models; they do not change with a smaller batch."""
-
-    policy: Shape
-    teacher: Shape | None  # None without one
-    pixels: int | None  # of a picture, at most; None: none are shown, or it is not known how large they are
-
-    @classmethod
-    def of(cls, params: Params, *, online: bool = False) -> Self:
-        """Return the models of an experiment. Raises UserError if a config is not on this machine."""
-        policy = policy_shape(params, online=online)
-        pixels = picture_pixels(params) if policy.pictures is not None else None
-        return cls(policy=policy, teacher=teacher_shape(params, policy, online=online), pixels=pixels)
+SERVER, TEACHER_SERVER, SYNC = "rollout server", "server of the teacher", "weight sync in /dev/shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +24,29 @@ class StageMemory:
 
     stage: str
     on_device: tuple[Memory, ...]  # on the fullest device, that of rank 0 and the engine; without a GPU: on the machine
-    on_host: tuple[Memory, ...]  # beside a GPU, in the machine's own memory; without a GPU: nothing
+    on_host: tuple[Memory, ...] = ()  # beside a GPU, in the machine's own memory; without a GPU: nothing
 
     @property
     def total(self) -> int:
         """The bytes on the device."""
         return sum(each.total for each in self.on_device)
 
+    @property
+    def unknown(self) -> str | None:
+        """The reason why an item is not known, and so the total is too low; None if all are."""
+        items = (item for each in self.on_device for item in each.items)
+        return next((item.how for item in items if not item.known), None)
+
 
 def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
     """Return the memory of every stage that needs much. Raises UserError for an unknown task, or an adapter that names no layer."""
-    stage_memories = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
-    return [*stage_memories, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
+    of_sft = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
+    return [*of_sft, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
 
 
 def least(params: Params, models: Models, *, on_gpu: bool) -> int:
     """Return the bytes of a device that are needed without any update. Raises UserError like `stages`."""
-    lengths = Lengths.of_training(params, models.policy.positions)
-    training = of_train(params, models.policy, lengths, models.pixels, gpu=on_gpu)
-    return max(training.certain, _sample(params, models, on_gpu=on_gpu).total)
+    return max(of_train(params, models, gpu=on_gpu).certain, _sample(params, models, on_gpu=on_gpu).total)
 
 
 def longest_sequence(params: Params, models: Models) -> int:
@@ -109,31 +56,55 @@ def longest_sequence(params: Params, models: Models) -> int:
     return max(Lengths.of_training(params, positions).whole, *evaluated)
 
 
+def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
+    """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
+    return memory(what, _of_server(shape, engine, dtype, requests, gpu=gpu))
+
+
+def _of_server(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
+    each, running = BYTES[dtype], min(requests, engine.max_running_requests)
+    beside = engine_of(engine).footprint
+    ranks = engine.tensor_parallel if gpu else 1  # on a CPU they are side by side
+    over = f", over {ranks} GPUs" if ranks > 1 else ""
+    how = f"{dtype}, {shape.weights:,} parameters{over}"
+    yield Item(name="weights", bytes=-(-shape.weights // ranks) * each, how=how)
+    if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
+        yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
+    # With more ranks than key-value heads, several hold the same one.
+    cache = -(-engine.max_total_tokens * shape.cached_per_token * each // min(ranks, shape.key_value_heads))
+    how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
+    yield Item(name="key-value cache", bytes=cache, how=how)
+    sampled = running * shape.text.vocab_size * FLOAT32 * beside.logit_copies
+    taken_in = beside.prefill_tokens * (3 * shape.mlp_width // ranks + 8 * shape.text.hidden_size) * each
+    how = f"logits of {running:,} requests, {beside.prefill_tokens:,} tokens taken in"
+    yield Item(name="work", bytes=sampled + taken_in, how=how)
+    processes = beside.gpu_bytes if gpu else beside.cpu_bytes
+    how = "CUDA, its graphs and libraries" if gpu else "without the files that they map"
+    yield Item(name="the processes themselves", bytes=processes, how=how)
+
+
 def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
-    lengths = Lengths.of_training(params, models.policy.positions)
-    training = of_sft(params, models.policy, lengths, models.pixels, gpu=on_gpu)
-    process = training.memory(TRAINING)
+    training = of_sft(params, models, gpu=on_gpu)
     return StageMemory(
-        stage="sft",
-        on_device=_of_ranks(process, training.processes, on_gpu=on_gpu),
+        stage=sft.STAGE.name,
+        on_device=_of_ranks(training.memory(), training.processes, on_gpu=on_gpu),
         on_host=_loading(models.policy) if on_gpu else (),
     )
 
 
 def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
-    lengths = Lengths.of_training(params, models.policy.positions)
-    training = of_train(params, models.policy, lengths, models.pixels, gpu=on_gpu)
-    ranks = _of_ranks(training.memory(TRAINING), training.processes, on_gpu=on_gpu)
+    training, engine = of_train(params, models, gpu=on_gpu), params.runtime.engine
+    ranks = _of_ranks(training.memory(), training.processes, on_gpu=on_gpu)
     servers = tuple(_servers(params, models, on_gpu=on_gpu))
-    if on_gpu and params.runtime.engine.release_memory:
+    synced = tuple(_weight_copies(params, models.policy))
+    if not on_gpu:
+        return StageMemory(stage=train.STAGE.name, on_device=(*ranks, *servers, *synced))
+    if engine.release_memory:
         ranks, servers = _in_turns(ranks, servers)
-    elif on_gpu and params.runtime.engine.own_gpus:
+    elif engine.own_gpus:
         ranks, servers = _apart(ranks, servers)
-    synced = (*_sync_memory(params, models.policy, params.runtime.engine), *_tables(params, models.policy))
     return StageMemory(
-        stage="train",
-        on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *synced),
-        on_host=(*_loading(models.policy), *synced) if on_gpu else (),
+        stage=train.STAGE.name, on_device=(*ranks, *servers), on_host=(*_loading(models.policy), *synced)
     )
 
 
@@ -142,7 +113,10 @@ def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[t
     (process,), (server, *others) = ranks, servers
     updating = (process, server.only(LEFT_BEHIND))
     sampling = (process.only(AT_REST), server)
-    process, server = max(updating, sampling, key=lambda together: sum(each.total for each in together))
+    # An update of unknown memory comes first, so that the plan names it.
+    is_known = all(item.known for item in process.items)
+    phases = (updating, sampling) if is_known else (updating,)
+    process, server = max(phases, key=lambda together: sum(each.total for each in together))
     return (process,), (server, *others)
 
 
@@ -156,7 +130,7 @@ def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tupl
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     engine = params.runtime.engine
     servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
-    return StageMemory(stage="evaluation", on_device=tuple(servers), on_host=())
+    return StageMemory(stage=sample.STAGE.name, on_device=tuple(servers))
 
 
 def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:
@@ -183,27 +157,22 @@ def _own_server(
         yield from (server,) * (1 if on_gpu else engine.replicas)
 
 
-def _sync_memory(params: Params, shape: Shape, engine: EngineConfig) -> tuple[Memory, ...]:
-    """Return the weights in /dev/shm, from which the server reads them."""
-    if engine.weights_folder is not None:
-        return ()
-    dtype = params.rollout.dtype
-    item = Item(name="weights", bytes=shape.weights * BYTES[dtype], how=f"{dtype}, {shape.weights:,} parameters")
-    return (memory("hand-over in /dev/shm", [item]),)
-
-
-def _tables(params: Params, shape: Shape) -> tuple[Memory, ...]:
-    """Return the trainer's copies for batches of later steps, of weights or served adapters: the largest number, at the end of a run."""
+def _weight_copies(params: Params, shape: Shape) -> Iterator[Memory]:
+    """Yield the weights in /dev/shm, from which the server reads them, and the trainer's copies for batches of later steps."""
     training, dtype = params.training, params.rollout.dtype
-    if not training.staleness:
-        return ()
-    numbers = shape.synced_numbers(training.lora, training.vision)
-    how = f"{training.staleness} x {dtype}, {numbers:,} parameters"
-    item = Item(name="weights", bytes=training.staleness * numbers * BYTES[dtype], how=how)
-    return (memory("weights of training.staleness", [item]),)
+    if params.runtime.engine.weights_folder is None:
+        yield _of_weights(SYNC, shape.weights, dtype)
+    if training.staleness:  # the largest number, at the end of a run; of a served adapter it alone
+        numbers = shape.synced_numbers(training.lora, training.vision)
+        yield _of_weights("weights of training.staleness", numbers, dtype, training.staleness)
 
 
 def _loading(shape: Shape) -> tuple[Memory, ...]:
     """Return a model in the machine's memory, where it is built before it moves to its GPU."""
-    item = Item(name="weights", bytes=shape.weights * FLOAT32, how=f"float32, {shape.weights:,} parameters")
-    return (memory("model on its way to the GPU", [item]),)
+    return (_of_weights("model on its way to the GPU", shape.weights, "float32"),)
+
+
+def _of_weights(what: str, numbers: int, dtype: Dtype, copies: int = 1) -> Memory:
+    times = f"{copies} x " if copies > 1 else ""
+    how = f"{times}{dtype}, {numbers:,} parameters"
+    return memory(what, [Item(name="weights", bytes=copies * numbers * BYTES[dtype], how=how)])

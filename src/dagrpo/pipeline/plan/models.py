@@ -1,9 +1,10 @@
-"""The shape of an experiment's model, from its config alone."""
+"""The shapes of an experiment's models, from their configs alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Self
 
 from dagrpo.algorithms.teacher_config import TEACHER
 from dagrpo.config.schema import Params
@@ -16,11 +17,27 @@ CONFIG, ORIGIN = "config.json", "origin.json"
 MODELS = Path("models")
 
 
-def policy_shape(params: Params, *, online: bool) -> Shape:
-    """Return the policy's shape. Raises UserError if its config is missing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """Shapes of an experiment's models; they do not change with a smaller batch."""
 
-    online: whether a config that is not on this machine may be fetched from the hub, a few kilobytes.
-    """
+    policy: Shape
+    teacher: Shape | None = None  # None without one
+    pixels: int | None = None  # of a picture, at most; None: none are shown, or it is not known how large they are
+
+    @classmethod
+    def of(cls, params: Params, *, online: bool = False) -> Self:
+        """Return the models of an experiment. Raises UserError if a config is not on this machine.
+
+        online: whether a config that is not on this machine may be fetched from the hub, a few kilobytes.
+        """
+        policy = policy_shape(params, online=online)
+        pixels = picture_pixels(params) if policy.vision is not None else None
+        return cls(policy=policy, teacher=_teacher_shape(params, policy, online=online), pixels=pixels)
+
+
+def policy_shape(params: Params, *, online: bool) -> Shape:
+    """Return the policy's shape. Raises UserError if its config is missing."""
     model = params.model
     match model.source:
         case "fresh":
@@ -34,7 +51,7 @@ def policy_shape(params: Params, *, online: bool) -> Shape:
             return _shape_of_hub(model.repository, model.revision, params.experiment.name, model.name, online=online)
 
 
-def teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | None:
+def _teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | None:
     """Return the teacher's shape; None without a teacher. Raises UserError like `policy_shape`."""
     teacher = params.algorithm.teacher
     match teacher.source:
@@ -118,19 +135,15 @@ def _shape_of_hub(repository: str | None, revision: str | None, experiment: str,
     if isinstance(cached, str):
         return _shape_in(Path(cached).parent)
     if repository in CONFIGS:
-        return _shape_of_published(CONFIGS[repository])
+        from transformers import AutoConfig
+
+        return Shape.of(AutoConfig.for_model(**CONFIGS[repository]))
     if online:
         return _fetched(repository, revision)
     raise UserError(
         f"The {CONFIG} of {repository} at commit {revision[:12]} is not on this machine, neither in {MODELS}/ nor in the hub's "
         "cache: add --online, which fetches that file alone."
     )
-
-
-def _shape_of_published(config: Mapping[str, Any]) -> Shape:
-    from transformers import AutoConfig
-
-    return Shape.of(AutoConfig.for_model(**config))
 
 
 def _fetched(repository: str, revision: str) -> Shape:

@@ -1,19 +1,23 @@
-"""The plan of an experiment: memory, times, notes, refusal."""
+"""The plan of an experiment: memory, times, disk, notes, refusal."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.amounts import size
+from dagrpo.pipeline.plan.amounts import Item, size
+from dagrpo.pipeline.plan.disk import disk_note, disk_of
 from dagrpo.pipeline.plan.machine import Machine
 from dagrpo.pipeline.plan.measured import Measured, measured
-from dagrpo.pipeline.plan.memory import SERVER, Models, StageMemory, stages
+from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, stages
+from dagrpo.pipeline.plan.models import Models
+from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import advice, refusal
-from dagrpo.pipeline.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.sequences import Lengths
-from dagrpo.pipeline.plan.speed import Speed, busy, speed_of
+from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
 
@@ -32,6 +36,8 @@ class Plan:
     processes: int  # of the trainer, each on a separate device if there are GPUs
     stages: tuple[StageMemory, ...]
     times: tuple[StageSeconds, ...]
+    disk: tuple[Item, ...]
+    free: int  # bytes of the project's disk
     last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here
     basis: tuple[str, ...]  # sentences on where the times come from
     notes: tuple[str, ...]  # sentences on what may go otherwise
@@ -45,26 +51,28 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
     """
     models = Models.of(params, online=online)
     needed = stages(params, models, on_gpu=machine.on_gpu)
-    processes = params.runtime.training.processes
+    disk, free = disk_of(params, models), shutil.disk_usage(Path()).free
     earlier = measured(params) if machine.is_here else Measured()
     speed = speed_of(machine, params)
-    times = seconds_of_stages(params, models.policy, speed, earlier)
+    times = tuple(seconds_of_stages(params, models, speed, earlier))
     return Plan(
         experiment=params.experiment.name,
         machine=machine.name,
         memory=machine.memory,
         parameters=models.policy.weights,
-        processes=processes,
+        processes=params.runtime.training.processes,
         stages=tuple(needed),
-        times=tuple(times),
+        times=times,
+        disk=disk,
+        free=free,
         last=_last(earlier),
         basis=tuple(_basis(speed, earlier, times)),
-        notes=(*_notes(params, models, machine, needed), *_about_the_load(machine, times)),
+        notes=(*_notes(params, models, machine, needed), *filter(None, [disk_note(disk, free)])),
         refusal=refusal(params, models, machine),
     )
 
 
-def _basis(speed: Speed | None, earlier: Measured, times: list[StageSeconds]) -> Iterator[str]:
+def _basis(speed: Speed | None, earlier: Measured, times: tuple[StageSeconds, ...]) -> Iterator[str]:
     if earlier.number:
         yield f"Measured: {earlier.number} training steps that this experiment has taken here."
     elif any(stage.how == "measured" for stage in times):
@@ -79,8 +87,11 @@ def _last(earlier: Measured) -> str | None:
     if not earlier.last:
         return None
     longest = sorted(earlier.last.items(), key=lambda each: -each[1])[:SHOWN_OF_LAST]
-    parts = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in longest)
-    return f"The last run of this experiment took {duration(sum(earlier.last.values()))}, all stages one after the other, of which {parts}."
+    parts = ", ".join(f"{stage} {duration(seconds)} and {size(earlier.memory[stage])}" for stage, seconds in longest)
+    return (
+        f"The last run of this experiment took {duration(sum(earlier.last.values()))}, all stages one after the other; time and peak of "
+        f"their processes: {parts}."
+    )
 
 
 def _notes(params: Params, models: Models, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
@@ -89,12 +100,10 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield f"The stage {fullest.stage} takes {fullest.total / machine.memory:.0%} of the memory, and an estimate may be too low."
     if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
         yield f"Of the memory {size(free)} are free now."
-    yield from _about_slow_types(params, machine)
-    if (note := advice(params, machine)) is not None:
-        yield note
+    yield from filter(None, [_about_slow_types(params, machine), advice(params, machine)])
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)
-    if models.policy.pictures is not None and models.pixels is None:
+    if models.policy.vision is not None and models.pixels is None:
         yield "How large pictures are is not known before the stage model has run: the vision tower's activations are left out."
     if params.training.dynamic_sampling.max_rounds > 1:
         yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
@@ -102,29 +111,18 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield "A step is reckoned without training.dynamic_sampling.max_aborts, as if it waited for all that it draws."
 
 
-def _about_the_load(machine: Machine, times: list[StageSeconds]) -> Iterator[str]:
-    is_timed = machine.is_here and not machine.on_gpu and any(stage.how == "estimated" for stage in times)
-    if is_timed and (note := busy()) is not None:
-        yield note
-
-
-def _about_slow_types(params: Params, machine: Machine) -> Iterator[str]:
+def _about_slow_types(params: Params, machine: Machine) -> str | None:
+    """Return a warning if this CPU is slow in a type of the experiment."""
     if not machine.is_here or machine.on_gpu:
-        return
+        return None
     types: dict[str, str] = {"training.dtype": params.training.dtype}
-    if not params.runtime.engine.servers:
-        types["rollout.dtype"] = params.rollout.dtype
-    if params.sft.steps:
-        types["sft.dtype"] = params.sft.dtype
-    if (note := warning(types)) is not None:
-        yield note
+    types |= {} if params.runtime.engine.servers else {"rollout.dtype": params.rollout.dtype}
+    return warning(types | ({"sft.dtype": params.sft.dtype} if params.sft.steps else {}))
 
 
 def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
     engine, free = params.runtime.engine, machine.shared_memory
-    sync_bytes = sum(
-        each.total for stage in needed for each in (*stage.on_device, *stage.on_host) if "/dev/shm" in each.what
-    )
+    sync_bytes = sum(each.total for stage in needed for each in (*stage.on_device, *stage.on_host) if each.what == SYNC)
     if engine.servers or engine.weights_folder is not None or free is None or free >= sync_bytes:
         return
     yield (

@@ -14,9 +14,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine.errors import NO_GPU_TO_LEAVE
 from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.machine import Machine
-from dagrpo.pipeline.plan.memory import Models, StageMemory, least, longest_sequence, stages
+from dagrpo.pipeline.plan.memory import StageMemory, least, longest_sequence, stages
+from dagrpo.pipeline.plan.models import Models
 
-MOST_PROCESSES = 8
+TRAINING = "runtime.training"
 LEAST_CACHE = 1024  # tokens, as the schema has it
 FEWEST_NEW_TOKENS = 128
 HEAD_CHUNK = 512  # tokens
@@ -101,7 +102,11 @@ def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Value
     if machine.on_gpu and (halved := _in_16_bits(params)):
         yield halved
     yield from _smaller_batches(params)
-    yield from _smaller_caches(params, models)
+    if not engine.servers:
+        shortest = max(longest_sequence(params, models), LEAST_CACHE)
+        yield from (
+            {"runtime.engine.max_total_tokens": each} for each in _divided(engine.max_total_tokens, 2, shortest)
+        )
     if machine.on_gpu and not (engine.servers or engine.release_memory or engine.own_gpus):
         yield {"runtime.engine.release_memory": True}
     if runtime.head_chunk_tokens is None:
@@ -110,45 +115,35 @@ def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Value
         yield {f"runtime.{section}.activation_checkpointing": True for section in sections}
     if runtime.processes > 1 and runtime.reduce_gradients == "each_mini_batch":
         yield {f"runtime.{section}.reduce_gradients": "each_micro_batch" for section in sections}
-    processes = runtime.processes
-    while machine.on_gpu and processes < MOST_PROCESSES:
-        processes *= 2
-        yield {"runtime.training.processes": processes}
+    if machine.on_gpu:
+        yield from ({f"{TRAINING}.processes": count} for count in (2, 4, 8) if count > runtime.processes)
     if not machine.on_gpu and (halved := _in_16_bits(params)):
         yield halved
     if params.algorithm.kl.coefficient > 0:
         yield {"algorithm.kl.coefficient": 0.0}
     if not params.training.lora.is_on:
         yield {"training.lora.rank": RANK}
-    tokens = params.rollout.max_new_tokens
-    while tokens // 2 >= FEWEST_NEW_TOKENS:
-        tokens //= 2
-        yield {"rollout.max_new_tokens": tokens}
+    tokens = _divided(params.rollout.max_new_tokens, 2, FEWEST_NEW_TOKENS)
+    yield from ({"rollout.max_new_tokens": each} for each in tokens)
 
 
 def _smaller_batches(params: Params) -> Iterator[Values]:
     """Yield limits of a micro-batch, each a quarter of the one before."""
-    runtime = params.runtime.training
-    key, value = "micro_batch_size", runtime.micro_batch_size
-    value = min(value, params.training.prompts_per_step * params.training.samples_per_prompt)
+    runtime, tuned = params.runtime.training, params.runtime.sft.micro_batch_size if params.sft.steps else 0
     if runtime.micro_batch_tokens is not None:
-        key, value = "micro_batch_tokens", runtime.micro_batch_tokens
-    while value > 1:
-        value = max(value // 4, 1)
-        own: Values = {f"runtime.training.{key}": value}
-        if key == "micro_batch_size" and params.sft.steps and params.runtime.sft.micro_batch_size > value:
-            own |= {"runtime.sft.micro_batch_size": value}
-        yield own
-
-
-def _smaller_caches(params: Params, models: Models) -> Iterator[Values]:
-    """Yield sizes of the key-value cache, each half of the one before, down to the longest sequence."""
-    if params.runtime.engine.servers:
+        yield from ({f"{TRAINING}.micro_batch_tokens": value} for value in _divided(runtime.micro_batch_tokens, 4, 1))
         return
-    tokens, least = params.runtime.engine.max_total_tokens, max(longest_sequence(params, models), LEAST_CACHE)
-    while tokens // 2 >= least:
-        tokens //= 2
-        yield {"runtime.engine.max_total_tokens": tokens}
+    most = params.training.prompts_per_step * params.training.samples_per_prompt
+    for value in _divided(min(runtime.micro_batch_size, most), 4, 1):
+        own = {f"{TRAINING}.micro_batch_size": value}
+        yield own | ({"runtime.sft.micro_batch_size": value} if tuned > value else {})
+
+
+def _divided(value: int, by: int, least: int) -> Iterator[int]:
+    """Yield smaller and smaller values, down to the least."""
+    while value > least:
+        value = max(value // by, least)
+        yield value
 
 
 def _as_yaml(value: Any) -> str:

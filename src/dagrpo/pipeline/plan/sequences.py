@@ -9,7 +9,6 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 from dagrpo.data.task import get_task
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.rollout.config import Rollout
 from dagrpo.utils.files import read_object
 
 CHARACTERS_PER_TOKEN = 3  # of a tool's result; of a fresh model, which reads characters, 1
@@ -36,20 +35,14 @@ class Lengths:
 
     @classmethod
     def _of(cls, params: Params, task: str, max_new_tokens: int, positions: int) -> Self:
-        agent, prompt = params.rollout.agent, params.training.max_prompt_tokens
+        agent, prompt, record = params.rollout.agent, params.training.max_prompt_tokens, get_task(task)
         context = min(positions, params.runtime.engine.max_total_tokens, agent.max_tokens or positions)
         turns, result = 1, 0
-        if has_several_turns(params.rollout, task):
+        if record.tools or record.interaction or agent.name != OWN_LOOP:
             per_token = 1 if params.model.source == "fresh" else CHARACTERS_PER_TOKEN
             turns, result = agent.max_turns, agent.max_result_characters // per_token
         whole = min(prompt + turns * max_new_tokens + (turns - 1) * result, context)
         return cls(prompt=prompt, written=min(turns * max_new_tokens, whole - 1), whole=whole)
-
-
-def has_several_turns(rollout: Rollout, task: str) -> bool:
-    """Return True if an attempt may have more than one turn. Raises UserError for an unknown task."""
-    record = get_task(task)
-    return bool(record.tools or record.interaction) or rollout.agent.name != OWN_LOOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +73,8 @@ class MicroBatch:
         prompts = training.prompts_per_step // training.mini_batches
         share = max(prompts * training.samples_per_prompt // runtime.processes, 1)
         samples = training.samples_per_prompt if share_prompts else 1
-        once = (
-            lengths.whole - lengths.written - 1 if samples > 1 else 0
-        )  # the last token of a prompt is each sequence's own
+        # A shared prompt is there once, but for its last token, which is each sequence's own.
+        once = lengths.whole - lengths.written - 1 if samples > 1 else 0
         sequences = min(runtime.micro_batch_size, share)
         if runtime.micro_batch_tokens is not None:
             sequences = min(sequences, _within(runtime.micro_batch_tokens, samples, lengths.whole - once, once))
@@ -100,13 +92,7 @@ class MicroBatch:
         """Return the micro-batch of supervised fine-tuning, with answers as long as the policy's may be."""
         share = max(params.sft.batch_size // params.runtime.sft.processes, 1)
         sequences = min(params.runtime.sft.micro_batch_size, share)
-        return cls(
-            sequences=sequences,
-            longest=lengths.whole,
-            written=lengths.written,
-            share=share,
-            pictures=sequences,
-        )
+        return cls(sequences=sequences, longest=lengths.whole, written=lengths.written, share=share, pictures=sequences)
 
 
 def _within(budget: int, samples: int, own: int, once: int) -> int:

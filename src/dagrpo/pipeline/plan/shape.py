@@ -1,10 +1,5 @@
-"""Size of a model: weights, and widths of activations and cache.
+"""Size of a model, counted on torch's meta device."""
 
-Counted on the model that transformers builds from its config, on torch's meta device, where tensors have a shape and take no memory. So the
-numbers are right for every family, experts and vision towers included.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -18,23 +13,7 @@ from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.trainer.model.lora import adapted_layers
 from dagrpo.trainer.model.vision_tower import tower_module
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """Layers of one width: of the language model, or of its vision tower."""
-
-    layers: int
-    width: int  # of the residual stream
-    keys: int  # their heads times the size of a head; values are as wide
-    inner: int  # width of the MLP; with experts, of all that a token is sent to, added up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pictures:
-    """Patches of a vision tower, and its layers."""
-
-    patch_size: int  # pixels a side
-    stack: Stack
+Vision = Literal["frozen", "trained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +28,12 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Size of a model for a plan."""
+    """Size of a model for a plan: of any family, experts and vision towers included."""
 
     model: PreTrainedModel  # on the meta device, so without values
     weights: int
     block: int  # weights of the largest block, which FSDP gathers as one
     outside: int  # weights outside the blocks: embeddings, head, norms
-    vocabulary: int
-    positions: int  # the longest context
-    text: Stack
-    pictures: Pictures | None  # None: the model takes none
     arithmetic: Arithmetic
 
     @classmethod
@@ -67,76 +42,63 @@ class Shape:
         with torch.device("meta"):
             model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=torch.float32)
         model.tie_weights()
-        sizes = [weight.numel() for weight in model.parameters()]
+        weights = sum(weight.numel() for weight in model.parameters())
         blocks = _blocks(model)
-        text = config.get_text_config()
         return cls(
             model=model,
-            weights=sum(sizes),
+            weights=weights,
             block=max(blocks, default=0),
-            outside=sum(sizes) - sum(blocks),
-            vocabulary=text.vocab_size,
-            positions=int(getattr(text, "max_position_embeddings", None) or 1 << 30),
-            text=_stack_of_text(text, model),
-            pictures=_pictures(model),
+            outside=weights - sum(blocks),
             arithmetic=Arithmetic.of(model),
         )
 
     @property
-    def cached_per_token(self) -> int:
-        """The elements of the key-value cache per token: a key and a value per layer. Too many if some layers have no cache."""
-        return 2 * self.text.layers * self.text.keys
-
-    def trained(self, lora: Lora, vision: Literal["frozen", "trained"]) -> Trained:
-        """Return the numbers of weights, all and trained. Raises UserError if the adapter names no layer."""
-        tower = self._tower_weights
-        frozen = tower if vision == "frozen" else 0
-        if not lora.is_on:
-            return Trained(weights=self.weights, adapter=0, trained=self.weights - frozen, whole=frozen)
-        adapter = lora.rank * sum(self._sides(adapted_layers(self.model, lora)))
-        return Trained(weights=self.weights, adapter=adapter, trained=adapter, whole=frozen)
-
-    def synced_numbers(self, lora: TrainedLora, vision: Literal["frozen", "trained"]) -> int:
-        """Return the numbers of a weight sync. Raises UserError if the adapter names no layer."""
-        return self.weights if lora.serving == "merged" else self.trained(lora, vision).adapter
+    def text(self) -> Any:
+        """The config of the language model."""
+        return self.model.config.get_text_config()
 
     @property
-    def _tower_weights(self) -> int:
+    def vision(self) -> Any:
+        """The config of the vision tower; None: the model takes no pictures."""
+        return None if tower_module(self.model) is None else self.model.config.vision_config
+
+    @property
+    def positions(self) -> int:
+        """The tokens of the longest context."""
+        return int(getattr(self.text, "max_position_embeddings", None) or 1 << 30)
+
+    @property
+    def key_value_heads(self) -> int:
+        """The number of heads with a key and a value, in each layer."""
+        return int(getattr(self.text, "num_key_value_heads", None) or self.text.num_attention_heads)
+
+    @property
+    def cached_per_token(self) -> int:
+        """The elements of the key-value cache per token: a key and a value per layer. Too many if some layers have no cache."""
+        size = getattr(self.text, "head_dim", None) or self.text.hidden_size // self.text.num_attention_heads
+        return int(2 * self.text.num_hidden_layers * self.key_value_heads * size)
+
+    @property
+    def mlp_width(self) -> int:
+        """The width of a layer's MLP; with experts, of all that a token is sent to, added up."""
+        if not is_mixture_of_experts(self.text):
+            return int(self.text.intermediate_size)
+        each = getattr(self.text, "moe_intermediate_size", None) or self.text.intermediate_size
+        return int(each * self.text.num_experts_per_tok)
+
+    def trained(self, lora: Lora, vision: Vision) -> Trained:
+        """Return the numbers of weights, all and trained. Raises UserError if the adapter names no layer."""
         tower = tower_module(self.model)
-        return 0 if tower is None else sum(weight.numel() for weight in tower.parameters())
+        frozen = sum(weight.numel() for weight in tower.parameters()) if tower is not None and vision == "frozen" else 0
+        if not lora.is_on:
+            return Trained(weights=self.weights, adapter=0, trained=self.weights - frozen, whole=frozen)
+        layers = [self.model.get_submodule(name).weight for name in adapted_layers(self.model, lora)]
+        adapter = lora.rank * sum(sum(weight.shape) for weight in layers)
+        return Trained(weights=self.weights, adapter=adapter, trained=adapter, whole=frozen)
 
-    def _sides(self, names: Sequence[str]) -> list[int]:
-        """Return the sum of the inputs and outputs of each linear layer."""
-        weights = [self.model.get_submodule(name).weight for name in names]
-        return [sum(weight.shape) for weight in weights]
-
-
-def _stack_of_text(text: Any, model: PreTrainedModel) -> Stack:
-    heads = getattr(text, "num_attention_heads", None) or 0
-    size = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
-    of_keys = getattr(text, "num_key_value_heads", None) or heads
-    return Stack(
-        layers=text.num_hidden_layers,
-        width=text.hidden_size,
-        keys=of_keys * size,
-        inner=_inner(text),
-    )
-
-
-def _inner(text: Any) -> int:
-    if not is_mixture_of_experts(text):
-        return int(text.intermediate_size)
-    each = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
-    return int(each * text.num_experts_per_tok)
-
-
-def _pictures(model: PreTrainedModel) -> Pictures | None:
-    if tower_module(model) is None:
-        return None
-    vision: Any = model.config.vision_config
-    width = vision.hidden_size
-    stack = Stack(layers=vision.depth, width=width, keys=width, inner=vision.intermediate_size)
-    return Pictures(patch_size=vision.patch_size, stack=stack)
+    def synced_numbers(self, lora: TrainedLora, vision: Vision) -> int:
+        """Return the numbers of a weight sync. Raises UserError if the adapter names no layer."""
+        return self.weights if lora.serving == "merged" else self.trained(lora, vision).adapter
 
 
 def _blocks(model: PreTrainedModel) -> list[int]:

@@ -1,6 +1,6 @@
 """Tensors without values, which report the device of a CPU or GPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,10 @@ class StandIn(TorchFunctionMode):
     tensors of a CUDA device in a build without CUDA. Attention goes to the kernel that torch chooses there.
     """
 
-    def __init__(self, device: torch.device, after_backward: Callable[[], None]) -> None:
-        """Report `device`, the CPU or a GPU. `after_backward` is called when a backward pass ends."""
+    def __init__(self, device: torch.device) -> None:
+        """Report `device`, the CPU or a GPU."""
         super().__init__()
         self.device = device
-        self._after_backward = after_backward
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Call a function of torch, with the meta device in place of the reported one."""
@@ -46,7 +45,6 @@ class StandIn(TorchFunctionMode):
         """Run the backward pass within this mode, which torch has left for the call: layers may be recomputed there."""
         with self:
             _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
-        self._after_backward()
 
     def _attention(
         self,

@@ -1,0 +1,245 @@
+"""Duration of stages: recorded, or else estimated."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dagrpo.config.schema import Params
+from dagrpo.data.task import get_task
+from dagrpo.engine import engine_of, may_share_memory
+from dagrpo.pipeline.declaration import POLICIES
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
+from dagrpo.pipeline.plan.disk import state_bytes
+from dagrpo.pipeline.plan.measured import Measured
+from dagrpo.pipeline.plan.models import Models
+from dagrpo.pipeline.plan.rates import Speed
+from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
+from dagrpo.pipeline.plan.training import Training, of_sft, of_train
+from dagrpo.pipeline.stages import difficulty, sample, sft, train
+
+SFT, DIFFICULTY, TRAIN, SAMPLE = (module.STAGE.name for module in (sft, difficulty, train, sample))
+SYNC_BYTES = 1e9  # per second, through a file in memory
+COPIES_OF_BUCKETS = 3  # of every weight: cast into a bucket, read by the server, and written into its own
+# Bytes for each trained parameter: the gradient's norm and its clipping 12, AdamW 28 (four numbers read, three written).
+OPTIMIZER_BYTES = 40
+START_SECONDS = 25.0  # of a server of ours, until it answers
+LEFT_OUT = (
+    "Left out: preparing data, loading and exporting checkpoints, grading, tools, users and programs that a policy waits for, the "
+    "vision tower, what processes send each other, and waiting for other jobs. Every completion is taken to be as long as it may be."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """Duration of one stage, all seeds one after the other."""
+
+    stage: str
+    seconds: float | None  # None: not known before the stage prepare has run
+    how: Literal["estimated", "measured"]
+    runs: int  # how often it runs
+    steps: int | None = None  # of one run; None: it has none
+    of_a_step: Mapping[str, float] = field(default_factory=dict)  # seconds by part
+    tokens_per_second: float | None = None  # of an estimated update, by all processes, prompts included
+
+
+def seconds_of_stages(
+    params: Params, models: Models, speed: Speed | None, measured: Measured
+) -> Iterator[StageSeconds]:
+    """Yield the duration of every long stage; without a speed only recorded ones."""
+    stages = {SFT: _sft} if params.sft.steps else {}
+    stages |= {DIFFICULTY: _difficulty} if params.difficulty.samples else {}
+    for stage, estimate in {**stages, TRAIN: _train, SAMPLE: _sample}.items():
+        recorded = _recorded(stage, params, measured)
+        if recorded is not None:
+            yield recorded
+        elif speed is not None:
+            yield estimate(params, models, speed)
+
+
+def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | None:
+    """Return the duration by the record of an earlier run: of train by its steps, which may be more or fewer now."""
+    runs, each = _runs(stage, params), measured.stages.get(stage)
+    if stage == TRAIN and measured.steps:
+        beside = START_SECONDS if measured.beside_steps is None else measured.beside_steps
+        each = params.training.steps * sum(measured.steps.values()) + beside
+    if each is None:
+        return None
+    return StageSeconds(
+        stage=stage,
+        seconds=runs * each,
+        how="measured",
+        runs=runs,
+        steps={SFT: params.sft.steps, TRAIN: params.training.steps}.get(stage),
+        of_a_step=measured.steps if stage == TRAIN else {},
+    )
+
+
+def _runs(stage: str, params: Params) -> int:
+    samplings = len(POLICIES) * len(_evaluated(params)) if stage == SAMPLE else 1
+    return 1 if stage == DIFFICULTY else samplings * len(params.experiment.seeds)
+
+
+def _estimated(stage: str, params: Params, steps: int, parts: Mapping[str, float], rate: float) -> StageSeconds:
+    """Return the duration of a stage that trains, from the parts of a step. rate: tokens per second of its update."""
+    runs, start = _runs(stage, params), START_SECONDS if stage == TRAIN else 0.0
+    return StageSeconds(
+        stage=stage,
+        seconds=runs * (steps * sum(parts.values()) + start),
+        how="estimated",
+        runs=runs,
+        steps=steps,
+        of_a_step=parts,
+        tokens_per_second=rate,
+    )
+
+
+def _sft(params: Params, models: Models, speed: Speed) -> StageSeconds:
+    training, runtime = of_sft(params, models, gpu=speed.cores is None), params.runtime.sft
+    update, tokens = _update(training, params, speed.fine_tuning, speed, mini_batches=1)
+    parts = {"update": update, "saving": _saving(training, speed) / runtime.save_every}
+    return _estimated(SFT, params, params.sft.steps, parts, tokens / update)
+
+
+def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
+    """Estimate GRPO. Saving and digests, which not every step does, count with their share of a step."""
+    settings, training = params.training, of_train(params, models, gpu=speed.cores is None)
+    prompts = round(settings.dynamic_sampling.oversampling * settings.prompts_per_step)
+    sampling = sampling_seconds(
+        params,
+        models,
+        speed,
+        attempts=prompts * settings.samples_per_prompt,
+        prompts=prompts,
+        prompt=usual_prompt(params, params.experiment.train, "train"),
+        lengths=Lengths.of_training(params, models.policy.positions),
+    )
+    update, tokens = _update(training, params, speed.update, speed, mini_batches=settings.mini_batches)
+    parts = {
+        "rollout": _waited_for(sampling, update, params, speed),
+        "update": update,
+        "weight sync": _sync(training, params, speed),
+        "digests": _digests(training, params, speed),
+        "saving": _saving(training, speed) / params.runtime.training.save_every,
+    }
+    return _estimated(TRAIN, params, settings.steps, parts, tokens / update)
+
+
+def _update(training: Training, params: Params, rate: float, speed: Speed, *, mini_batches: int) -> tuple[float, float]:
+    """Return the seconds of a step's update, with prompts of the usual length, and the tokens of its sequences.
+
+    A forward pass takes 2 N FLOPs a token, the head's part of N at trained tokens alone, and 2 L d s for causal attention to s tokens
+    (trainer/metrics/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group.
+    """
+    passes, shape = training.passes, training.shape
+    batch, model = passes.batch, shape.arithmetic
+    length = min(batch.written + usual_prompt(params, params.experiment.train, "train"), batch.longest)
+    own = batch.written + (length - batch.written) / batch.samples
+    head = shape.text.vocab_size * shape.text.hidden_size
+    forward = 2 * ((model.parameters - head + model.attention * length) * own + head * batch.written)
+    times = 2 if passes.lora.is_on else 3
+    times += passes.checkpointed + (passes.algorithm.kl.coefficient > 0) + passes.looks_ahead
+    sequences = batch.share * mini_batches * training.processes
+    seconds = sequences * times * forward / rate
+    if speed.cores is None:
+        seconds /= training.processes
+        seconds += mini_batches * OPTIMIZER_BYTES * training.trained.trained / training.processes / speed.bandwidth
+    return seconds, sequences * length
+
+
+def _sync(training: Training, params: Params, speed: Speed) -> float:
+    """Return the seconds of a weight sync, or of the adapter that is served: on a GPU in buckets, else by a file."""
+    engine = params.runtime.engine
+    numbers = training.shape.synced_numbers(params.training.lora, params.training.vision)
+    if speed.cores is None and may_share_memory(engine) and engine_of(engine).footprint.sync_bytes:
+        return COPIES_OF_BUCKETS * numbers * FLOAT32 / speed.bandwidth
+    return numbers * BYTES[params.rollout.dtype] * (2 / SYNC_BYTES + 1 / speed.digest)
+
+
+def _digests(training: Training, params: Params, speed: Speed) -> float:
+    """Return the seconds per step of the digests of gradients, once per mini-batch, and weights: on a GPU at its bandwidth."""
+    every = params.training.digests_every
+    if not every:
+        return 0.0
+    hashed = (params.training.mini_batches + 1) * training.trained.trained * FLOAT32
+    rate = speed.digest if speed.cores is not None else speed.bandwidth * training.processes
+    return hashed / rate / every
+
+
+def _saving(training: Training, speed: Speed) -> float:
+    """Return the seconds of writing and hashing a state."""
+    return state_bytes(training.trained) * (1 / speed.write + 1 / speed.digest)
+
+
+def sampling_seconds(
+    params: Params, models: Models, speed: Speed, *, attempts: int, prompts: int, prompt: int, lengths: Lengths
+) -> float:
+    """Return the seconds of `attempts` completions of the greatest length for `prompts` prompts.
+
+    The slower one of two: computing, 2 N for each token that is sampled or read (a prompt once for all of its attempts), and reading the
+    weights, once for each step of decoding. In addition, reading every attempt's keys and values so far. GPUs with tensor parallelism share
+    all of it; their communication is not counted.
+    """
+    engine, shape, each = params.runtime.engine, models.policy, BYTES[params.rollout.dtype]
+    ranks = 1 if speed.cores else engine.tensor_parallel
+    servers = len(engine.servers) or (1 if speed.cores else engine.replicas)
+    running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
+    attempts, prompts = -(-attempts // servers), -(-prompts // servers)
+    steps = -(-attempts // running) * lengths.written
+    tokens = attempts * lengths.written
+    computing = 2 * shape.arithmetic.parameters * (tokens + prompts * prompt) / speed.sampling
+    reading = steps * shape.weights * each / speed.bandwidth
+    cache_bytes = (prompt + lengths.whole) / 2 * shape.cached_per_token * each
+    return (max(computing, reading) + tokens * cache_bytes / speed.cache_bandwidth) / ranks + steps * speed.per_step
+
+
+def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
+    """Return the seconds that a step waits for sampling: only those beyond the update if both overlap."""
+    engine, training = params.runtime.engine, params.runtime.training
+    beside = bool(engine.servers) or (speed.cores is None and engine.own_gpus)
+    if speed.cores is not None:
+        beside = beside or training.all_threads + engine.threads * engine.replicas <= speed.cores
+    return max(sampling - update, 0.0) if params.training.staleness and beside else sampling
+
+
+def _difficulty(params: Params, models: Models, speed: Speed) -> StageSeconds:
+    task, lengths = params.experiment.train, Lengths.of_training(params, models.policy.positions)
+    seconds = _of_split(params, models, speed, task, "train", lengths=lengths, samples=params.difficulty.samples)
+    return StageSeconds(stage=DIFFICULTY, seconds=seconds, how="estimated", runs=1)
+
+
+def _sample(params: Params, models: Models, speed: Speed) -> StageSeconds:
+    """Estimate the evaluation: a greedy completion of each problem, samples, and one without the problem's pictures."""
+    sampling, seconds = params.evaluation.sampling, list[float | None]()
+    for task in _evaluated(params):
+        lengths = Lengths.of_evaluation(params, task, models.policy.positions)
+        samples = 1 + sampling.samples + (get_task(task).images and sampling.without_pictures)
+        most = sampling.max_problems
+        seconds.append(_of_split(params, models, speed, task, "test", lengths=lengths, samples=samples, most=most))
+    known = [each for each in seconds if each is not None]
+    total = len(POLICIES) * len(params.experiment.seeds) * sum(known) if len(known) == len(seconds) else None
+    return StageSeconds(stage=SAMPLE, seconds=total, how="estimated", runs=_runs(SAMPLE, params))
+
+
+def _of_split(
+    params: Params,
+    models: Models,
+    speed: Speed,
+    task: str,
+    split: str,
+    *,
+    lengths: Lengths,
+    samples: int,
+    most: int | None = None,
+) -> float | None:
+    """Return the seconds of sampling a split, at most `most` of its problems; None: how many it has is not known."""
+    counts = [count for count in (prompts_of(params, task, split), most) if count is not None]
+    if not counts:
+        return None
+    prompt, problems = usual_prompt(params, task, split), min(counts)
+    return START_SECONDS + sampling_seconds(
+        params, models, speed, attempts=problems * samples, prompts=problems, prompt=prompt, lengths=lengths
+    )
+
+
+def _evaluated(params: Params) -> list[str]:
+    return [task for task in params.experiment.evaluate if params.evaluation.oracles or not get_task(task).oracle]

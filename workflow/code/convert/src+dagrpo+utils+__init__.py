@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/__init__.py

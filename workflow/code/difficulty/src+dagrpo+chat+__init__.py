@@ -1,0 +1,1 @@
+../../../src/dagrpo/chat/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/checkpoints/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/core/image_tokens.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/data/__init__.py

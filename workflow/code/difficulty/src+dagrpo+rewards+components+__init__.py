@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/components/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/verifiers/gsm8k.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/__init__.py

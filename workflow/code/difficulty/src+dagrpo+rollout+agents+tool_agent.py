@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/agents/tool_agent.py

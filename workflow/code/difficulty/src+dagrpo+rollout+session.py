@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/session.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/tool_runtime/recorded_tool.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/config/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/files.py

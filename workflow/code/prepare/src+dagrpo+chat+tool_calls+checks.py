@@ -1,0 +1,1 @@
+../../../src/dagrpo/chat/tool_calls/checks.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/core/section.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/data/filters/pass_rates.py

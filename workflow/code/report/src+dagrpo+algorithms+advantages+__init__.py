@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/advantages/__init__.py

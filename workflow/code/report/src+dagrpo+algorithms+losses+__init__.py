@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/losses/__init__.py

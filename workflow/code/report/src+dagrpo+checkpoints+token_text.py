@@ -1,0 +1,1 @@
+../../../src/dagrpo/checkpoints/token_text.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/config/__init__.py

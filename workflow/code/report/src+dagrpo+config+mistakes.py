@@ -1,0 +1,1 @@
+../../../src/dagrpo/config/mistakes.py

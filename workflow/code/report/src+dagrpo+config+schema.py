@@ -1,0 +1,1 @@
+../../../src/dagrpo/config/schema.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/core/metrics/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/evaluation/held_out_table.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/report/figures/__init__.py

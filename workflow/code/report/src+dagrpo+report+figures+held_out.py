@@ -1,0 +1,1 @@
+../../../src/dagrpo/report/figures/held_out.py

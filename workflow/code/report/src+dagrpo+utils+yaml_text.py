@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/yaml_text.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/__init__.py

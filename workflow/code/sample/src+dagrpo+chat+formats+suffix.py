@@ -1,0 +1,1 @@
+../../../src/dagrpo/chat/formats/suffix.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/engine/weight_files.py

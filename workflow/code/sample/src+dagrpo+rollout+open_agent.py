@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/open_agent.py

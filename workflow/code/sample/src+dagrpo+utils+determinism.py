@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/determinism.py

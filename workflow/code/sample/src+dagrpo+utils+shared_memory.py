@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/shared_memory.py

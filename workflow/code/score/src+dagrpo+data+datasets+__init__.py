@@ -1,0 +1,1 @@
+../../../src/dagrpo/data/datasets/__init__.py

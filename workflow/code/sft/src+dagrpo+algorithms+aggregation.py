@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/aggregation.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/corrections/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/terms/__init__.py

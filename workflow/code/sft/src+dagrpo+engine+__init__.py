@@ -1,0 +1,1 @@
+../../../src/dagrpo/engine/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/pipeline/stages/sft.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/tools/__init__.py

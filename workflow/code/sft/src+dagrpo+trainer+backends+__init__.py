@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/backends/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/packed_rows.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/sampling_mask.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/shared_prompts.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/model/packed_attention.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/cpu_dtypes.py

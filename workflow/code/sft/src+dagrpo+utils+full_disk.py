@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/full_disk.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/pipeline/stages/teacher.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/corrections/token_truncated.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/algorithms/losses/ppo_clip.py

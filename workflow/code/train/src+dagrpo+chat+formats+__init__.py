@@ -1,0 +1,1 @@
+../../../src/dagrpo/chat/formats/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/chat/renderers/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/evaluation/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/models/pictures.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/agents/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/early_stop.py

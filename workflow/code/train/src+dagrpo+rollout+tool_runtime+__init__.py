@@ -1,0 +1,1 @@
+../../../src/dagrpo/rollout/tool_runtime/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/backends/fsdp.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/micro_batches.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/batches/mini_batches.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/checks/finite.py

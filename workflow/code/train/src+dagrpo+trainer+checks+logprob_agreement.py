@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/checks/logprob_agreement.py

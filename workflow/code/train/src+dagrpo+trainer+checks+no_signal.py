@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/checks/no_signal.py

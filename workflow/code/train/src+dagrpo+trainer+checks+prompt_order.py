@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/checks/prompt_order.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/checks/refused_tables.py

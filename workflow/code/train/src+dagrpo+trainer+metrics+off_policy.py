@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/metrics/off_policy.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/model/activation_checkpointing.py

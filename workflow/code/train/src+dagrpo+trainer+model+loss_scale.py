@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/model/loss_scale.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/model/vision_tower.py

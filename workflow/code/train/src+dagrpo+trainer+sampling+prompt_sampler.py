@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sampling/prompt_sampler.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sampling/step_sampler.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/state/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sync/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sync/digest_table.py

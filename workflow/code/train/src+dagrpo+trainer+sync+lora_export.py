@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sync/lora_export.py

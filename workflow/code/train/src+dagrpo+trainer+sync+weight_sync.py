@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sync/weight_sync.py

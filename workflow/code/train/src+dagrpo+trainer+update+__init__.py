@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/update/__init__.py

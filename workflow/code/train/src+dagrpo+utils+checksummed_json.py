@@ -1,0 +1,1 @@
+../../../src/dagrpo/utils/checksummed_json.py
