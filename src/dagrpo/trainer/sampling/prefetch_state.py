@@ -144,7 +144,7 @@ def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, A
 
 def _rest(trajectory: Trajectory) -> dict[str, Any]:
     """Return the fields that have no column."""
-    names = [name for name in Trajectory.__slots__ if name not in ("problem", "samples", "calls", "reported")]
+    names = [name for name in Trajectory.__slots__ if name not in ("prompt", "samples", "calls", "reported")]
     plain = {name: getattr(trajectory, name) for name in names}
     return plain | {"calls": [asdict(call) for call in trajectory.calls], "reported": dict(trajectory.reported)}
 
