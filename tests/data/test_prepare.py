@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.filters.problems import character_model, problems, qwen3_model, task_row, task_rows
 from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
+from dagrpo.data import prepare as prepare_module
 from dagrpo.data.config import Data
 from dagrpo.data.filters import sieve as gates
 from dagrpo.data.prepare import prepare, sift
@@ -68,6 +70,23 @@ def test_the_same_input_gives_the_same_bytes(model: Path, tmp_path: Path) -> Non
         prepare("dapo", tmp_path / name, limited(mirror, held_out=5), model=model, evaluate=["gsm8k", "dapo"])
     assert [sha256_of(tmp_path / "one" / f) for f in FILES] == [sha256_of(tmp_path / "two" / f) for f in FILES]
     assert read_dropped(tmp_path / "one")
+
+
+@pytest.mark.parametrize("rows", [64, 128, 256])
+def test_row_groups_of_prepared_tables_have_a_size_of_their_own(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    params = limited(gsm8k_mirror(tmp_path / "mirror", [f"What is {n}?" for n in range(rows)]))
+    prepare("gsm8k", tmp_path / "whole", params, model=model, evaluate=["gsm8k"])
+    table = read_parquet(tmp_path / "whole/train.parquet")
+    monkeypatch.setattr(prepare_module, "GROUP_BYTES", table.nbytes // (rows // 32))
+    prepare("gsm8k", tmp_path / "cut", params, model=model, evaluate=["gsm8k"])
+    footer = pq.read_metadata(tmp_path / "cut/train.parquet")
+    *full, last = (footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+    assert {*full} in ({31}, {32})
+    assert last <= 32
+    assert read_parquet(tmp_path / "cut/train.parquet") == table
+    assert pq.read_metadata(tmp_path / "whole/train.parquet").num_row_groups == 1
 
 
 def test_the_bytes_are_the_same_wherever_the_mirror_stands(model: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tasks made of a data set's rows: splits in several files, what a task adds to each row, what is not read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dagrpo.data.config import Data
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Place, RawFile, Source
 from dagrpo.data.source_task import sourced_task
-from dagrpo.data.task import Task, chat
+from dagrpo.data.task import Task, _called, chat
 from dagrpo.utils.files import sha256_of
 
 
@@ -97,3 +98,38 @@ def test_a_source_too_large_is_read_up_to_what_is_asked_for(two_files: list[str]
     problems = _task(_source(9, sampled=True)).load(Data(max_train=1, held_out=1))
     assert [task_row.question for task_row in problems.splits["train"]] == ["one.jsonl 0", "one.jsonl 1"]
     assert (problems.read["train"], two_files) == (2, ["one.jsonl"])
+
+
+@pytest.mark.parametrize("rows", [10, 100, 1000])
+def test_the_test_split_alone_is_read_however_large_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    read: list[RawRow] = []
+    monkeypatch.setattr(source_task, "hub_place", lambda source: _place_of(tmp_path, {"train": rows, "test": 5}))
+
+    def counted(row: RawRow) -> Row:
+        read.append(row)
+        return _to_problem(row)
+
+    source = replace(_source(rows), mirror_files={"train": "train.jsonl", "test": "test.jsonl"})
+    task = _called("mine", _task(source, counted))
+    everything = task.load(Data())
+    assert len(read) == rows + 5
+    assert task.load_tests is not None
+    alone = task.load_tests(Data())
+    assert len(read) == rows + 5 + 5
+    assert alone.splits == {"train": [], "test": everything.splits["test"]}
+    assert not alone.held_out
+
+
+def test_a_task_whose_test_problems_are_held_out_of_train_is_read_whole() -> None:
+    assert _task(_source()).load_tests is None
+
+
+def _place_of(folder: Path, rows: Mapping[str, int]) -> Place:
+    files = {}
+    for split, count in rows.items():
+        path = folder / f"{split}.jsonl"
+        path.write_text("".join(f'{{"question": "{split} {i}"}}\n' for i in range(count)))
+        files[split] = [RawFile(name=path.name, label=path.name, fetch=partial(Path, path))]
+    return Place(files=files, origin="hub", revision="0" * 40)

@@ -1,91 +1,143 @@
-"""How the work of the engine's client grows with the requests of a step."""
+"""How the work of the engine's client grows with the requests of a step, and what waits for them."""
 
 import asyncio
+import gc
 import json
 import math
-import threading
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest import mock
+from typing import Any
 
-import httpcore
 import pytest
+from tests.engine.conftest import MakePool, Serve
 from tests.engine.pools import STARTED_WITH
-from tests.engine.scripted import reply
+from tests.engine.scripted import Hangup, reply
+from tests.engine.test_abort import LONG, Slow
+from tests.engine.test_pool import at, request
 
 from dagrpo.core.types import SamplingRequest
+from dagrpo.engine.errors import RequestsAborted, ServerUnreachable
 from dagrpo.engine.http import Endpoint
+from dagrpo.engine.servers import most_connections
 from dagrpo.engine.sglang.client import ServerClient
 
 REQUEST = SamplingRequest(input_ids=(7,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
-SIZES = (64, 128, 256)
+SIZES = (128, 384, 1152)
+# A server in a process of its own, which answers every request with the same bytes, and prints its port.
+PROGRAM = """
+import asyncio, sys
+answer = sys.argv[1].encode()
+answer = b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(answer) + answer
+
+async def serve(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\\r\\n\\r\\n")
+            length = next(line for line in head.lower().split(b"\\r\\n") if line.startswith(b"content-length"))
+            await reader.readexactly(int(length.split(b":")[1]))
+            writer.write(answer)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
 
 
 @contextmanager
 def answering() -> Iterator[str]:
-    """A server in a thread of its own that answers every request with the same completion; its address."""
-    body = json.dumps([reply(7)]).encode()
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    loop = asyncio.new_event_loop()
-
-    async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The address of a server that answers every request with the same completion."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps([reply(7)])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
         try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                (length,) = (
-                    line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
-                )
-                await reader.readexactly(int(length))
-                writer.write(answer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    async def end() -> None:
-        server.close()
-        connections = asyncio.all_tasks() - {asyncio.current_task()}
-        for connection in connections:
-            connection.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-
-    server = loop.run_until_complete(asyncio.start_server(answer_all, "127.0.0.1", 0, backlog=1024))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        finally:
+            server.kill()
 
 
-def looks(address: str, count: int, most_at_once: int) -> int:
-    """Return how often httpcore looks at a connection for as many requests that come at the same moment."""
-    looked = 0
-    is_idle = httpcore.AsyncHTTPConnection.is_idle
-
-    def counted(connection: httpcore.AsyncHTTPConnection) -> bool:
-        nonlocal looked
-        looked += 1
-        return is_idle(connection)
-
-    async def ask() -> None:
-        client = ServerClient(Endpoint(address=address), 600, most_at_once)
-        await asyncio.gather(*(client.generate([REQUEST], STARTED_WITH) for _ in range(count)))
-        await client.close()
-
-    with mock.patch.object(httpcore.AsyncHTTPConnection, "is_idle", counted):
-        asyncio.run(ask())
-    return looked
-
-
-@pytest.mark.parametrize(
-    ("most_at_once", "grows"), [(16, (0.0, 1.2)), (256, (1.5, 3.0))], ids=["bounded", "all at once"]
-)
-def test_what_httpcore_looks_at_grows_with_the_requests_only_where_few_are_sent_at_a_time(
-    most_at_once: int, grows: tuple[float, float]
-) -> None:
+def test_sessions_cost_as_much_as_their_number_and_few_sockets(pool_of: MakePool) -> None:
     with answering() as address:
-        counts = [looks(address, size, most_at_once) for size in SIZES]
-    exponent = math.log(counts[-1] / counts[0]) / math.log(SIZES[-1] / SIZES[0])
-    assert grows[0] < exponent < grows[1], counts
+        pool = pool_of(Endpoint(address=address), timeout=60)
+
+        def cost(count: int) -> tuple[float, int]:
+            async def ask() -> None:
+                await asyncio.gather(*(pool.complete(REQUEST, str(at), abortable=True) for at in range(count)))
+
+            before, start = len(os.listdir("/proc/self/fd")), time.process_time()
+            asyncio.run(ask())
+            return time.process_time() - start, len(os.listdir("/proc/self/fd")) - before
+
+        cost(256)
+        gc.disable()  # a collection goes through everything that is imported
+        try:
+            costs = [cost(size) for size in SIZES]
+        finally:
+            gc.enable()
+    assert math.log(costs[-1][0] / costs[0][0]) / math.log(SIZES[-1] / SIZES[0]) < 1.25, costs
+    assert max(sockets for _, sockets in costs) <= 256
+
+
+@pytest.mark.parametrize(("files", "servers", "most"), [(1024, 1, 512), (1024, 4, 128), (20_000, 1, 10_000), (4, 8, 1)])
+def test_half_of_the_open_files_are_for_connections(files: int, servers: int, most: int) -> None:
+    assert most_connections(files, servers) == most
+
+
+async def _aborted(client: ServerClient, slow: Slow) -> list[Any]:
+    """What 40 requests end with: those with even numbers are aborted behind one that takes until it is released."""
+    first = asyncio.ensure_future(client.generate([request(1, LONG)], STARTED_WITH, ["first"]))
+    await asyncio.to_thread(slow.asked.wait, 20)
+    works = [asyncio.ensure_future(client.generate([request(7)], STARTED_WITH, [str(n)])) for n in range(40)]
+    await asyncio.sleep(0)
+    await client.abort([str(number) for number in range(0, 40, 2)])
+    aborted = await asyncio.wait_for(asyncio.gather(*works[::2], return_exceptions=True), 20)
+    assert not first.done()
+    await asyncio.wait_for(client.empty_cache(), 20)
+    works[1].cancel()
+    slow.release()
+    rest = await asyncio.gather(first, *works[1::2], return_exceptions=True)
+    return [*aborted, *rest]
+
+
+def test_what_waits_for_its_turn_is_aborted_at_once_and_other_requests_do_not_wait(serve: Serve) -> None:
+    slow = Slow()
+    server = serve(slow)
+
+    async def ask() -> list[Any]:
+        client = ServerClient(at(server), 60, most_at_once=1)
+        try:
+            return await _aborted(client, slow)
+        finally:
+            await client.close()
+
+    results = asyncio.run(ask())
+    assert all(isinstance(result, RequestsAborted) and result.tokens == 0 for result in results[:20])
+    assert isinstance(results[21], asyncio.CancelledError)
+    assert [result[0].token_ids for result in results[22:]] == [(7,)] * 19, "no turn is lost"
+    assert "/abort_request" not in server.paths, "the server knows none of them"
+    assert [body["rid"][0] for path, body in server.asked if "rid" in body] == ["first", *map(str, range(3, 40, 2))]
+
+
+def test_what_waits_for_a_server_that_has_died_fails_without_a_connection(serve: Serve) -> None:
+    def hang_up(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        raise Hangup
+
+    server = serve(hang_up)
+
+    async def ask() -> list[Any]:
+        client = ServerClient(at(server), 60, most_at_once=2)
+        works = [client.generate([request(7)], STARTED_WITH) for _ in range(40)]
+        failures = await asyncio.gather(*works, return_exceptions=True)
+        await client.close()
+        return failures
+
+    assert {type(failure) for failure in asyncio.run(ask())} == {ServerUnreachable}
+    assert len(server.asked) <= 8, "two at a time, each tried twice"

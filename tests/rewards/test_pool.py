@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dagrpo.rewards import pool as pool_module
-from dagrpo.rewards.pool import WorkerPool
+from dagrpo.rewards.pool import WorkerPool, worker_count
 from dagrpo.rewards.worker_process import MODULE, Comparison, Reply
 
 ENDLESS = Comparison(answer="9^{9^{9}}", ground_truth="3")
@@ -109,6 +109,67 @@ def test_replies_are_in_the_order_of_the_questions_and_none_is_asked_twice(
     assert len(started_workers()) == 2
     pool.close()
     assert started_workers() == []
+
+
+class Counted:
+    """A worker that takes an answer of `?` for undecided, and any other for right."""
+
+    asked: ClassVar[list[str | None]] = []
+    warm = True
+
+    def __init__(self, memory_bytes: int) -> None:
+        pass
+
+    def warm_up(self) -> None:
+        """It is warm."""
+
+    def kill(self) -> None:
+        """It is no process."""
+
+    def ask(self, comparison: Comparison, seconds: float) -> Reply:
+        self.asked.append(comparison.answer)
+        return "unverifiable" if comparison.answer == "?" else "right"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What workers are asked."""
+    monkeypatch.setattr(pool_module, "Worker", Counted)
+    monkeypatch.setattr(Counted, "asked", [])
+    return Counted.asked
+
+
+@pytest.mark.parametrize("steps", [1, 10, 100])
+def test_what_workers_are_asked_grows_with_the_different_answers_and_not_with_the_steps(
+    counted: list[str | None], steps: int
+) -> None:
+    pool = WorkerPool(seconds=1.0, processes=2)
+    for _ in range(steps):
+        questions = [Comparison(answer=str(n % 20), ground_truth="1") for n in range(100)]
+        assert pool.compare([*questions, Comparison(answer="?", ground_truth="1")]) == [
+            *["right"] * 100,
+            "unverifiable",
+        ]
+    assert sorted(map(str, counted)) == sorted([*(str(n) for n in range(20)), *["?"] * steps])
+    pool.close()
+
+
+def test_the_oldest_replies_are_forgotten(counted: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "MOST_REMEMBERED", 3)
+    pool = WorkerPool(seconds=1.0, processes=1)
+    for answer in "abcdad":
+        pool.compare([Comparison(answer=answer, ground_truth="1")])
+    assert counted == [*"abcda"]
+    pool.close()
+
+
+@pytest.mark.parametrize(("cores", "gibibytes", "count"), [(4, 64, 4), (192, 64, 64), (2, 0, 1)])
+def test_there_are_as_many_workers_as_processors_and_memory_allow(
+    cores: int, gibibytes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "processors", lambda: cores)
+    monkeypatch.setattr(pool_module, "memory_of_machine", lambda: gibibytes << 30)
+    assert worker_count() == count
 
 
 def test_the_same_hostile_answer_many_times_costs_one_worker(

@@ -23,7 +23,6 @@ from tests.tracking.conftest import (
     trained,
 )
 
-from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.tracking import sync
 from dagrpo.tracking.store import open_client
@@ -141,13 +140,21 @@ def test_a_workflow_that_is_not_to_record_does_not(project: Path, monkeypatch: p
     assert stage_runs(project) == []
 
 
-def test_while_another_process_records_one_waits(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "SECONDS_TO_WAIT", 0.1)
+def test_while_another_process_records_one_waits_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(project)
     (project / ".state").mkdir(exist_ok=True)
-    with FileLock(project / sync.LOCK), pytest.raises(UserError, match="another process has been recording runs"):
-        sync.sync()
+    lock, notices = FileLock(project / sync.LOCK), []
+
+    def say(notice: str) -> None:
+        notices.append(notice)
+        lock.release()
+
+    monkeypatch.setattr(sync, "SECONDS_BEFORE_NOTICE", 0.1)
+    monkeypatch.setattr(sync, "say", say)
+    lock.acquire()
     assert sync.sync() == 1
+    assert len(notices) == 1
+    assert notices[0].startswith("Another process is recording runs in MLflow: waiting for it.")
 
 
 def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,14 @@ def test_hostile_text_is_escaped_and_long_text_is_cut() -> None:
     assert "\x1b" not in "".join(map(str, (info.to_dict(), *(span.to_dict() for span in spans)))).replace(
         "\\x1b", "\x1b"
     )
+    foreign = attempt_of(TABLE.slice(0, 1).to_pylist()[0])
+    named = replace(foreign.read, verdict="right\x1b[31m\n" + "x" * 99, components={"format\x1b\n": 1.0})
+    ((info, _),) = traces([replace(foreign, read=named)])
+    graded = {
+        each.name: each.to_dictionary()["feedback"]["value"] for each in info.assessments if each.name != "ground_truth"
+    }
+    assert len(graded.pop("verdict")) <= 30
+    assert all(name.isprintable() for name in graded)
     long = made.attempt(0, 0, [made.assistant("x" * 20_000)])
     ((_, spans),) = traces([attempt_of(long, 1000)])
     assert len(spans[1].outputs["content"]) < 1100

@@ -36,6 +36,7 @@ from dagrpo.tools.retrieval import Passage
 from dagrpo.utils.files import atomic_folder, write_json
 from dagrpo.utils.tables import write_parquet
 
+GROUP_BYTES = 64 << 20  # of a row group: a reader holds one at a time
 CARD = "card.json"
 DROPPED = "dropped.parquet"
 PASSAGES = "passages.parquet"
@@ -71,7 +72,7 @@ def prepare(
         require_tools_shown(sieve.rows(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):
-            write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())))
+            write_parquet(temporary / f"{split}.parquet", to_table(sieve.splits.get(split, ())), GROUP_BYTES)
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
         write_parquet(temporary / PASSAGES, passages_table(task_rows.passages))
         write_json(temporary / CARD, asdict(card))
@@ -178,7 +179,7 @@ def _card(task: str, task_rows: TaskRows, params: Data, sieve: Sieve, findings: 
 
 def _test_split(task: str, params: Data) -> Sequence[Row]:
     """Return the test problems of another task, held out from train as the task's own prepare does."""
-    task_rows = get_task(task).load(params)
+    task_rows = (get_task(task).load_tests or get_task(task).load)(params)
     if not task_rows.held_out:
         return task_rows.splits.get("test", ())
     sieve, _ = _without_faults(task_rows, params)

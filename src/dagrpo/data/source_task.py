@@ -36,7 +36,18 @@ def sourced_task(
     def load(params: "Data") -> TaskRows:
         return _load(task, source, to_row, params)
 
-    task = Task(name=name, load=load, verifier=verifier, tools=tools, interaction=interaction, images=images)
+    def load_tests(params: "Data") -> TaskRows:
+        return _load(task, source, to_row, params, only="test")
+
+    task = Task(
+        name=name,
+        load=load,
+        verifier=verifier,
+        tools=tools,
+        interaction=interaction,
+        images=images,
+        load_tests=None if source.held_out else load_tests,
+    )
     return task
 
 
@@ -49,10 +60,13 @@ class _Split:
     files: dict[str, str] = field(default_factory=dict)  # as in TaskRows
 
 
-def _load(task: Task, source: Source, to_row: ToRow, params: "Data") -> TaskRows:
+def _load(task: Task, source: Source, to_row: ToRow, params: "Data", only: str | None = None) -> TaskRows:
+    """Read the splits of a source, or `only` one of them."""
     place = hub_place(source) if params.mirror is None else mirror_place(source, Path(params.mirror))
     splits = {split: _Split() for split in SPLITS}
     for split, files in place.files.items():
+        if only not in (None, split):
+            continue
         splits[split] = _read_split(task, source, to_row, split, files, params)
     return TaskRows(
         splits={split: part.rows for split, part in splits.items()},

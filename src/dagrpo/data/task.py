@@ -32,7 +32,7 @@ class TaskRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A data set in one prompt form. `load` raises UserError on bad raw data."""
+    """A data set in one prompt form. `load` and `load_tests` raise UserError on bad raw data."""
 
     name: str
     load: Callable[["Data"], TaskRows]
@@ -40,6 +40,8 @@ class Task:
     tools: tuple[str, ...] = ()  # names of plug-ins (tools/)
     interaction: str = ""  # name of the plug-in that is the simulated user (tools/simulated_users/); "": none
     images: bool = False  # the prompts have pictures
+    # As `load`, with the test split alone, where that reads less; None: the test split is a part of what `load` reads.
+    load_tests: Callable[["Data"], TaskRows] | None = None
 
     @property
     def oracle(self) -> bool:
@@ -78,9 +80,13 @@ def get_task(name: str) -> Task:
 def _called(name: str, task: Task) -> Task:
     """Return the task under another name, which its rows also get."""
 
-    def load(params: "Data") -> TaskRows:
-        task_rows = task.load(params)
-        splits = {split: [replace(row, task=name) for row in rows] for split, rows in task_rows.splits.items()}
-        return replace(task_rows, splits=splits)
+    def renamed(load: Callable[["Data"], TaskRows]) -> Callable[["Data"], TaskRows]:
+        return lambda params: _with_task(load(params), name)
 
-    return replace(task, name=name, load=load)
+    load_tests = None if task.load_tests is None else renamed(task.load_tests)
+    return replace(task, name=name, load=renamed(task.load), load_tests=load_tests)
+
+
+def _with_task(task_rows: TaskRows, name: str) -> TaskRows:
+    splits = {split: [replace(row, task=name) for row in rows] for split, rows in task_rows.splits.items()}
+    return replace(task_rows, splits=splits)

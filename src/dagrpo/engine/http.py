@@ -1,13 +1,15 @@
 """HTTP connections to a server of an engine."""
 
 import asyncio
+import io
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import aiohttp
 
 from dagrpo.core.escape import one_line
 from dagrpo.engine.errors import ServerError, ServerLost, ServerUnreachable
@@ -37,55 +39,74 @@ class HttpServer:
         self.address = endpoint.address.rstrip("/")
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
-        authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
-        self._http = httpx.AsyncClient(
-            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
-            trust_env=False,  # a proxy is not asked for what is on this machine or beside it
-        )
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if endpoint.api_key is not None:
+            self._headers["Authorization"] = f"Bearer {endpoint.api_key}"
+        self._opened: aiohttp.ClientSession | None = None  # by the first request, as it belongs to an event loop
+        self._death: ServerLost | ServerUnreachable | None = None
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            self._opened = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                auto_decompress=False,  # a compressed body is refused by its form
+                trust_env=False,  # a proxy is not asked for what is on this machine or beside it
+            )
+        return self._opened
 
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
         """Return the body of the answer to a request.
 
-        A server may close an idle connection just before its reuse: the request is then sent again on a new one.
+        A server may close an idle connection just before its reuse: the request is then sent again on a new one. Requests to a
+        server that has died before fail at once.
         """
+        if self._death is not None:
+            raise type(self._death)(str(self._death))
         url, content = self.address + path, json.dumps(body).encode()
         try:
             async with asyncio.timeout(self._timeout):
                 try:
                     status, answer = await self._answered(url, content)
-                except (httpx.WriteError, httpx.RemoteProtocolError):
+                except aiohttp.ClientConnectorError:
+                    raise
+                except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
                     status, answer = await self._answered(url, content)
+        except aiohttp.ClientError as error:  # before TimeoutError, which that of a connection is, too
+            if (death := await self._diagnosis()) is not None:
+                self._death = ServerLost(death)
+            else:
+                self._death = ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}")
+            raise self._death from None
         except TimeoutError:
             raise ServerError(
                 f"{self.address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): raise it, or ask for less "
                 "at a time."
             ) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            if (death := await self._diagnosis()) is not None:
-                raise ServerLost(death) from None
-            raise ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}") from None
         if status != 200:
             raise ServerError(f"{self.address} refused {path.partition('?')[0]} ({status}): {message_of(answer)}")
         return answer
 
     async def _answered(self, url: str, content: bytes) -> tuple[int, bytes]:
         """Return status and body. Raises ServerError for a body over the limit: a server elsewhere is not trusted with this memory."""
-        async with self._http.stream("POST", url, content=content) as response:
+        async with self._session.post(url, data=io.BytesIO(content), allow_redirects=False) as response:
             answer = bytearray()
-            async for part in response.aiter_raw():  # a compressed body stays compressed, and is refused by its form
+            async for part in response.content.iter_any():
                 answer += part
                 if self._diagnose is None and len(answer) > MOST_BYTES_ELSEWHERE:
                     raise ServerError(
                         f"{self.address} answered with more than {MOST_BYTES_ELSEWHERE:,} bytes: it is not a server of this "
                         "engine, or of an unsupported version."
                     )
-        return response.status_code, bytes(answer)
+        return response.status, bytes(answer)
 
     async def _diagnosis(self) -> str | None:
         if self._diagnose is None:
@@ -118,8 +139,7 @@ def text_of(data: bytes) -> str:
     return data.decode(errors="replace").strip()
 
 
-def _cause(error: BaseException) -> str:
-    """Return the system's message, such as "Connection refused", which httpx wraps several times."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return str(error) or type(error).__name__
+def _cause(error: aiohttp.ClientError) -> str:
+    """Return the system's message, such as "Connection refused", without asyncio's words round it."""
+    number = error.errno if isinstance(error, aiohttp.ClientOSError) else None
+    return os.strerror(number) if number and number > 0 else str(error) or type(error).__name__

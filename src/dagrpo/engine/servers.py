@@ -84,15 +84,23 @@ def gpus_of(config: EngineConfig, visible: Sequence[str]) -> list[str | None]:
     return [",".join(own[first : first + each]) for first in range(0, count, each)]
 
 
-def raise_open_files() -> None:
-    """Raise the limit of open files of this process and its servers to the user's, up to MOST_OPEN_FILES.
+def raise_open_files() -> int:
+    """Raise the limit of open files of this process and its servers to the user's, up to MOST_OPEN_FILES; return it.
 
     Each running request is a connection at both ends, and systems begin with 1,024 files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_OPEN_FILES
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
+
+
+def most_connections(open_files: int, servers: int) -> int:
+    """Return how many connections this process may have to each server: half of its open files, divided by their number."""
+    return max(1, open_files // 2 // servers)
 
 
 def lock_elsewhere(stack: ExitStack, folder: Path, servers: Sequence[str]) -> None:

@@ -28,9 +28,11 @@ from dagrpo.evaluation.outcomes import (
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.pool import worker_count
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 
 OF_BLIND = "correct_without_pictures"
+MOST_WORKERS = 8  # scores of many tasks and seeds are graded side by side
 RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_completion_tokens")
 
 
@@ -42,7 +44,7 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     if len(tasks) != 1:
         raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
     try:
-        with Grader(scoring.verify_seconds) as grader:
+        with Grader(scoring.verify_seconds, min(MOST_WORKERS, worker_count())) as grader:
             graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
             if hidden.num_rows:
                 graded = {name: with_blind(scores, grade_all(hidden, name, grader)) for name, scores in graded.items()}

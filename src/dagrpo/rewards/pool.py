@@ -7,16 +7,19 @@ math-verify's own limit is off: it works by signals, which only a main thread ma
 multiplication does not hear. worker.py compares; the verifiers decide which answers need no worker.
 """
 
-import os
+import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from dagrpo.rewards.worker_process import MEMORY_BYTES, Comparison, Reply, Worker
+from dagrpo.utils.machine import memory_of_machine, processors
 
 LIMITS_OF_A_BATCH = 5  # times the limit of one answer, for each worker: time for all slow answers of a batch
 SECONDS_PER_ANSWER = 0.05  # on top of it: many times what an ordinary one takes
+MOST_REMEMBERED = 1 << 15  # replies: some 10 MB of ordinary answers, and at most 150 MB
+BYTES_OF_A_WORKER = MEMORY_BYTES // 2  # at which it gives up; an ordinary one takes 0.1 GB
 
 
 class _Budget:
@@ -36,24 +39,39 @@ class _Budget:
             self._seconds -= seconds
 
 
+def worker_count() -> int:
+    """Return one worker per processor that this process may use, as far as memory reaches if each takes all that it may."""
+    return max(1, min(processors(), memory_of_machine() // BYTES_OF_A_WORKER))
+
+
 class WorkerPool:
-    """One worker per processor, at most 8, started when first needed; thread-safe."""
+    """Workers, started when first needed, and their latest replies; thread-safe."""
 
     def __init__(self, *, seconds: float, processes: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
-        count = processes or min(8, len(os.sched_getaffinity(0)))
+        count = processes or worker_count()
         self._seconds = seconds
         self._workers = [Worker(memory_bytes) for _ in range(count)]
         self._free = list(self._workers)
         self._changed = threading.Condition()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="grading")
+        self._known: dict[Comparison, Reply] = {}  # without unverifiable: another time it may be decided
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:
         """Return one reply for each comparison, in order. The same question is asked once, and costly ones after all others."""
-        questions = sorted(dict.fromkeys(comparisons), key=lambda comparison: comparison.costly)
+        known = {each: self._known[each] for each in dict.fromkeys(comparisons) if each in self._known}
+        unknown = (each for each in dict.fromkeys(comparisons) if each not in known)
+        questions = sorted(unknown, key=lambda comparison: comparison.costly)
         limit = LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + SECONDS_PER_ANSWER * len(questions)
         budget = _Budget(limit)
         replies = dict(zip(questions, self._threads.map(lambda each: self._one(each, budget), questions), strict=True))
-        return [replies[comparison] for comparison in comparisons]
+        self._remember({each: reply for each, reply in replies.items() if reply != "unverifiable"})
+        return [known.get(comparison) or replies[comparison] for comparison in comparisons]
+
+    def _remember(self, replies: Mapping[Comparison, Reply]) -> None:
+        with self._changed:
+            self._known |= replies
+            for oldest in list(itertools.islice(self._known, max(0, len(self._known) - MOST_REMEMBERED))):
+                del self._known[oldest]
 
     def close(self) -> None:
         """End all processes. What is being compared is finished first."""

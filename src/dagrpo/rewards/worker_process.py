@@ -24,7 +24,8 @@ PIECE = 1 << 20  # bytes read at once
 MODULE = "dagrpo.rewards.worker"
 VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
-_COSTLY = re.compile(r"!|\\(?:sum|prod|int|lim|binom)(?![A-Za-z])|\^[^^]*\^|[0-9]{4}\s*\}?\s*\Z|\^\s*\{?[0-9]{3}")
+_ENDLESS = re.compile(r"!|\\(?:sum|prod|int|lim|binom)(?![A-Za-z])|\^[^^]*\^|\^\s*\{?[0-9]{3}")
+_LONG_NUMBER = re.compile(r"[0-9]{4}\s*\}?\s*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,12 @@ class Comparison:
     def costly(self) -> bool:
         """Return True if the answer may take long: powers of powers, factorials, sums, much nesting."""
         answer = self.answer or ""
-        return len(answer) > 200 or _COSTLY.search(answer) is not None or _nesting(answer) > DEEP_NESTING
+        return self.endless or len(answer) > 200 or bool(_LONG_NUMBER.search(answer)) or _nesting(answer) > DEEP_NESTING
+
+    @property
+    def endless(self) -> bool:
+        """Return True if the digits of the answer may take any time: powers of powers, factorials, sums."""
+        return _ENDLESS.search(self.answer or "") is not None
 
 
 def _nesting(text: str) -> int:

@@ -4,7 +4,8 @@ Stages that all seeds share belong to a separate run, `all seeds`; with a single
 trained again with other code has another run. Found by tags and never by remembered ids.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mlflow.entities import Param, RunTag
@@ -24,6 +25,7 @@ ERROR = "error"
 ALL_SEEDS = "all seeds"
 ATTEMPT = "attempt"  # which of a stage's executions below a parent it is
 ABOUT_MACHINES = ("git.", "version.", "hardware.", "environment.", "mlflow.source.git.", "mlflow.user")
+PLAIN = re.compile(r"[\w.~ -]*")  # may stand in a filter
 ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
 
 
@@ -49,8 +51,9 @@ def find_parent(client: MlflowClient, experiment_id: str, execution: Execution, 
         VARIATION: execution.variation,
         CONFIGURATION: execution.configuration.get("digest", ""),
     }
-    filter_string = f"tags.role = 'parent' and tags.seed = '{whose}'"
-    for run in all_runs(client, experiment_id, filter_string):
+    # Few of many variations: an empty value stands for a tag that is missing, which no filter asks for.
+    conditions = [f"tags.{name} = '{value}'" for name, value in same.items() if PLAIN.fullmatch(value) and value]
+    for run in all_runs(client, experiment_id, " and ".join(conditions)):
         tags = run.data.tags
         if all(tags.get(name, "") == value for name, value in same.items()) and not _is_of_other_code(tags, execution):
             return str(run.info.run_id)
@@ -95,13 +98,30 @@ def settle_parents(client: MlflowClient, experiment_id: str) -> None:
 def settle_parent(client: MlflowClient, parent: str) -> None:
     """Close a parent unless a child runs; mark it failed, with the error message, if the latest run of a stage failed."""
     run = client.get_run(parent)
-    latest = _latest(all_runs(client, run.info.experiment_id, f"tags.`{PARENT}` = '{parent}'"))
+    latest = _latest_unfinished(client, run)
     status = next((s for s in ("RUNNING", "FAILED", "KILLED") if any(c.info.status == s for c in latest)), "FINISHED")
     failed = next((child for child in latest if child.info.status == "FAILED"), None)
     _set_note(client, run, failed if status == "FAILED" else None)
     if status != "RUNNING":
-        end = max((child.info.end_time or 0 for child in latest), default=0)
-        client.set_terminated(parent, status, end or None)
+        client.set_terminated(parent, status, _end_of_children(client, run))
+
+
+def _latest_unfinished(client: MlflowClient, parent: MlflowRun) -> list[MlflowRun]:
+    """Return the last run of each stage and place that has a run without success: an earlier failure no longer counts.
+
+    Children that finished are not fetched: a seed may have hundreds.
+    """
+    experiment_id, below = parent.info.experiment_id, f"tags.`{PARENT}` = '{parent.info.run_id}'"
+    unfinished = list(all_runs(client, experiment_id, f"{below} and attributes.status != 'FINISHED'"))
+    identities = dict.fromkeys(child.data.tags["identity"] for child in unfinished)
+    attempts = (all_runs(client, experiment_id, f"{below} and tags.identity = '{each}'") for each in identities)
+    return sorted((max(each, key=_order) for each in attempts), key=_order, reverse=True)
+
+
+def _end_of_children(client: MlflowClient, parent: MlflowRun) -> int | None:
+    below, order = f"tags.`{PARENT}` = '{parent.info.run_id}'", ["attributes.end_time DESC"]
+    last = client.search_runs([parent.info.experiment_id], below, order_by=order, max_results=1)
+    return (last[0].info.end_time or None) if last else None
 
 
 def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[MlflowRun]:
@@ -114,14 +134,6 @@ def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> It
         token = page.token
         if not token:
             return
-
-
-def _latest(children: Iterable[MlflowRun]) -> list[MlflowRun]:
-    """Return the last run of each stage and place: an earlier failure no longer counts."""
-    last: dict[str, MlflowRun] = {}
-    for child in sorted(children, key=_order, reverse=True):
-        last.setdefault(child.data.tags.get("identity", child.info.run_id), child)
-    return list(last.values())
 
 
 def _order(run: MlflowRun) -> tuple[int, int]:

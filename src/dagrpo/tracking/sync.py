@@ -20,6 +20,7 @@ from dagrpo.tracking.store_address import (
     without_password,
 )
 from dagrpo.tracking.variations import DVC_NAME, recording_root
+from dagrpo.utils.console import say
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import digest_of, write_text
 from dagrpo.utils.provenance import TOPS, provenances_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 LOCK = Path(".state/tracking.lock")
 SYNCED = Path(".state/tracking.synced")  # a digest of what the last sync has found, all of which MLflow has
-SECONDS_TO_WAIT = 60.0  # for another process that brings results into MLflow
+SECONDS_BEFORE_NOTICE = 10.0  # while another process brings results into MLflow
 
 
 def record_what_is_new(every_s: float = 0) -> str:
@@ -73,11 +74,16 @@ def sync() -> int:
     require_usable(uri)
     require_answer(uri)
     (home / LOCK).parent.mkdir(exist_ok=True)
+    lock = FileLock(home / LOCK)
     try:
-        with FileLock(home / LOCK, timeout=SECONDS_TO_WAIT):
-            return _record(uri, artifact_location(uri, home))
+        lock.acquire(timeout=SECONDS_BEFORE_NOTICE)
     except Timeout:
-        raise UserError(f"another process has been recording runs for {SECONDS_TO_WAIT:.0f} seconds.") from None
+        say("Another process is recording runs in MLflow: waiting for it. No result is lost if this is interrupted.")
+        lock.acquire()
+    try:
+        return _record(uri, artifact_location(uri, home))
+    finally:
+        lock.release()
 
 
 def _record(uri: str, artifacts: str | None) -> int:

@@ -116,9 +116,10 @@ def _feedback(attempt: Attempt) -> dict[str, float | bool | str]:
     """Return the attempt's reward and its grades, by name."""
     read = attempt.read
     rewards = {} if read.reward is None else {"reward": read.reward}
-    rewards |= {f"reward_{name}": value for name, value in read.components.items()}
+    rewards |= {f"reward_{one_line(name, 60)}": value for name, value in read.components.items()}
     rounded = {name: float(f"{value:.6g}") for name, value in rewards.items()}  # a float32 in the table
-    grades = {"verdict": read.verdict, "correct": attempt.row.get("correct")}
+    verdict = None if read.verdict is None else one_line(read.verdict, 30)
+    grades = {"verdict": verdict, "correct": attempt.row.get("correct")}
     return rounded | {name: value for name, value in grades.items() if value is not None}
 
 

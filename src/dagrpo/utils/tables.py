@@ -10,11 +10,19 @@ import pyarrow.parquet as pq
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import atomic_file
 
+MOST_ROWS = 1 << 20  # of a row group
 
-def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a table so that equal rows give equal bytes (zstd, one fixed format version, no pandas metadata)."""
+
+def write_parquet(path: Path, table: pa.Table, group_bytes: int | None = None) -> None:
+    """Write a table so that equal rows give equal bytes (zstd, one fixed format version, no pandas metadata).
+
+    group_bytes: the size of a row group in Arrow's memory, with as many rows in each; None: a million rows.
+    """
+    rows = MOST_ROWS
+    if group_bytes is not None and table.nbytes > group_bytes:
+        rows = max(1, table.num_rows * group_bytes // table.nbytes)
     with atomic_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
+        pq.write_table(table, temporary, row_group_size=rows, compression="zstd", version="2.6", store_schema=True)
 
 
 def read_parquet(

@@ -50,7 +50,7 @@ def of_tokens(*entries: Any) -> list[dict[str, Any]]:
 CUT = replace(REQUEST, top_p=0.9, top_k=3, support=True)
 
 
-def cut(**about: Any) -> Completion:
+def cut(vocabulary: int = 1 << 31, **about: Any) -> Completion:
     """What is made of an answer of two tokens, 7 and 8, whose support was asked for."""
     fields = {
         "output_token_logprobs": [[-2.5, 7, None], [-3.0, 8, None]],
@@ -59,7 +59,7 @@ def cut(**about: Any) -> Completion:
     }
     (about_tokens,) = changed(**(fields | about))
     answer = json.dumps([about_tokens | {"output_ids": [7, 8]}]).encode()
-    (completion,) = completions_of(answer, [CUT], ADDRESS, VERSION)
+    (completion,) = completions_of(answer, [CUT], ADDRESS, VERSION, vocabulary)
     return completion
 
 
@@ -82,6 +82,7 @@ def test_the_logprobs_of_what_was_cut_off_are_those_among_what_was_left() -> Non
         ({"output_token_sampling_logprobs": None}, "did not answer /generate as SGLang does"),
         ({"output_token_sampling_logprobs": [0.5, 0.0]}, "a logprob is 0.5, above 0"),
         ({"output_token_sampling_logprobs": [None, 0.0]}, "the weights are not finite"),
+        ({"output_token_sampling_logprobs": [-1e308, 0.0]}, "a logprob is -1e+308, below -1e+06"),
     ],
 )
 def test_a_support_that_is_none_is_one_sentence(about: dict[str, Any], words: str) -> None:
@@ -89,6 +90,15 @@ def test_a_support_that_is_none_is_one_sentence(about: dict[str, Any], words: st
         cut(**about)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_a_token_that_the_model_does_not_have_is_refused_sampled_or_in_a_mask() -> None:
+    sampled = json.dumps(of_tokens([-0.5, 100, None])).encode()
+    assert completions_of(sampled, [REQUEST], ADDRESS, VERSION, vocabulary=101)[0].token_ids == (100,)
+    with pytest.raises(ServerError, match="token 100, where the model has 100 tokens"):
+        completions_of(sampled, [REQUEST], ADDRESS, VERSION, vocabulary=100)
+    with pytest.raises(ServerError, match="token 9, where the model has 9 tokens"):
+        cut(vocabulary=9)
 
 
 ASKED = ScoringRequest(token_ids=(5, 7, 8), first=1)
@@ -321,7 +331,10 @@ def test_a_hostile_server_costs_neither_time_nor_memory(
 def test_an_address_that_is_none_is_one_sentence(address: str) -> None:
     async def ask() -> None:
         client = ServerClient(Endpoint(address=address), 0.5)
-        await client.empty_cache()
+        try:
+            await client.empty_cache()
+        finally:
+            await client.close()
 
     with pytest.raises(ServerError, match="cannot be reached"):
         asyncio.run(ask())

@@ -55,11 +55,3 @@ def test_processes_on_gpus_share_what_each_has_to_hold(initial: Path, monkeypatc
     memory.require_room(initial, "training", Training(), world)
     with pytest.raises(UserError, match=r"raise runtime\.training\.processes \(it is 1\) or choose"):
         memory.require_room(initial, "training", Training(), replace(world, size=1))
-
-
-def test_a_container_has_less_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit, none = tmp_path / "memory.max", tmp_path / "none"
-    limit.write_text("1000000\n")
-    none.write_text("max\n")
-    monkeypatch.setattr(memory, "LIMITS", (none, limit, tmp_path / "missing"))
-    assert memory.memory_of_machine() == 1_000_000

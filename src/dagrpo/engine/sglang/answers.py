@@ -30,16 +30,27 @@ from dagrpo.engine.sglang.forms import (
 from dagrpo.engine.sglang.images import files_of, written_length
 
 ROUNDING = 1e-3  # by which a logprob may exceed 0
+LOWEST = -1e6  # of a logprob: a softmax of float32 hardly has one below -1e3, and -1e308 would be infinite in float32
+MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown
 SEPARATOR = ":"  # between the names of an adapter and of its tensor in a server's digests
 
 
 def completions_of(
-    data: bytes, requests: Sequence[SamplingRequest], address: str, version: WeightVersion
+    data: bytes,
+    requests: Sequence[SamplingRequest],
+    address: str,
+    version: WeightVersion,
+    vocabulary: int = MOST_TOKENS,
 ) -> list[Completion]:
-    """Return one completion per request, in order. Raises ServerError if the answer does not fit the requests."""
+    """Return one completion per request, in order. `vocabulary`: the size of the model's.
+
+    Raises ServerError if the answer does not fit the requests, or has tokens that the model does not have.
+    """
     replies = _replies(data, len(requests), address)
     try:
-        return [_completion(*pair, address, version) for pair in zip(replies, requests, strict=True)]
+        completions = [_completion(*pair, address, version) for pair in zip(replies, requests, strict=True)]
+        _require_known(completions, vocabulary)
+        return completions
     except _Misfit as fault:
         raise refused(address, "/generate", str(fault), data) from None
 
@@ -113,6 +124,14 @@ def _completion(reply: Reply, request: SamplingRequest, address: str, version: W
     )
 
 
+def _require_known(completions: Sequence[Completion], vocabulary: int) -> None:
+    """Raise _Misfit for a token, sampled or in a sampling mask, outside the vocabulary: no embedding has a row for it."""
+    for completion in completions:
+        largest = max((*completion.token_ids, *(ids[-1] for ids in completion.support)), default=0)
+        if largest >= vocabulary:
+            raise _Misfit(f"token {largest}, where the model has {vocabulary} tokens")
+
+
 def _require_finished(about: About, address: str, version: WeightVersion) -> None:
     """Raise ServerError for an aborted request, or one that other weights have answered."""
     reason = about["finish_reason"]
@@ -148,6 +167,8 @@ def _logprobs(logprobs: Sequence[float | None], address: str) -> tuple[float, ..
         raise ServerError(f"{address} computed logprobs that are not finite: the weights are not finite.")
     if max(finite, default=0.0) > ROUNDING:
         raise _Misfit(f"a logprob is {max(finite)}, above 0")
+    if min(finite, default=0.0) < LOWEST:
+        raise _Misfit(f"a logprob is {min(finite)}, below {LOWEST:g}")
     return tuple(finite)
 
 

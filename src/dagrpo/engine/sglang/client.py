@@ -5,9 +5,10 @@ It knows nothing of other servers, text or training.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dagrpo.core.escape import one_line
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
@@ -15,6 +16,7 @@ from dagrpo.engine.errors import RequestsAborted, ServerError
 from dagrpo.engine.http import CONNECT_SECONDS, Endpoint, HttpServer
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.answers import (
+    MOST_TOKENS,
     adapters_of,
     completions_of,
     digests_of,
@@ -25,6 +27,7 @@ from dagrpo.engine.sglang.answers import (
 from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 
+MOST_ABORTS = 16  # that are sent at a time
 # A server's names of the parts of its memory that it can release.
 _WEIGHTS, _CACHE = "weights", "kv_cache"
 
@@ -32,19 +35,27 @@ _WEIGHTS, _CACHE = "weights", "kv_cache"
 class ServerClient:
     """Client of one server. Every method raises ServerError if the server dies, refuses, or does not answer in time."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float, most_at_once: int = 256) -> None:
+    def __init__(
+        self, endpoint: Endpoint, timeout: float, most_at_once: int = 256, vocabulary: int = MOST_TOKENS
+    ) -> None:
         """Open the client. `timeout`: seconds for one HTTP request, from its first byte to the answer's last.
 
-        `most_at_once`: requests for completions that are sent at a time; more wait here. As many as the server decodes at a time
-        keep it busy, while each open connection costs a socket, and httpcore looks through all of them for every request.
+        `most_at_once`: requests for completions that are sent at a time; more wait here, first come, first served. As many as the
+        server decodes at a time keep it busy, while each costs a socket at both ends. No other request waits for these.
+        `vocabulary`: the size of the model's, beyond which no answer may name a token.
         """
         self._http = HttpServer(endpoint, timeout)
         self.address = self._http.address
+        self._vocabulary = vocabulary
         self._released = False  # its GPU memory
         self._adapter: str | None = None  # that requests name; None: the weights alone answer them
         self._waiting: set[str] = set()  # identifiers of requests that are not answered yet
         self._aborted: set[str] = set()  # those of them that were aborted
         self._turns = asyncio.Semaphore(most_at_once)
+        self._aborts = asyncio.Semaphore(MOST_ABORTS)
+        self._queued: dict[
+            str, asyncio.Task[Literal[True]]
+        ] = {}  # by the identifiers of requests that wait for their turn
 
     async def close(self) -> None:
         """Close its connections."""
@@ -60,16 +71,37 @@ class ServerClient:
         assert not self._released, "a server without weights is asked"
         self._waiting.update(identifiers)
         try:
-            async with self._turns:
-                self._require_wanted(identifiers)
+            async with self._turn(identifiers):
                 await self._read_shared((request.input_ids, request) for request in requests)
                 self._require_wanted(identifiers)
                 answer = await self._http.post("/generate", self._body(requests, identifiers))
                 self._require_wanted(identifiers, answer)
-                return completions_of(answer, requests, self.address, version)
+                return completions_of(answer, requests, self.address, version, self._vocabulary)
         finally:
             self._waiting.difference_update(identifiers)
             self._aborted.difference_update(identifiers)
+
+    @asynccontextmanager
+    async def _turn(self, identifiers: Sequence[str]) -> AsyncIterator[None]:
+        """Wait until a request may be sent, and hold its turn. Raises RequestsAborted at once if it is aborted while it waits."""
+        turn = asyncio.ensure_future(self._turns.acquire())
+        self._queued.update(dict.fromkeys(identifiers, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise RequestsAborted(0) from None  # by `abort`, which cancels the turn alone
+            if not turn.cancelled():
+                self._turns.release()
+            raise
+        finally:
+            for identifier in identifiers:
+                del self._queued[identifier]
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _require_wanted(self, identifiers: Sequence[str], answer: bytes = b"") -> None:
         """Raise RequestsAborted if one of these was aborted, with the number of tokens in the answer."""
@@ -92,11 +124,15 @@ class ServerClient:
     async def abort(self, identifiers: Sequence[str]) -> None:
         """Abort these requests, which the server then answers at once.
 
-        A request may still be on its way, and an abort that comes before it has no effect: callers repeat the abort while they wait.
+        Those that wait for their turn end here. Others may still be on their way, and an abort that comes before its request has no
+        effect: callers repeat the abort while they wait.
         """
         self._aborted.update(self._waiting.intersection(identifiers))
         for identifier in identifiers:
-            await self._http.post("/abort_request", {"rid": identifier})
+            if identifier in self._queued and self._queued[identifier].cancel():
+                continue
+            async with self._aborts:
+                await self._http.post("/abort_request", {"rid": identifier})
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
         """Return the logprobs that each request asks for, in order, by one HTTP request.

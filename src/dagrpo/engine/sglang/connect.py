@@ -17,13 +17,15 @@ from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter, new_version
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.servers import lock_elsewhere, raise_open_files, start_all
+from dagrpo.engine.servers import lock_elsewhere, most_connections, raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
+from dagrpo.engine.sglang.answers import MOST_TOKENS
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 from dagrpo.utils.console import say
+from dagrpo.utils.files import read_object
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def open_sglang(
         servers = start_all(stack, config, log, lambda log, gpus: start(log=log, only_gpus=gpus))
         folder.remove_weights()  # in memory, as a rule, and read
         pool = ServerPool(
-            _clients(stack, loop, [server.endpoint for server in servers], config),
+            _clients(stack, loop, [server.endpoint for server in servers], config, model),
             loop,
             folder,
             name,
@@ -106,7 +108,7 @@ def _pool_elsewhere(
     lock_elsewhere(stack, parent, config.servers)
     key = os.environ.get(KEY_VARIABLE)
     endpoints = [Endpoint(address=address, api_key=key) for address in config.servers]
-    clients = _clients(stack, loop, endpoints, config)
+    clients = _clients(stack, loop, endpoints, config, model)
     of_weights = ServerPool(clients, loop, folder, new_version(version))
     if weights is None:
         weights = CastTensors(HuggingFaceTensors(model), NAMED_DTYPES[dtype])  # as a server that starts with it does
@@ -152,9 +154,12 @@ def _weights_folder(config: Config) -> Path | None:
 
 
 def _clients(
-    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], config: Config
+    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], config: Config, model: Path
 ) -> list[ServerClient]:
-    clients = [ServerClient(each, config.request_timeout, config.max_running_requests) for each in endpoints]
+    most = min(config.max_running_requests, most_connections(raise_open_files(), len(endpoints)))
+    described = read_object(model / "config.json")
+    vocabulary = (described.get("text_config") or described).get("vocab_size", MOST_TOKENS)
+    clients = [ServerClient(each, config.request_timeout, most, vocabulary) for each in endpoints]
     for client in clients:
         stack.callback(_close, loop, client)
     return clients

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from dagrpo.utils.kernel_caches import cache_folder, kernels_folder, own_folder, torch_caches
+from dagrpo.utils.machine import processors
 
 CUDA = "13.0"  # of torch in requirements/gpu.lock
 WHEELS = Path("nvidia/cu13")  # below site-packages: where NVIDIA's wheels put their files
@@ -67,7 +68,7 @@ def _with_scripts(path: str) -> str:
 
 def _jobs() -> int:
     """Return the number of files to compile at a time: as many as cores and memory allow."""
-    return max(1, min(len(os.sched_getaffinity(0)), int(psutil.virtual_memory().available) // BYTES_OF_A_COMPILER))
+    return max(1, min(processors(), int(psutil.virtual_memory().available) // BYTES_OF_A_COMPILER))
 
 
 def _own_toolkit(environment: Mapping[str, str], usual: Path) -> Path | None:

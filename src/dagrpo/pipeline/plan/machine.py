@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, size
-from dagrpo.trainer.checks.memory import memory_of_machine
 from dagrpo.utils.devices import SECONDS_TO_COUNT, visible_devices
 from dagrpo.utils.gpu_specs import MEBIBYTE, Gpu, gpu_named, kind_of
+from dagrpo.utils.machine import memory_of_machine
 from dagrpo.utils.shared_memory import MEMORY
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")

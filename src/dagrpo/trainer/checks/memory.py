@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import torch
 
 from dagrpo.checkpoints.source import open_tensors
@@ -17,12 +16,11 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.config.training import Training
 from dagrpo.utils.distributed import World
+from dagrpo.utils.machine import memory_of_machine
 
 FLOAT32 = 4  # bytes
 TRAINED = 4  # times that: a weight, its gradient, and two states of AdamW
 GIBIBYTE = 1 << 30
-# As a container has them: of cgroups in version 2, and in version 1.
-LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def require_room(checkpoint: Path, section: str, params: Training | Sft, world: World) -> None:
@@ -48,19 +46,6 @@ def require_room(checkpoint: Path, section: str, params: Training | Sft, world: 
         f"{contents} of {weights:,} parameters take {own / GIBIBYTE:.1f} GiB, and the {'device' if on_gpu else 'machine'} has "
         f"{memory / GIBIBYTE:.1f} GiB: {' or '.join(remedies)}; `dagrpo plan` says what fits."
     )
-
-
-def memory_of_machine() -> int:
-    """Return the bytes that processes here may use: the machine's memory, or a container's limit if lower."""
-    return min(int(psutil.virtual_memory().total), *_limits())
-
-
-def _limits() -> Iterator[int]:
-    for path in LIMITS:
-        try:
-            yield int(path.read_text())
-        except (OSError, ValueError):  # none, or "max"
-            continue
 
 
 @contextmanager
