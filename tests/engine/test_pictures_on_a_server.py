@@ -150,7 +150,7 @@ def test_conversations_show_their_pictures_at_every_turn(seer: Seer, pool: Serve
     for trajectory in trajectories:
         for sample in trajectory.samples:
             ours = seer.logprobs(sample.token_ids, trajectory.prompt.picture_files)
-            written = torch.tensor(sample.loss_mask[1:])
+            written = torch.tensor([*map(bool, sample.loss_mask[1:])])
             assert torch.allclose(ours[written], torch.tensor(sample.completion_logprobs), atol=CLOSE)
     if lockstep:
         again = converse(seer, pool, lockstep=True)

@@ -46,9 +46,9 @@ def test_the_attempts_at_a_problem_are_side_by_side_each_with_its_seed(agent: Op
     for trajectory in trajectories:
         (sample,) = trajectory.samples
         prompt = trajectory.prompt.token_ids
-        assert sample.token_ids == (*prompt, trajectory.sampling_seed % 10, prompt[-1])
-        assert sample.loss_mask == (False, False, True, True)
-        assert sample.logprobs == (0.0, 0.0, -0.5, -0.25)
+        assert tuple(sample.token_ids) == (*prompt, trajectory.sampling_seed % 10, prompt[-1])
+        assert tuple(sample.loss_mask) == (False, False, True, True)
+        assert tuple(sample.logprobs) == (0.0, 0.0, -0.5, -0.25)
         assert sample.weight_version == "v"
         assert trajectory.text == TOKENIZER.decode(list(sample.completion_ids), skip_special_tokens=True)
         assert trajectory.tokens == 2

@@ -27,6 +27,11 @@ from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 
 SEED = Path("results/demo/runs/seed_0")
+CHECKPOINTS = {
+    "convert": "initial",
+    "train": "policy",
+    "export": "exported",
+}  # folders that are not called like their stage
 STARTED = 1_700_000_000_000  # milliseconds since 1970
 # What a stage does in a process of its own, up to the point where the test decides how it ends.
 PROGRAM = """
@@ -51,7 +56,7 @@ StartStage = Callable[..., "subprocess.Popen[str]"]
 
 def stage_record(stage: str = "train", seed: int | None = 0, **changes: Any) -> dict[str, Any]:
     """What the stage frame passes to `noted`."""
-    folder = "models/demo/tiny" if seed is None else f"results/demo/runs/seed_{seed}/{stage}"
+    folder = "models/demo/tiny" if seed is None else f"results/demo/runs/seed_{seed}/{CHECKPOINTS.get(stage, stage)}"
     record = {
         "stage": stage,
         "experiment": "demo",

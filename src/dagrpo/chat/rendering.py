@@ -6,6 +6,7 @@ Training and evaluation share these functions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat.templates import render_template
@@ -70,6 +71,7 @@ def chosen_template(tokenizer: PreTrainedTokenizerBase, tools: Any = None) -> st
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
     """Return the completion's text without special tokens; nothing is cleaned up."""
-    text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    # Of an array: transformers would look at each item of a list.
+    text = tokenizer.decode(np.array(token_ids, np.int64), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text

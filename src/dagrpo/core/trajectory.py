@@ -4,17 +4,17 @@ Training, difficulty and evaluation use the same records. No text here was token
 logprobs are the engine's own.
 """
 
-import itertools
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dagrpo.core.types import EXCLUDED, CallStatus, PromptPictures, Row, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 BLIND = -2  # of another one at temperature 0, at the prompt without its pictures
 FINE: frozenset[CallStatus] = frozenset({"ok"})
+_Array = TypeVar("_Array", "array[int]", "array[float]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,36 +39,68 @@ class Prompt:
 class TokenSample:
     """Sequence of tokens to train on: each token extends those before it.
 
-    Example: prompt (5, 6) and completion (7,): token_ids (5, 6, 7), loss_mask (F, F, T), logprobs (0, 0, -0.5).
+    Example: prompt (5, 6) and completion (7,): token_ids (5, 6, 7), loss_mask (F, F, T), logprobs (0, 0, -0.5). Whatever sequences
+    it is given, it keeps arrays of 4, 1 and 8 bytes a token: a step has tens of millions of tokens.
     """
 
-    token_ids: tuple[int, ...]  # [tokens], from the prompt's first on
-    loss_mask: tuple[bool, ...]  # [tokens], True on the tokens that the policy wrote, and no other sample has
-    # [tokens], the engine's, of the temperature-scaled softmax over the support; 0.0 where the mask is False
-    logprobs: tuple[float, ...]
+    token_ids: Sequence[int]  # [tokens], from the prompt's first on; an array of C ints
+    loss_mask: Sequence[bool]  # [tokens], True on the tokens that the policy wrote, and no other sample has; bytes
+    # [tokens], the engine's, of the temperature-scaled softmax over the support; 0.0 where the mask is False; an array of doubles
+    logprobs: Sequence[float]
     weight_version: str  # of the weights that wrote it
     # [trained tokens], ids from low to high: what top_p and top_k left each one to be drawn from; (): the whole vocabulary
     support: tuple["array[int]", ...] = ()
-    # Tokens that the policy wrote. Counted once: a step asks for it many times, and a mask has as many entries as the sample tokens.
-    trained: int = field(init=False, compare=False, repr=False)
+    trained: int = field(init=False, compare=False, repr=False)  # tokens that the policy wrote
+    written: tuple[slice, ...] = field(init=False, compare=False, repr=False)  # the runs of them, in order
 
     def __post_init__(self) -> None:
-        """Check that the columns are aligned, and count the trained tokens."""
-        object.__setattr__(self, "trained", sum(self.loss_mask))
-        assert len(self.token_ids) == len(self.loss_mask) == len(self.logprobs), "a sample's columns differ in length"
-        assert not self.loss_mask or not self.loss_mask[0], "nothing predicts a sequence's first token"
+        """Pack the columns into arrays, check that they are aligned, and find the trained tokens."""
+        mask = bytes(self.loss_mask)
+        _set(self, token_ids=_packed("i", self.token_ids), loss_mask=mask, logprobs=_packed("d", self.logprobs))
+        _set(self, trained=mask.count(1), written=_runs(mask))
+        assert len(self.token_ids) == len(mask) == len(self.logprobs), "a sample's columns differ in length"
+        assert not mask or not mask[0], "nothing predicts a sequence's first token"
         assert len(self.support) in (0, self.trained), "a token that was written lacks its support"
-        assert all(mask or value == 0.0 for mask, value in zip(self.loss_mask, self.logprobs, strict=True))
+        ends = [0, *(end for run in self.written for end in (run.start, run.stop)), len(mask)]
+        between = zip(ends[::2], ends[1::2], strict=True)
+        assert not any(any(self.logprobs[slice(*gap)]) for gap in between), "a token that was not written has a logprob"
 
     @property
-    def completion_ids(self) -> tuple[int, ...]:
+    def completion_ids(self) -> "array[int]":
         """Return the tokens that the policy wrote. [trained tokens]"""
-        return tuple(token for token, mask in zip(self.token_ids, self.loss_mask, strict=True) if mask)
+        return self._of_written(_packed("i", self.token_ids))
 
     @property
-    def completion_logprobs(self) -> tuple[float, ...]:
+    def completion_logprobs(self) -> "array[float]":
         """Return the engine's logprobs of the tokens that the policy wrote. [trained tokens]"""
-        return tuple(value for value, mask in zip(self.logprobs, self.loss_mask, strict=True) if mask)
+        return self._of_written(_packed("d", self.logprobs))
+
+    def _of_written(self, values: _Array) -> _Array:
+        parts = [values[run] for run in self.written]
+        for part in parts[1:]:
+            parts[0].extend(part)
+        return parts[0] if parts else values[:0]
+
+
+def _packed(kind: Any, values: Sequence[Any]) -> Any:
+    """Return the values as an array of this kind: themselves, if they are one."""
+    return values if isinstance(values, array) and values.typecode == kind else array(kind, values)
+
+
+def _set(sample: TokenSample, **fields: Any) -> None:
+    for name, value in fields.items():
+        object.__setattr__(sample, name, value)
+
+
+def _runs(mask: bytes) -> tuple[slice, ...]:
+    """Return the slices of a mask that are True without a break."""
+    runs, start = [], mask.find(1)
+    while start >= 0:
+        stop = mask.find(0, start)
+        stop = len(mask) if stop < 0 else stop
+        runs.append(slice(start, stop))
+        start = mask.find(1, stop)
+    return tuple(runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +137,7 @@ class Trajectory:
     @property
     def longest_turn(self) -> int:
         """Return the largest number of tokens that the policy wrote without a break, such as an end of turn between two turns."""
-        runs = (run for sample in self.samples for run in itertools.groupby(sample.loss_mask))
-        return max((len(list(tokens)) for written, tokens in runs if written), default=0)
+        return max((run.stop - run.start for sample in self.samples for run in sample.written), default=0)
 
     @property
     def excluded(self) -> bool:

@@ -5,6 +5,7 @@ turn are those of an earlier one, the chat format's tokens in between, and those
 would rewrite earlier messages, or a program goes back, the tree forks, and the trajectory has one more sample.
 """
 
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -166,17 +167,18 @@ def _path(leaf: Turn) -> list[Turn]:
 
 def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
     """Return the leaf's tokens; only the completions of the turns `own` are trained on."""
-    token_ids = (*leaf.prompt, *leaf.completion.token_ids)
-    mask, logprobs = [False] * len(token_ids), [0.0] * len(token_ids)
+    token_ids = array("i", leaf.prompt + leaf.completion.token_ids)
+    mask, logprobs = bytearray(len(token_ids)), array("d", bytes(8 * len(token_ids)))
     for turn in own:
-        start, completion = len(turn.prompt), turn.completion.token_ids
-        assert token_ids[start : start + len(completion)] == completion, "a turn's tokens are not part of its sample"
-        mask[start : start + len(completion)] = [True] * len(completion)
-        logprobs[start : start + len(completion)] = turn.completion.logprobs
+        completion = array("i", turn.completion.token_ids)
+        span = slice(len(turn.prompt), len(turn.prompt) + len(completion))
+        assert token_ids[span] == completion, "a turn's tokens are not part of its sample"
+        mask[span] = b"\1" * len(completion)
+        logprobs[span] = array("d", turn.completion.logprobs)
     return TokenSample(
         token_ids=token_ids,
-        loss_mask=tuple(mask),
-        logprobs=tuple(logprobs),
+        loss_mask=mask,  # type: ignore[arg-type]  # a byte is as good as a bool
+        logprobs=logprobs,
         weight_version=leaf.completion.weight_version,
         support=tuple(ids for turn in own for ids in turn.completion.support),
     )
@@ -220,4 +222,6 @@ def _graded(chat: ChatFormat, last: Turn | None) -> str:
     """Return the last turn as written, but without its calls, if any: an argument is no answer."""
     if last is None:
         return ""
-    return last.answer.content if last.answer.calls else chat.text(last.completion.token_ids)
+    if last.answer.calls or last.answer.is_whole:
+        return last.answer.content
+    return chat.text(last.completion.token_ids)

@@ -204,13 +204,16 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _sample(sample: TokenSample) -> dict[str, Any]:
-    return {"token_ids": sample.token_ids, "loss_mask": sample.loss_mask}
+    return {"token_ids": sample.token_ids, "loss_mask": [*map(bool, sample.loss_mask)]}
 
 
 def _is_one_completion(trajectory: Trajectory) -> bool:
     """Return True if the attempt is one prompt and one completion, so that the samples add nothing."""
     prompt, samples = trajectory.prompt.token_ids, trajectory.samples
-    return not samples or (len(samples) == 1 and samples[0].token_ids == prompt + samples[0].completion_ids)
+    whole = [slice(len(prompt), len(prompt) + trajectory.tokens)]
+    return not samples or (
+        len(samples) == 1 and [*samples[0].written] == whole and tuple(samples[0].token_ids[: len(prompt)]) == prompt
+    )
 
 
 def _storable(text: str) -> str:

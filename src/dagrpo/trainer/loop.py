@@ -33,6 +33,7 @@ def take_steps(
         if shutdown.requested():
             saver.save(step)
             break
+        saver.finish()  # the state that was written during sampling, before its weights change
         batch = broadcast_batch(rollouts, world)
         stats = policy.update(step, batch, rollouts)  # advantages, mini-batches, loss, optimizer
         figures = checks.after_update(step, batch, stats)

@@ -86,7 +86,9 @@ class FineTuning:
         prepare_compilation(
             self._policy, run.runtime.compile, world, self._layout, share_prompts=False, section="runtime.sft"
         )
-        self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
+        self._optimizer = adamw(
+            self._policy.parameters(), run.sft.weight_decay, moments=NAMED_DTYPES[run.sft.moments_dtype]
+        )
         self._base = tensor_digest_of(run.model)
 
     def train(self) -> None:

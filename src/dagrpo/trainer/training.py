@@ -73,8 +73,8 @@ def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener
         open_rollout_source(setup, opener, first, notes) as (source, sync),
         history.progress(first),
         setup.shutdown.listening(),
+        Saver(setup, first=first, update=update, source=source) as saver,
     ):
-        saver = Saver(setup, first=first, update=update, source=source)
         if first == steps:
             source.evaluate(first)
         sync.catch_up(first)

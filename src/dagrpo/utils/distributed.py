@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,10 @@ class World:
         """Return when every rank has called this."""
         self.all_reduce(torch.zeros(1))
 
+    def of_another_thread(self) -> "World":
+        """Return the same ranks for another thread, whose collectives on the CPU cannot mix with those of this one."""
+        return self if self.size == 1 else replace(self, patient=_patient_group())
+
     @contextmanager
     def shared_folder(self, opened: AbstractContextManager[Path]) -> Iterator[Path]:
         """Yield the folder that rank 0 opens, on a disk that all ranks can write to; close it when all have filled it."""
@@ -127,9 +131,13 @@ def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[
     if own is not None and deterministic:
         add_up_in_one_order()
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
-    patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
-    yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)
+    yield World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group())
     dist.destroy_process_group()  # only on success: after an error the others may never come, and the launcher ends them
+
+
+def _patient_group() -> dist.ProcessGroup:
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
+    return group
 
 
 def expand_segments() -> None:

@@ -29,7 +29,7 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     trajectory = asyncio.run(run())
     assert (trajectory.fault, trajectory.text) == ("", "3")
     assert trajectory.reported == {"reward": 1.0, "turns": 3.0}
-    assert [sample.completion_ids for sample in trajectory.samples] == [tokens("three, I think\x013\x01")]
+    assert [tuple(sample.completion_ids) for sample in trajectory.samples] == [tokens("three, I think\x013\x01")]
 
 
 def test_every_block_of_parameters_on_the_page_can_be_read_as_params_yaml_is(tmp_path: Path) -> None:

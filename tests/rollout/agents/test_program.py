@@ -84,7 +84,7 @@ def test_a_program_makes_an_attempt_and_every_token_is_recorded(context: AgentCo
     assert (trajectory.stop_reason, trajectory.fault, trajectory.turns) == ("answered", "", 2)
     assert trajectory.text == "yes, 3"
     assert trajectory.reported == {}
-    assert [sample.completion_ids for sample in trajectory.samples] == [tokens("3\x01yes, 3\x01")]
+    assert [tuple(sample.completion_ids) for sample in trajectory.samples] == [tokens("3\x01yes, 3\x01")]
     assert [message["role"] for message in trajectory.messages] == ["assistant", "user", "assistant"]
 
 

@@ -44,7 +44,9 @@ def test_a_call_and_its_answer_are_one_sample_whose_mask_is_what_the_policy_wrot
     )
     assert text_of(sample.completion_ids) == f'@echo{{"text": "hi"}}{END}done{END}'
     written = [f'@echo{{"text": "hi"}}{END}', f"done{END}"]
-    assert sample.completion_logprobs == tuple(-float(place) for part in written for place in range(1, len(part) + 1))
+    assert tuple(sample.completion_logprobs) == tuple(
+        -float(place) for part in written for place in range(1, len(part) + 1)
+    )
     assert (trajectory.text, trajectory.turns, trajectory.stop_reason) == ("done", 2, "answered")
     assert trajectory.tokens == sum(map(len, written))
     assert trajectory.cached_tokens == 14

@@ -65,7 +65,10 @@ def test_a_taskset_is_attempted_and_its_rewards_are_reported(tasks: list[dict[st
     assert wrong.reported == {"correct": 0.0, "reward": 0.0}
     assert [(call.name, call.status, call.result) for call in right.calls] == [("multiply", "ok", "14")]
     (sample,) = right.samples
-    assert sample.completion_ids == (*policies[0].completions[0].token_ids, *policies[0].completions[1].token_ids)
+    assert tuple(sample.completion_ids) == (
+        *policies[0].completions[0].token_ids,
+        *policies[0].completions[1].token_ids,
+    )
     assert json.loads((tmp_path / "verifiers.json").read_text())["lock_sha256"]
 
 

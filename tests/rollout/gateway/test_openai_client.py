@@ -55,9 +55,9 @@ def test_a_conversation_with_tools_is_one_sample_of_the_engines_own_tokens() -> 
     (sample,) = session.samples()
     first, second = policy.completions
     between = tokens("[tool]3\x01[assistant]")
-    assert sample.token_ids == (*session.prompt.token_ids, *first.token_ids, *between, *second.token_ids)
-    assert sample.completion_ids == (*first.token_ids, *second.token_ids)
-    assert sample.completion_logprobs == (*first.logprobs, *second.logprobs)
+    assert tuple(sample.token_ids) == (*session.prompt.token_ids, *first.token_ids, *between, *second.token_ids)
+    assert tuple(sample.completion_ids) == (*first.token_ids, *second.token_ids)
+    assert tuple(sample.completion_logprobs) == (*first.logprobs, *second.logprobs)
 
 
 def test_the_tokens_are_told_as_vllm_tells_them() -> None:
@@ -100,7 +100,7 @@ def test_going_back_to_an_earlier_turn_is_a_second_sample() -> None:
 
     talk(session, conversation)
     assert [turn.parent and turn.parent.number for turn in session.turns] == [None, 0, 0, None]
-    trained = [sample.completion_ids for sample in session.samples()]
+    trained = [tuple(sample.completion_ids) for sample in session.samples()]
     assert trained == [tokens("a\x01b\x01"), tokens("c\x01"), tokens("d\x01")]
 
 
@@ -112,7 +112,7 @@ def test_where_the_template_rewrites_what_was_said_another_sample_begins() -> No
             await client.chat.completions.create(model="policy", messages=messages)
 
     talk(session, conversation)
-    assert [sample.completion_ids for sample in session.samples()] == [tokens("a\x01"), tokens("b\x01")]
+    assert [tuple(sample.completion_ids) for sample in session.samples()] == [tokens("a\x01"), tokens("b\x01")]
 
 
 def test_other_tools_are_another_prompt() -> None:

@@ -1,5 +1,6 @@
 """What is trained, and with which learning rate."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.optimizer import adamw, policy_optimizer, take_step
+from dagrpo.trainer.model.optimizer import adamw, policy_optimizer, stochastically_rounded, take_step
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.distributed import single_process
@@ -59,7 +60,7 @@ def test_on_a_made_up_gpu_the_optimizer_is_fused_and_counts_its_steps_there() ->
     with FakeTensorMode():
         weight = torch.nn.Parameter(torch.empty(2, 3, device="cuda"))
         optimizer = adamw([weight], 0.0)
-        room = tensors._room_for("step", weight, optimizer)
+        room = tensors._room_for("step", torch.float32, weight, optimizer)
     assert optimizer.defaults["fused"] is True
     assert (room.device.type, room.dtype, room.shape) == ("cuda", torch.float32, ())
 
@@ -68,7 +69,7 @@ def test_on_a_cpu_the_optimizer_is_not_fused() -> None:
     weight = torch.nn.Parameter(torch.empty(2, 3))
     optimizer = adamw([weight], 0.0)
     assert optimizer.defaults["fused"] is None
-    assert tensors._room_for("step", weight, optimizer).device.type == "cpu"
+    assert tensors._room_for("step", torch.float32, weight, optimizer).device.type == "cpu"
 
 
 def test_a_fused_optimizer_goes_on_from_the_states_of_another(tmp_path: Path) -> None:
@@ -87,3 +88,71 @@ def test_a_fused_optimizer_goes_on_from_the_states_of_another(tmp_path: Path) ->
         take_step(optimizer, 0.1)
     assert torch.allclose(models[0].weight, models[1].weight, rtol=0, atol=1e-6)
     assert int(fused.state[models[1].weight]["step"]) == 2
+
+
+def _rounded_to(bits: int, value: float) -> float:
+    """The bfloat16 number that random bits make of a float32 one, by integers."""
+    whole = struct.unpack("<I", struct.pack("<f", value))[0]
+    return float(struct.unpack("<f", struct.pack("<I", whole + bits & 0xFFFF0000))[0])
+
+
+def test_one_update_with_rounded_moments_by_hand() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = adamw([weight], 0.0, moments=torch.bfloat16)
+    weight.grad = torch.tensor([0.3, -0.5])
+    take_step(optimizer, 0.1)
+    # The first update goes by the learning rate, as m / (1 - 0.9) = g and v / (1 - 0.999) = g^2: of exact moments.
+    assert weight.tolist() == pytest.approx([0.9, -1.9], abs=1e-6)
+    first, second = optimizer.state[weight]["exp_avg"], optimizer.state[weight]["exp_avg_sq"]
+    assert (first.dtype, second.dtype) == (torch.bfloat16, torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)  # of the first update
+    bits = [torch.randint(1 << 16, (2,), dtype=torch.int32, generator=generator).tolist() for _ in range(2)]
+    exact = [[float(torch.tensor(each)) for each in moment] for moment in ([0.03, -0.05], [0.00009, 0.00025])]
+    for moment, random, values in zip((first, second), bits, exact, strict=True):
+        hand = [_rounded_to(*each) for each in zip(random, values, strict=True)]
+        assert moment.tolist() == pytest.approx(hand, rel=1e-6)
+
+
+def test_moments_are_rounded_without_a_bias_and_numbers_of_bfloat16_stay() -> None:
+    generator = torch.Generator().manual_seed(1)
+    value = 1 + 1 / 512  # a quarter of the way from 1 to the next number of bfloat16, 1 + 1/128
+    rounded = stochastically_rounded(torch.full((40_000,), value), generator).float()
+    assert set(rounded.tolist()) == {1.0, 1 + 1 / 128}
+    assert float(rounded.mean()) == pytest.approx(value, abs=4 * 3**0.5 / 512 / 200)  # 4 standard errors
+    exact = torch.tensor([0.0, -0.0, 1.5, -3.0])
+    assert stochastically_rounded(exact, generator).tolist() == exact.tolist()
+
+
+def test_a_rounded_second_moment_falls_when_gradients_end() -> None:
+    """Rounded to the nearest it would stay: an update takes a thousandth of it, less than half of its last place."""
+    weight = torch.nn.Parameter(torch.zeros(1000))
+    optimizer = adamw([weight], 0.0, moments=torch.bfloat16)
+    weight.grad = torch.ones(1000)
+    take_step(optimizer, 0.0)
+    begun = float(optimizer.state[weight]["exp_avg_sq"].float().mean())
+    for _ in range(500):
+        weight.grad = torch.zeros(1000)
+        take_step(optimizer, 0.0)
+    assert float(optimizer.state[weight]["exp_avg_sq"].float().mean()) / begun == pytest.approx(0.999**500, rel=0.02)
+
+
+def test_a_run_with_rounded_moments_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    models = [torch.nn.Linear(5, 3) for _ in range(2)]
+    whole, resumed = (adamw(model.parameters(), 0.01, moments=torch.bfloat16) for model in models)
+
+    def take(steps: range, model: torch.nn.Linear, optimizer: torch.optim.AdamW) -> None:
+        for step in steps:
+            model(torch.full((1, 5), 0.3 * step)).square().sum().backward()
+            take_step(optimizer, 0.1)
+
+    take(range(1, 4), models[0], whole)
+    tensors.save(tmp_path, 3, models[0], whole, single_process())
+    take(range(4, 7), models[0], whole)
+    tensors.load(states.at(tmp_path, 3), models[1], resumed)
+    assert resumed.state[models[1].weight]["exp_avg"].dtype == torch.bfloat16
+    take(range(4, 7), models[1], resumed)
+    for name in ("weight", "bias"):
+        ours, theirs = (getattr(model, name) for model in models)
+        assert torch.equal(ours, theirs)
+        assert torch.equal(whole.state[ours]["exp_avg_sq"], resumed.state[theirs]["exp_avg_sq"])

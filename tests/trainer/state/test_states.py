@@ -1,12 +1,18 @@
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from dagrpo.trainer.model.optimizer import adamw, apply_gradients
+from dagrpo.checkpoints.formats import dcp
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.trainer.config.sft import MomentsDtype
+from dagrpo.trainer.model.optimizer import adamw, apply_gradients, take_step
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.checksummed_json import Damaged, write_checksummed
 from dagrpo.utils.distributed import single_process
@@ -44,6 +50,51 @@ def test_only_the_newest_two_states_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         tensors.save(tmp_path, step, model, optimizer, single_process())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_00002", "step_00003"]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_the_oldest_state_is_removed_before_the_next_is_written(
+    keep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present: list[list[str]] = []
+    write = dcp.write_weights
+
+    def observed(folder: Path, *rest: Any) -> Any:
+        present.append(sorted(path.name for path in tmp_path.iterdir() if path != folder))
+        return write(folder, *rest)
+
+    monkeypatch.setattr(tensors, "write_weights", observed)
+    model, optimizer = _fresh()
+    for step in (1, 2, 3, 4):
+        tensors.save(tmp_path, step, model, optimizer, single_process(), keep=keep)
+    most = max(keep, 2) - 1
+    assert present == [[f"step_{step:05d}" for step in (1, 2, 3)[:number][-most:]] for number in range(4)]
+
+
+def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_state_before(tmp_path: Path) -> None:
+    _saved(tmp_path, 1, 2)
+    if (child := os.fork()) == 0:
+        pytest.MonkeyPatch().setattr(tensors, "write_weights", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        _saved(tmp_path, 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    left = [path.name.split(".")[0] or "unfinished" for path in sorted(tmp_path.iterdir())]
+    assert left == ["unfinished", "step_00002"]
+    assert states.latest(tmp_path, 99) == states.at(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00002"]  # an unfinished one takes no room for long
+
+
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
+def test_the_bytes_of_a_state_grow_as_the_model(moments: MomentsDtype, tmp_path: Path) -> None:
+    for width in (64, 128, 256):
+        model = torch.nn.Linear(width, width, bias=False)
+        optimizer = adamw(model.parameters(), 0.0, moments=NAMED_DTYPES[moments])
+        model.weight.grad = torch.ones_like(model.weight)
+        take_step(optimizer, 0.1)
+        tensors.save(tmp_path / str(width), 1, model, optimizer, single_process())
+        written = sum(path.stat().st_size for path in (tmp_path / str(width)).rglob("*.safetensors"))
+        expected = tensors.state_bytes(width * width, moments)
+        assert expected == width * width * {"float32": 12, "bfloat16": 8}[moments]
+        assert 0 < written - expected < 1000  # headers
 
 
 def test_a_half_written_state_is_not_taken(tmp_path: Path) -> None:

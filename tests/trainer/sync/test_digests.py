@@ -20,6 +20,7 @@ from dagrpo.trainer.sync.digests import (
     gradient_digests,
     pending_digests,
     read,
+    recorded_every,
     usual_hash,
     weight_digests,
 )
@@ -55,6 +56,17 @@ def test_every_tensor_has_its_own_digest_however_many_there_are(count: int) -> N
     assert digests == {
         name: hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number, name in enumerate(tensors)
     }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "every", "recorded"),
+    [(100_000_000, None, 40), (100_000_001, None, 2), (7_000_000_000, None, 2), (7_000_000_000, 1, 40), (1, 0, 0)],
+)
+def test_a_large_model_is_hashed_in_few_steps_unless_more_are_asked_for(
+    parameters: int, every: int | None, recorded: int
+) -> None:
+    rhythm = recorded_every(parameters, every)
+    assert sum(rhythm > 0 and step % rhythm == 0 for step in range(1, 41)) == recorded
 
 
 def test_a_sign_of_zero_and_a_last_bit_change_a_digest() -> None:

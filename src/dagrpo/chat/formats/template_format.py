@@ -92,6 +92,8 @@ class TemplateFormat:
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
         """Parse thinking, calls, and the content beside them."""
+        if not tools and not self._template.knows_thinking:
+            return ParsedAnswer(content=self.text(completion), is_whole=True)
         written = list(completion)
         while written and written[-1] in self._stops:
             written.pop()
@@ -101,7 +103,7 @@ class TemplateFormat:
             start, thought = parts.start, parts.thinking
         attempts = attempts_in(text[start:], self._calls, tools) if tools else []
         if not attempts and not start:
-            return ParsedAnswer(content=completion_text(self._tokenizer, completion))
+            return ParsedAnswer(content=self.text(completion), is_whole=True)
         answer = text[start:]
         words = "".join(_outside(answer, attempts))
         return ParsedAnswer(

@@ -54,6 +54,7 @@ class ParsedAnswer:
     thinking: str = ""
     calls: tuple[ParsedCall, ...] = ()
     dropped_calls: int = 0  # opening markers that led to none of `calls`: a bug of the format, held at 0 by a gate
+    is_whole: bool = False  # whether the content is all of the completion's text
 
 
 class ChatFormat(Protocol):

@@ -156,9 +156,12 @@ def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
     return spec
 
 
-def write_weights(folder: Path, state: dict[str, Tensor]) -> dict[str, FileEntry]:
+def write_weights(
+    folder: Path, state: dict[str, Tensor], group: torch.distributed.ProcessGroup | None = None
+) -> dict[str, FileEntry]:
     """Write a state dict into a folder; every rank of a process group calls this with its own shards.
 
+    `group`: of all ranks, for the collectives of this call; None: the default one.
     Returns the files of all ranks on rank 0; nothing on the others.
     """
     writer = StreamedStorageWriter(folder)
@@ -166,7 +169,7 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> dict[str, FileEntry
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended here
-            save(state, storage_writer=writer, no_dist=not distributed)
+            save(state, storage_writer=writer, process_group=group, no_dist=not distributed)
     except CheckpointException as failure:  # a BaseException that hides the cause, such as a full disk
         raise next(iter(failure.failures.values()))[0] from failure
     return dict(sorted(writer.files.items()))

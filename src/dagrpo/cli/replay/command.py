@@ -72,13 +72,13 @@ def require_recorded(run: "RecordedRun", steps: Sequence[int]) -> Sequence[int]:
     if not any(run.digests[step].are_recorded for step in steps):
         recorded = [step for step in range(1, run.steps + 1) if run.digests[step].are_recorded]
         remedy = (
-            f"ask for one of every {run.training.digests_every}, such as {recorded[-1]}"
+            f"ask for one of every {recorded[0]}, such as {recorded[-1]}"
             if recorded
-            else "train again with another one"
+            else "train again with a lower one"
         )
         raise UserError(
-            f"{run.folder} has recorded nothing of what it computed in {_named(steps)} (training.digests_every: "
-            f"{run.training.digests_every}): {remedy}."
+            f"{run.folder} has recorded nothing of what it computed in {_named(steps)} "
+            f"(training.digests_every): {remedy}."
         )
     return steps
 

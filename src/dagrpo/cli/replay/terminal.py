@@ -54,8 +54,8 @@ def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
     lines = [f"{agree} of {len(compared)} steps that were computed again agree bit for bit in gradient and weights."]
     if without := len(checks) - len(compared):
         lines.append(
-            f"{without} more were computed on the way, of which nothing is recorded (training.digests_every: "
-            f"{run.training.digests_every}): the weights after a later step follow from them."
+            f"{without} more were computed on the way, of which nothing is recorded "
+            "(training.digests_every): the weights after a later step follow from them."
         )
     lines += _not_comparable(run, checks[-1].recorded.computed, here)
     return "\n".join(lines)

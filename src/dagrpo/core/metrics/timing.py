@@ -47,6 +47,14 @@ _PARTS = (
         remedy="use more servers (`runtime.teacher.servers`)",
     ),
     Metric(
+        name="timing/save_seconds",
+        unit="seconds",
+        better="lower",
+        meaning="Wait, before the update, for the state of an earlier step that is written while this one is sampled.",
+        reading="0 unless a state takes longer to write than a batch to sample",
+        remedy="raise `runtime.training.save_every`, or use `training.moments_dtype: bfloat16` or more `processes`",
+    ),
+    Metric(
         name="timing/update_seconds",
         unit="seconds",
         better="lower",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from array import array
 from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dagrpo.core.escape import one_line
 from dagrpo.core.image_tokens import picture_lengths
@@ -20,12 +22,13 @@ from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.forms import (
     ADAPTERS,
     DIGESTS,
-    REPLIES,
     USE_KNOWN_VERSION,
     About,
     Reply,
+    entries_of,
     parsed,
     refused,
+    replies_of,
 )
 from dagrpo.engine.sglang.images import files_of, written_length
 
@@ -79,47 +82,47 @@ class _Misfit(Exception):
 
 
 def _replies(data: bytes, count: int, address: str) -> list[Reply]:
-    replies = parsed(REPLIES, data, "/generate", address)
+    replies = replies_of(data, address)
     if len(replies) != count:
         raise refused(address, "/generate", f"{len(replies)} completions for {count} requests", data)
     return replies
 
 
 def _scores(reply: Reply, request: ScoringRequest, address: str, version: WeightVersion) -> tuple[float, ...]:
-    about = reply["meta_info"]
+    about = reply.meta_info
     _require_finished(about, address, version)
     if files_of(request):
         _require_expanded(reply, request.token_ids, request.pictures, address)
-    entries = about.get("input_token_logprobs", [])[1:]  # the first is of the token before, and null
-    tokens, expected = [entry[1] for entry in entries], request.token_ids[request.first :]
+    logprobs, tokens = (each[1:] for each in entries_of(about.input_token_logprobs, address))  # the first is null
+    expected = request.token_ids[request.first :]
     # SGLang writes 0 for the last token of the vocabulary.
     if len(tokens) != len(expected) or any(one not in (other, 0) for one, other in zip(tokens, expected, strict=True)):
         raise _Misfit("the logprobs belong to other tokens than the request's")
-    return _logprobs([entry[0] for entry in entries], address)
+    return _logprobs(logprobs, address)
 
 
 def _completion(reply: Reply, request: SamplingRequest, address: str, version: WeightVersion) -> Completion:
-    about = reply["meta_info"]
+    about = reply.meta_info
     _require_finished(about, address, version)
     if files_of(request):
         _require_expanded(reply, request.input_ids, request.pictures, address)
-    entries, most = about.get("output_token_logprobs", []), request.max_new_tokens
-    if not min(1, most) <= len(entries) <= most:
-        raise _Misfit(f"{len(entries)} tokens, where the request asks for {min(1, most)} to {most}")
-    tokens = tuple(entry[1] for entry in entries)
-    _require_matched(tokens, reply.get("output_ids", []), address)
+    of_entries, tokens = entries_of(about.output_token_logprobs, address)
+    most = request.max_new_tokens
+    if not min(1, most) <= len(tokens) <= most:
+        raise _Misfit(f"{len(tokens)} tokens, where the request asks for {min(1, most)} to {most}")
+    _require_matched(tokens, tuple(reply.output_ids), address)
     support: tuple[array[int], ...] = ()
     if request.support:
         support, logprobs = _support(about, tokens, request.top_k, address)
     else:
-        logprobs = _logprobs([entry[0] for entry in entries], address)
+        logprobs = _logprobs(of_entries, address)
     count = written_length(tokens, request)
     return Completion(
         token_ids=tokens[:count],
         logprobs=logprobs[:count],
-        finish_reason=about["finish_reason"]["type"] if count == len(tokens) else "length",
+        finish_reason=about.finish_reason.type if count == len(tokens) else "length",
         weight_version=version.name,
-        cached_tokens=about.get("cached_tokens", 0),
+        cached_tokens=about.cached_tokens,
         support=support[:count],
     )
 
@@ -134,11 +137,11 @@ def _require_known(completions: Sequence[Completion], vocabulary: int) -> None:
 
 def _require_finished(about: About, address: str, version: WeightVersion) -> None:
     """Raise ServerError for an aborted request, or one that other weights have answered."""
-    reason = about["finish_reason"]
-    if reason["type"] not in ("stop", "length"):
-        message = one_line(str(reason.get("message", reason["type"])), LONGEST_MESSAGE)
+    reason = about.finish_reason
+    if reason.type not in ("stop", "length"):
+        message = one_line(str(reason.message or reason.type), LONGEST_MESSAGE)
         raise ServerError(f"{address} gave up a request: {message}")
-    versions = {about["weight_version"], *(span["version"] for span in about.get("weight_versions") or ())}
+    versions = {about.weight_version, *(span.version for span in about.weight_versions or ())}
     if versions != {version.sent}:
         raise ServerError(
             f"{address} answered with weights {one_line(str(sorted(versions)), LONGEST_MESSAGE)} instead of {version.sent!r}: another "
@@ -148,7 +151,7 @@ def _require_finished(about: About, address: str, version: WeightVersion) -> Non
 
 def _require_expanded(reply: Reply, expected: tuple[int, ...], pictures: PromptPictures | None, address: str) -> None:
     """Raise ServerError if the server expands pictures to other numbers of tokens than training does."""
-    prompt = reply.get("prompt_token_ids", [])
+    prompt = reply.prompt_token_ids
     if tuple(prompt) == expected:
         return
     assert pictures is not None, "it has files"
@@ -160,16 +163,15 @@ def _require_expanded(reply: Reply, expected: tuple[int, ...], pictures: PromptP
     )
 
 
-def _logprobs(logprobs: Sequence[float | None], address: str) -> tuple[float, ...]:
-    """Return the logprobs. Raises ServerError if they are not finite: SGLang writes null for NaN, which JSON does not have."""
-    finite = [logprob for logprob in logprobs if logprob is not None and math.isfinite(logprob)]
-    if len(finite) != len(logprobs):
+def _logprobs(values: NDArray[np.float64], address: str) -> tuple[float, ...]:
+    """Return the logprobs. Raises ServerError if they are not finite: SGLang writes null for NaN, which is NaN again here."""
+    if not np.isfinite(values).all():
         raise ServerError(f"{address} computed logprobs that are not finite: the weights are not finite.")
-    if max(finite, default=0.0) > ROUNDING:
-        raise _Misfit(f"a logprob is {max(finite)}, above 0")
-    if min(finite, default=0.0) < LOWEST:
-        raise _Misfit(f"a logprob is {min(finite)}, below {LOWEST:g}")
-    return tuple(finite)
+    if (largest := float(values.max(initial=0.0))) > ROUNDING:
+        raise _Misfit(f"a logprob is {largest}, above 0")
+    if (smallest := float(values.min(initial=0.0))) < LOWEST:
+        raise _Misfit(f"a logprob is {smallest}, below {LOWEST:g}")
+    return tuple(values.tolist())
 
 
 def _support(
@@ -179,25 +181,25 @@ def _support(
 
     Raises ServerError if the server does not report them.
     """
-    masks = about.get("output_token_sampling_mask")
+    masks = about.output_token_sampling_mask
     if masks is None:
         raise ServerError(
             f"{address} reports no sampling masks (return_sampling_mask), without which rollout.top_p below 1 and rollout.top_k would "
             "bias the gradient: use SGLang 0.5.23 or newer there, or set rollout.top_p to 1.0 and rollout.top_k to -1."
         )
     support = tuple(array("i", sorted(ids)) for ids in masks)
-    logprobs = about.get("output_token_sampling_logprobs", [])
+    logprobs = about.output_token_sampling_logprobs
     if not len(support) == len(logprobs) == len(tokens):
         raise _Misfit(f"{len(support)} sampling masks and {len(logprobs)} logprobs for {len(tokens)} tokens")
     for token, ids in zip(tokens, support, strict=True):
         if token not in ids or len(set(ids)) != len(ids) or len(ids) > most:
             raise _Misfit(f"token {token} has a mask of {len(ids)} tokens that it cannot be sampled from")
-    return support, _logprobs(logprobs, address)
+    return support, _logprobs(np.array(logprobs, dtype=np.float64), address)
 
 
-def _require_matched(of_logprobs: tuple[int, ...], sampled: list[int], address: str) -> None:
+def _require_matched(of_logprobs: tuple[int, ...], sampled: tuple[int, ...], address: str) -> None:
     """Raise ServerError if the logprobs belong to other tokens than those that were sampled, position by position."""
-    if list(of_logprobs) != sampled:
+    if of_logprobs != sampled:
         pairs = itertools.zip_longest(sampled, of_logprobs)
         position, (token, other) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
         raise ServerError(

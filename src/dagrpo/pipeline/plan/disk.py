@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, memory, size
+from dagrpo.pipeline.plan.amounts import BYTES, Item, memory, size
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
-from dagrpo.pipeline.plan.shape import Trained
 from dagrpo.pipeline.stages import convert, export, model, sft, teacher, train
 from dagrpo.trainer.sft import KEPT_STATES
-from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING
+from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING, state_bytes
 
 BYTES_OF_A_TOKEN = 12  # of a rollout table: its id, two logprobs and its text, compressed; see docs/benchmarks.md
-NUMBERS_OF_A_STATE = 3  # for each trained weight, in float32: itself and two states of AdamW
 ROLLOUTS, STATES, CACHE = "rollouts", "states", "DVC's cache"
 REMEDIES = {
     ROLLOUTS: "take fewer training.steps, or samples of fewer tokens",
@@ -42,11 +40,6 @@ def disk_note(items: tuple[Item, ...], free: int) -> str | None:
         f"The experiment takes {size(total)} on disk, and {size(free)} are free here; {largest.name} take {size(largest.bytes)}: "
         f"{REMEDIES.get(largest.name, OTHERWISE)}; or choose a disk with more room."
     )
-
-
-def state_bytes(trained: Trained) -> int:
-    """Return the bytes of a resumable state."""
-    return NUMBERS_OF_A_STATE * FLOAT32 * trained.trained
 
 
 def _rollouts(params: Params, models: Models) -> Item:
@@ -80,12 +73,19 @@ def _checkpoint(stage: str, weights: int, dtype: str, copies: int) -> Item:
 
 
 def _states(params: Params, models: Models) -> Iterator[Item]:
-    """Yield the states of train while the last seed writes one, and those that sft has left."""
+    """Yield the states of train while the last seed runs, and those that sft has left."""
     seeds, keep = len(params.experiment.seeds), params.runtime.training.keep_states
-    trained = models.policy.trained(params.training.lora, params.training.vision)
-    number = max(keep, KEPT_WHILE_RUNNING) + 1 + keep * (seeds - 1)
-    how = f"{number} x 3 numbers in float32 of {trained.trained:,} trained parameters, one of them while it is written"
-    yield Item(name=STATES, bytes=number * state_bytes(trained), how=how)
-    tuned = state_bytes(models.policy.trained(params.sft.lora, params.sft.vision)) if params.sft.steps else 0
+    trained, moments = (
+        models.policy.trained(params.training.lora, params.training.vision),
+        params.training.moments_dtype,
+    )
+    number = max(keep, KEPT_WHILE_RUNNING) + keep * (seeds - 1)
+    how = f"{number} x a weight in float32 and two moments in {moments} of {trained.trained:,} trained parameters"
+    yield Item(name=STATES, bytes=number * state_bytes(trained.trained, moments), how=how)
+    tuned = models.policy.trained(params.sft.lora, params.sft.vision).trained if params.sft.steps else 0
     how = f"{seeds * KEPT_STATES} at the end of their runs"
-    yield Item(name=f"states of {sft.STAGE.name}", bytes=seeds * KEPT_STATES * tuned, how=how)
+    yield Item(
+        name=f"states of {sft.STAGE.name}",
+        bytes=seeds * KEPT_STATES * state_bytes(tuned, params.sft.moments_dtype),
+        how=how,
+    )

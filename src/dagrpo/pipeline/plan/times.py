@@ -9,13 +9,14 @@ from dagrpo.data.task import get_task
 from dagrpo.engine import engine_of, may_share_memory
 from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
-from dagrpo.pipeline.plan.disk import state_bytes
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
+from dagrpo.trainer.state.tensors import state_bytes
+from dagrpo.trainer.sync.digests import recorded_every
 
 SFT, DIFFICULTY, TRAIN, SAMPLE = (module.STAGE.name for module in (sft, difficulty, train, sample))
 SYNC_BYTES = 1e9  # per second, through a file in memory
@@ -157,7 +158,7 @@ def _sync(training: Training, params: Params, speed: Speed) -> float:
 
 def _digests(training: Training, params: Params, speed: Speed) -> float:
     """Return the seconds per step of the digests of gradients, once per mini-batch, and weights: on a GPU at its bandwidth."""
-    every = params.training.digests_every
+    every = recorded_every(training.trained.trained, params.training.digests_every)
     if not every:
         return 0.0
     hashed = (params.training.mini_batches + 1) * training.trained.trained * FLOAT32
@@ -167,7 +168,7 @@ def _digests(training: Training, params: Params, speed: Speed) -> float:
 
 def _saving(training: Training, speed: Speed) -> float:
     """Return the seconds of writing and hashing a state."""
-    return state_bytes(training.trained) * (1 / speed.write + 1 / speed.digest)
+    return state_bytes(training.trained.trained, training.moments) * (1 / speed.write + 1 / speed.digest)
 
 
 def sampling_seconds(

@@ -12,10 +12,11 @@ from dagrpo.pipeline.plan.shape import Shape, Trained
 from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.batches.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
+from dagrpo.trainer.config.sft import MomentsDtype
 from dagrpo.trainer.update.objective import Objective
 
 TRAINING = "training process"
-ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
+ADAMW_STATES = 2  # exp_avg and exp_avg_sq
 # Memory between tensors that the allocator cannot use, in that of the passes. glibc's leaves more than a GPU's, most of all where layers
 # make short-lived tensors between those that stay: beside an adapter, and with recomputation. See docs/benchmarks.md.
 HOLES_ON_GPU, HOLES_ON_CPU, MANY_HOLES_ON_CPU = 0.1, 0.5, 1.0
@@ -36,11 +37,12 @@ class Training:
     second_model: bool  # whether the reference policy is a second model in memory
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
     reduction: Reduction
+    moments: MomentsDtype  # type of AdamW's states
 
     @property
     def certain(self) -> int:
         """Return the bytes that any micro-batch needs: weights, gradients and optimizer."""
-        return self._weights() + self._part(self.trained.trained) * (1 + ADAMW_STATES) * FLOAT32
+        return self._weights() + self._part(self.trained.trained) * (FLOAT32 + ADAMW_STATES * BYTES[self.moments])
 
     def memory(self) -> Memory:
         """Return the memory at the peak of a step; that of the passes is unknown if they cannot run without values."""
@@ -55,7 +57,8 @@ class Training:
         adapter = self._part(trained.adapter) * FLOAT32
         yield Item(name="adapter", bytes=adapter, how=f"float32, {trained.adapter:,} parameters{shared}")
         yield Item(name="gradients", bytes=gradients, how=f"float32, {of_trained}")
-        yield Item(name="AdamW states", bytes=ADAMW_STATES * gradients, how=f"two in float32, {of_trained}")
+        states = ADAMW_STATES * self._part(trained.trained) * BYTES[self.moments]
+        yield Item(name="AdamW states", bytes=states, how=f"two in {self.moments}, {of_trained}")
         if self.second_model:
             yield Item(name="reference policy", bytes=self._weights(), how=of_weights)
         if self.processes > 1:
@@ -141,6 +144,7 @@ def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
         patches=_patches(models, batch, runtime.micro_batch_patches) if training.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
+        moments=training.moments_dtype,
     )
 
 
@@ -167,6 +171,7 @@ def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
         second_model=False,
         patches=_patches(models, batch, None) if sft.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
+        moments=sft.moments_dtype,
     )
 
 

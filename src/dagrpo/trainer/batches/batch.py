@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -86,14 +87,14 @@ class TokenSequences:
         starts = [0, *itertools.accumulate(self.lengths.tolist())]
         assert len(self.token_ids) == len(self.loss_mask) == starts[-1], "tokens, mask and lengths do not agree"
         assert not bool(self.loss_mask[starts[:-1]].any()), "nothing predicts a sequence's first token"
-        masks = torch.split(self.loss_mask, self.lengths.tolist())
-        trained = [int(part.sum()) for part in masks]
+        masks = [self.loss_mask.numpy()[begin:end] for begin, end in itertools.pairwise(starts)]
+        trained = [int(np.count_nonzero(part)) for part in masks]
         assert all(trained), "a sequence without a trained token has nothing to predict"
         assert self.pictures is None or len(self.pictures.places) == len(self.lengths)
         object.__setattr__(self, "_starts", starts)
         object.__setattr__(self, "trained", trained)
         object.__setattr__(self, "_trained_starts", [0, *itertools.accumulate(trained)])
-        object.__setattr__(self, "prompt_lengths", [int(part.int().argmax()) for part in masks])
+        object.__setattr__(self, "prompt_lengths", [int(part.argmax()) for part in masks])
         object.__setattr__(self, "prompt_numbers", self._numbered())
 
     @classmethod
@@ -103,10 +104,10 @@ class TokenSequences:
         loss_mask: Sequence[Sequence[bool]],
         pictures: Sequence[Sequence[bytes]] = (),
     ) -> "TokenSequences":
-        """Build sequences from lists, [sequences][tokens] both, and the picture files of each sequence; (): no pictures."""
+        """Build sequences from lists or arrays, [sequences][tokens] both, and each one's picture files; (): no pictures."""
         return cls(
-            token_ids=torch.tensor(list(itertools.chain.from_iterable(token_ids)), dtype=torch.int64),
-            loss_mask=torch.tensor(list(itertools.chain.from_iterable(loss_mask)), dtype=torch.bool),
+            token_ids=_joined(token_ids, np.int64),
+            loss_mask=_joined(loss_mask, np.bool_),
             lengths=torch.tensor([len(sequence) for sequence in token_ids], dtype=torch.int64),
             pictures=SequencePictures.of(pictures),
         )
@@ -217,6 +218,15 @@ class TokenSequences:
     def _shared(self, numbers: Sequence[int], device: torch.device) -> SharedPrompts | None:
         own = [self.prompt_numbers[number] for number in numbers]
         return SharedPrompts.of([self.prompt(number) for number in numbers], own, device)
+
+
+def _joined(parts: Sequence[Sequence[int]], kind: type[np.generic]) -> Tensor:
+    """Return all parts, one after the other, as one tensor."""
+    joined = np.empty(sum(map(len, parts)), dtype=kind)
+    ends = itertools.pairwise(itertools.accumulate(map(len, parts), initial=0))
+    for part, span in zip(parts, ends, strict=True):
+        joined[slice(*span)] = np.frombuffer(part, np.bool_) if isinstance(part, bytes) else part
+    return torch.from_numpy(joined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

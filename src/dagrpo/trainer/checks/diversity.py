@@ -70,8 +70,8 @@ def require_no_impossible_group(
             )
 
 
-def _tokens(trajectory: Trajectory) -> tuple[tuple[int, ...], ...]:
-    return tuple(sample.completion_ids for sample in trajectory.samples)
+def _tokens(trajectory: Trajectory) -> tuple[bytes, ...]:
+    return tuple(sample.completion_ids.tobytes() for sample in trajectory.samples)
 
 
 def _groups(trajectories: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:

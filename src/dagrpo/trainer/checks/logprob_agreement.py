@@ -4,11 +4,11 @@ It compares a step's rollouts, after they were sampled, by the mean and by the s
 rounding: a mean of 7e-4 has hidden 8% of such tokens (verl issue 6280).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from dagrpo.core.errors import UserError
@@ -34,9 +34,10 @@ FARTHEST = 1.0
 OUTSIDE = "gate/rollout_outside_fraction"
 
 
-def logprob_differences(rollout_logprobs: Sequence[float], trainer_logprobs: Tensor) -> dict[str, float]:
+def logprob_differences(rollout_logprobs: ArrayLike, trainer_logprobs: Tensor) -> dict[str, float]:
     """Return mean and largest difference between the engine's and the trainer's logprobs, both [trained tokens], in nats."""
-    difference = np.abs(np.asarray(rollout_logprobs) - trainer_logprobs.double().cpu().numpy())
+    difference = np.asarray(rollout_logprobs, dtype=np.float64) - trainer_logprobs.cpu().numpy()
+    np.abs(difference, out=difference)
     return {
         "policy/logprob_difference_mean": float(difference.mean()),
         "policy/logprob_difference_max": float(difference.max()),
@@ -48,9 +49,9 @@ def compared_in(rollout: Rollout, training: Training) -> str:
     return max(rollout.dtype, training.dtype, key=BAND.__getitem__)
 
 
-def outside_share(differences: Sequence[float], dtype: str) -> float:
+def outside_share(differences: ArrayLike, dtype: str) -> float:
     """Return the share of logprob differences, in nats, outside the band of an engine's type."""
-    return float(np.mean([not abs(difference) <= BAND[dtype] for difference in differences]))
+    return float(np.mean(~(np.abs(np.asarray(differences, dtype=np.float64)) <= BAND[dtype])))  # NaN is outside
 
 
 def largest_share(gates: Gates, dtype: str) -> float:
@@ -77,9 +78,8 @@ def require_the_policys_rollouts(
     `staleness`: how many steps ago the sampling weights were the policy's. Above 0 the policy has moved since, and only a mean
     difference that no weight could correct is refused. Digests and probe then show whether the engine holds the synced weights.
     """
-    rollout_logprobs = batch.rollout_logprobs.tolist()
-    mean = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
-    share = outside_share((batch.rollout_logprobs - trainer_logprobs.cpu()).tolist(), dtype)
+    mean = logprob_differences(batch.rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
+    share = outside_share(batch.rollout_logprobs - trainer_logprobs.cpu(), dtype)
     limit, largest = (FARTHEST, 1.0) if staleness else (LARGEST_MEAN_DIFFERENCE[dtype], largest_share(gates, dtype))
     if mean <= limit and share <= largest:  # NaN fails both comparisons
         return {OUTSIDE: share}

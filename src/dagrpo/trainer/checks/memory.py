@@ -1,6 +1,6 @@
 """Memory checks: room for the model, and advice when memory runs out.
 
-Only what no smaller batch changes needs room: weights, and gradients and AdamW states of the trained ones, all in float32.
+Only what no smaller batch changes needs room: weights, and gradients and AdamW states of the trained ones.
 Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/memory_check.py).
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, parameter_count
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.config.training import Training
@@ -19,7 +19,6 @@ from dagrpo.utils.distributed import World
 from dagrpo.utils.machine import memory_of_machine
 
 FLOAT32 = 4  # bytes
-TRAINED = 4  # times that: a weight, its gradient, and two states of AdamW
 GIBIBYTE = 1 << 30
 
 
@@ -30,7 +29,8 @@ def require_room(checkpoint: Path, section: str, params: Training | Sft, world: 
     """
     weights = parameter_count(open_tensors(checkpoint))
     is_part = params.lora.is_on or params.vision == "frozen"
-    needed = FLOAT32 * weights * (1 if is_part else TRAINED)
+    trained = 0 if is_part else FLOAT32 + 2 * NAMED_DTYPES[params.moments_dtype].itemsize
+    needed = weights * (FLOAT32 + trained)
     on_gpu = world.device.type == "cuda"
     own = needed // world.size if on_gpu else needed  # on a CPU all ranks share one memory
     memory = torch.cuda.get_device_properties(world.device).total_memory if on_gpu else memory_of_machine()

@@ -111,7 +111,14 @@ class TrainingRuntime(Section):
         description="On a GPU, refuse before anything is trained what `dagrpo plan` says does not fit, with what to change; false: try it. "
         "Holds for supervised fine-tuning, too.",
     )
-    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
+    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
+        20, description="Steps between resumable states, which are written while the next step is sampled."
+    )
+    save_every_minutes: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None,
+        description="Save a state also at the end of the first step this many minutes after the last one; null: by steps alone. To save "
+        "by time alone, set save_every above training.steps.",
+    )
     keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
         1,
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps resume from its end; 0: none.",

@@ -14,6 +14,12 @@ from dagrpo.trainer.config.lora import Lora, require_tower_agrees
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
+MomentsDtype = Literal["float32", "bfloat16"]
+MOMENTS = (
+    "Type in which both moments of AdamW are kept between updates, which compute in float32. bfloat16, rounded stochastically: half the "
+    "memory of the moments, two thirds of a state's bytes, other results."
+)
+
 
 class Sft(Section):
     steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
@@ -33,10 +39,11 @@ class Sft(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
         description=(
-            "Type in which the policy is computed. Weights, gradients, optimizer, softmax and loss are always "
+            "Type in which the policy is computed. Weights, gradients, the optimizer's update, softmax and loss are always "
             "float32. On a GPU, bfloat16 is several times faster."
         ),
     )
+    moments_dtype: MomentsDtype = Field("float32", description=MOMENTS)
     vision: Literal["frozen", "trained"] = Field(
         "trained", description="Train the vision tower of a model that has one, or freeze it."
     )

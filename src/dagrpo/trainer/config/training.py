@@ -10,6 +10,7 @@ from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section,
 from dagrpo.trainer.backends import BACKENDS, check_backend
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.lora import TrainedLora, require_tower_agrees
+from dagrpo.trainer.config.sft import MOMENTS, MomentsDtype
 from dagrpo.trainer.config.vision import check_vision
 
 if TYPE_CHECKING:
@@ -113,10 +114,11 @@ class Training(Section):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",
         description=(
-            "Type in which the policy and its reference compute the update. Weights, gradients, optimizer, "
-            "softmax and loss are always float32. With float16 the loss is scaled to keep gradients in range."
+            "Type in which the policy and its reference compute the update. Weights, gradients, the "
+            "optimizer's update, softmax and loss are always float32. With float16 the loss is scaled to keep gradients in range."
         ),
     )
+    moments_dtype: MomentsDtype = Field("float32", description=MOMENTS)
     vision: Literal["frozen", "trained"] = Field(
         "trained",
         description=(
@@ -155,11 +157,11 @@ class Training(Section):
             "null: never."
         ),
     )
-    digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
-        1,
+    digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
+        None,
         description=(
-            "Record digests of gradients and weights every n steps, for `dagrpo replay`. A recorded step hashes "
-            "the model once per update and once more. 0: never."
+            "Record digests of gradients and weights every n steps, for `dagrpo replay`. A recorded step hashes what is trained "
+            "once per update and once more. 0: never. null: 1 up to 100 million trained parameters, else 20."
         ),
     )
     evaluate_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(

@@ -27,13 +27,16 @@ def off_policy_metrics(
     rollout, trainer = (np.asarray(values, dtype=np.float64) for values in (rollout_logprobs, trainer_logprobs))
     counts = np.array([length for length in lengths if length])
     assert len(rollout) == len(trainer) == counts.sum() > 0
+    perplexities = _perplexities(rollout, trainer, counts)
+    correlation = _correlation(np.exp(rollout), np.exp(trainer))
     log_ratios = trainer - rollout
+    del rollout, trainer  # one of the largest arrays of a step each
     weights = _ratios(log_ratios)
     is_inside = (weights >= BAND[0]) & (weights <= BAND[1])  # which what is not a number is not
     return {
         "policy/off_policy_kl": float(-log_ratios.mean()),
         "policy/off_policy_k3_kl": float((weights - log_ratios - 1).mean()),
-        **_perplexities(rollout, trainer, counts),
+        **perplexities,
         "policy/off_policy_chi2_token": float((weights**2).mean() - 1),
         "policy/off_policy_chi2_sequence": float((_ratios(_sums(log_ratios, counts)) ** 2).mean() - 1),
         "policy/off_policy_weight_mean": float(weights.mean()),
@@ -42,7 +45,7 @@ def off_policy_metrics(
         "policy/off_policy_weight_std": float(weights.std()),
         "policy/off_policy_effective_sample_size": effective_sample_size(weights),
         "policy/off_policy_outside_fraction": float((~is_inside).mean()),
-        "policy/off_policy_probability_correlation": _correlation(np.exp(rollout), np.exp(trainer)),
+        "policy/off_policy_probability_correlation": correlation,
     }
 
 
@@ -63,7 +66,8 @@ def _perplexities(rollout: Values, trainer: Values, counts: NDArray[np.int64]) -
 
 
 def _ratios(logarithms: Values) -> Values:
-    return np.exp(np.clip(logarithms, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+    ratios: Values = np.clip(logarithms, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return np.exp(ratios, out=ratios)
 
 
 def _sums(values: Values, counts: NDArray[np.int64]) -> Values:
@@ -73,7 +77,9 @@ def _sums(values: Values, counts: NDArray[np.int64]) -> Values:
 
 
 def _correlation(a: Values, b: Values) -> float:
-    """Return Pearson's correlation, 0 if one of both does not vary."""
-    a, b = a - a.mean(), b - b.mean()
-    scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return float((a * b).sum()) / scale if scale else 0.0
+    """Return Pearson's correlation, 0 if one of both does not vary. Overwrites both, which may be the largest arrays of a step."""
+    a -= a.mean()
+    b -= b.mean()
+    product = float((a * b).sum())
+    scale = float(np.sqrt(np.square(a, out=a).sum() * np.square(b, out=b).sum()))
+    return product / scale if scale else 0.0

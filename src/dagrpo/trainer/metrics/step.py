@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from dagrpo.core.image_tokens import picture_lengths
@@ -95,7 +96,7 @@ def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dict[str, float]:
+def update_metrics(stats: UpdateStats, rollout_logprobs: ArrayLike) -> dict[str, float]:
     """Return the metrics of an update and the distance of the engine's logprobs from the trainer's. rollout_logprobs: [tokens]"""
     own = {f"policy/{name}": getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
     if stats.vision_grad_norm is not None:

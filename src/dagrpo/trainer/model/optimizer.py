@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim.adamw import adamw as adamw_update
 
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.trainer.checks import require_finite_gradient
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import Policy
@@ -23,11 +26,12 @@ def adamw(
     weight_decay: float,
     scaled: Iterable[torch.nn.Parameter] = (),
     scale: float = 1.0,
+    moments: torch.dtype = torch.float32,
 ) -> torch.optim.AdamW:
     """Return AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8. Frozen parameters are left out.
 
     Each update sets its own learning rate (see `apply_gradients`); until then it is 0. For the parameters that are also
-    among `scaled` it is multiplied by `scale`.
+    among `scaled` it is multiplied by `scale`. `moments`: the type in which both moments are kept, float32 or bfloat16.
     """
     apart = set(scaled) if scale != 1.0 else set()
     trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -38,15 +42,81 @@ def adamw(
     given = [group for group in groups if group["params"]]
     # One kernel for many tensors, which copies no state. On a CPU torch's usual loop stays: fused, it rounds otherwise.
     fused = True if trained and all(parameter.device.type == "cuda" for parameter in trained) else None
-    return torch.optim.AdamW(given, lr=0.0, betas=BETAS, weight_decay=weight_decay, fused=fused)
+    kind = torch.optim.AdamW if moments == torch.float32 else RoundedAdamW
+    return kind(given, lr=0.0, betas=BETAS, weight_decay=weight_decay, fused=fused)
 
 
 def policy_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
     """Return the optimizer of GRPO, in which a vision tower may have another learning rate."""
     tower, own = tower_module(policy.model), training.vision_learning_rate
+    moments = NAMED_DTYPES[training.moments_dtype]
     if tower is None or own is None:
-        return adamw(policy.parameters(), training.weight_decay)
-    return adamw(policy.parameters(), training.weight_decay, tower.parameters(), own / training.learning_rate)
+        return adamw(policy.parameters(), training.weight_decay, moments=moments)
+    scale = own / training.learning_rate
+    return adamw(policy.parameters(), training.weight_decay, tower.parameters(), scale, moments)
+
+
+class RoundedAdamW(torch.optim.AdamW):
+    """AdamW that keeps its moments in bfloat16 and computes in float32, on the moments of one tensor at a time.
+
+    They are rounded stochastically (Zamirai et al. 2020, arXiv 2010.06192, section 3.2): a second moment falls by at most 1 - 0.999
+    in an update, less than half the distance of two bfloat16 numbers, so that rounded to the nearest it would never fall. The random
+    bits follow from the number of updates: a resumed run rounds as an uninterrupted one.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no other closure
+        """Update all parameters that have a gradient."""
+        assert closure is None, "the loss is computed before"
+        counts = [state["step"] for state in self.state.values()]
+        updates = int(torch.stack(counts).max()) if counts else 0
+        generators: dict[torch.device, torch.Generator] = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    device = parameter.device
+                    if device not in generators:
+                        generators[device] = torch.Generator(device).manual_seed(updates)
+                    self._update(parameter, group, generators[device])
+
+    def _update(self, parameter: torch.nn.Parameter, group: dict[str, Any], generator: torch.Generator) -> None:
+        state, fused = self.state[parameter], bool(group["fused"])
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device if fused else None)
+            state |= {key: torch.zeros_like(parameter, dtype=torch.bfloat16) for key in ("exp_avg", "exp_avg_sq")}
+        moments = [_part(state[key]) for key in ("exp_avg", "exp_avg_sq")]
+        exact = [moment.float() for moment in moments]
+        adamw_update(
+            [_part(parameter)],
+            [_part(parameter.grad)],
+            [exact[0]],
+            [exact[1]],
+            [],
+            [state["step"]],
+            foreach=False,
+            fused=fused,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+        for moment, value in zip(moments, exact, strict=True):
+            moment.copy_(stochastically_rounded(value, generator))
+
+
+def stochastically_rounded(values: Tensor, generator: torch.Generator) -> Tensor:
+    """Return float32 values in bfloat16, each rounded up or down so that its expectation is the value itself."""
+    low = torch.randint(1 << 16, values.shape, dtype=torch.int32, device=values.device, generator=generator)
+    return ((values.view(torch.int32) + low) & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def _part(tensor: Any) -> Tensor:
+    """Return this rank's part of a tensor that may be sharded."""
+    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part
 
 
 def warmed_up(peak: float, update: int, warmup_updates: int) -> float:

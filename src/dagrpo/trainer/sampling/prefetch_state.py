@@ -135,11 +135,15 @@ def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, A
     trajectory = graded.trajectory
     return {
         "problem_index": trajectory.prompt.index,
-        "samples": [{name: getattr(sample, name) for name in _SAMPLE.names} for sample in trajectory.samples],
+        "samples": [_stored(sample) for sample in trajectory.samples],
         "teacher_logprobs": teacher_logprobs,
         "trajectory": json.dumps(_rest(trajectory)),
         "score": json.dumps(asdict(graded.score)),
     }
+
+
+def _stored(sample: TokenSample) -> dict[str, Any]:
+    return {name: getattr(sample, name) for name in _SAMPLE.names} | {"loss_mask": [*map(bool, sample.loss_mask)]}
 
 
 def _rest(trajectory: Trajectory) -> dict[str, Any]:
@@ -158,9 +162,9 @@ def _graded(row: Mapping[str, Any], prompt: Prompt) -> GradedTrajectory:
 
 def _sample(stored: Mapping[str, Any]) -> TokenSample:
     return TokenSample(
-        token_ids=tuple(stored["token_ids"]),
-        loss_mask=tuple(stored["loss_mask"]),
-        logprobs=tuple(stored["logprobs"]),
+        token_ids=stored["token_ids"],
+        loss_mask=stored["loss_mask"],
+        logprobs=stored["logprobs"],
         weight_version=stored["weight_version"],
         support=tuple(array("i", ids) for ids in stored["support"]),
     )

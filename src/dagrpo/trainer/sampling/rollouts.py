@@ -3,11 +3,12 @@
 step_sampler.py samples and grades them.
 """
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
@@ -74,9 +75,10 @@ class Rollouts:
         ]
 
     @property
-    def logprobs(self) -> list[float]:
+    def logprobs(self) -> NDArray[np.float64]:
         """Return the engine's logprobs of all tokens that the policy wrote in the kept trajectories. [tokens]"""
-        return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
+        parts = (np.asarray(sample.logprobs)[run] for _, sample in self.samples for run in sample.written)
+        return np.concatenate([np.zeros(0), *parts])
 
     @property
     def attempts(self) -> list[Trajectory]:
@@ -95,7 +97,7 @@ class Rollouts:
                 [self.graded[place].trajectory.prompt.picture_files for place in places],
             ),
             trajectories=torch.tensor(places),
-            rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
+            rollout_logprobs=torch.from_numpy(self.logprobs.astype(np.float32)),
             positive=torch.tensor([self.graded[place].score.correct is True for place in places]),
             counted=torch.tensor([place in counted for place in places]),
             support=TokenSupport.of([ids for sample in samples for ids in sample.support]),
@@ -117,5 +119,7 @@ class Rollouts:
 
 def broadcast_batch(rollouts: Rollouts | None, world: World) -> Batch:
     """Return, in every rank, the data of rank 0's rollouts that the update reads."""
-    tensors = rollouts.batch().tensors() if rollouts else None
-    return Batch.from_tensors(world.broadcast_tensors(tensors))
+    batch = None if rollouts is None else rollouts.batch()
+    if batch is not None and world.size == 1:
+        return batch
+    return Batch.from_tensors(world.broadcast_tensors(None if batch is None else batch.tensors()))

@@ -101,8 +101,7 @@ class Teacher:
     def _request(self, prompt: Prompt, sample: TokenSample) -> ScoringRequest:
         """Return the request to score a sample after the teacher's prompt, as the policy has continued its own prompt."""
         longer, own = self.prompts.of(prompt), prompt.token_ids
-        first = sample.loss_mask.index(True)
-        token_ids = sample.token_ids
+        first, token_ids = sample.written[0].start, tuple(sample.token_ids)
         if longer != own:
             if token_ids[: len(own)] != own:
                 raise UserError(
@@ -124,7 +123,7 @@ class Teacher:
 
 def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[float]:
     """Return the scores of the tokens that the policy wrote, of all scores from its first one on: tool results may stand between."""
-    mask = sample.loss_mask[sample.loss_mask.index(True) :]
+    mask = sample.loss_mask[sample.written[0].start :]
     return [score for score, is_trained in zip(scores, mask, strict=True) if is_trained]
 
 

@@ -1,7 +1,11 @@
 """Saver of a run's resumable states."""
 
+import threading
+import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
@@ -17,35 +21,97 @@ GATES = "gates"  # counts of the checks over weight syncs
 
 
 class Saver:
-    """Saver of states every `save_every` steps, after the last step and on demand. Every rank has one and writes its part."""
+    """Saver of states at intervals, after the last step and on demand. Every rank has one and writes its part.
 
-    def __init__(self, setup: Setup, *, first: int, update: PolicyUpdate, source: RolloutSource) -> None:
-        """Start after `first` steps, whose state is saved."""
+    A thread writes a state while the engine samples: nothing changes weights and optimizer until the next update, so that no copy
+    of them is needed. With training.staleness, sampling takes place during the update, and the run waits for its states.
+    As a context it finishes the last state, also after an error, but not after a signal to stop at once.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        first: int,
+        update: PolicyUpdate,
+        source: RolloutSource,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start after `first` steps, whose state is saved. `now`: the clock of save_every_minutes, in seconds. Every rank calls this."""
         self._setup = setup
         self._saved = first
         self._update = update
         self._source = source
+        self._now = now
+        self._began = now()
+        self._world = setup.world.of_another_thread()
+        self._writing: _Writing | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, Exception):
+            self.finish()
 
     def save_if_due(self, finished: int) -> None:
-        """Write the state after `finished` steps if runtime.training.save_every asks for it, or the run is at its end."""
-        if _is_due(finished, self._setup.run):
+        """Save the state after `finished` steps if section runtime.training asks for it, or the run is at its end."""
+        if self._is_due(finished, self._setup.run):
             self.save(finished)
 
     def save(self, finished: int) -> None:
-        """Write the state after `finished` steps, unless it is the last one that was saved."""
+        """Begin to write the state after `finished` steps, unless it is the last one that was saved."""
         if finished == self._saved:
             return
+        self.finish()
         setup, run = self._setup, self._setup.run
         prompts, pending = self._source.end(finished)
         notes: dict[str, Any] = {**self._update.saved, PROMPTS: prompts, GATES: setup.checks.saved}
         if run.training.staleness:
             notes[AHEAD] = len(pending.batches)
-        keep = max(run.runtime.training.keep_states, tensors.KEPT_WHILE_RUNNING)
         beside = partial(prefetch_state.write, pending=pending)
-        model, optimizer = setup.policy.model, setup.optimizer
-        tensors.save(run.state, finished, model, optimizer, setup.world, notes, keep, setup.base, beside)
-        self._saved = finished
+        model, optimizer, keep = setup.policy.model, setup.optimizer, run.runtime.training.keep_states
+        self._writing = _Writing(
+            tensors.prepared(run.state, finished, model, optimizer, self._world, notes, keep, setup.base, beside)
+        )
+        self._saved, self._began = finished, self._now()
+        if run.training.staleness:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last state is on the disk. The next update may not begin before. Re-raises the error that ended it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.finish()
+        self._setup.clock.lap("save")
+
+    def _is_due(self, finished: int, run: TrainingRun) -> bool:
+        runtime = run.runtime.training
+        if finished % runtime.save_every == 0 or finished == run.training.steps:
+            return True
+        minutes = runtime.save_every_minutes
+        return minutes is not None and bool(self._setup.world.broadcast(self._now() - self._began >= 60 * minutes))
 
 
-def _is_due(finished: int, run: TrainingRun) -> bool:
-    return finished % run.runtime.training.save_every == 0 or finished == run.training.steps
+class _Writing:
+    """A state that a thread writes."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="state", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the thread. Re-raises its error."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:  # noqa: BLE001  the trainer's thread raises it, whatever it is
+            self._error = error

@@ -3,9 +3,10 @@
 It is not an output, and never a pickle. Frozen weights, beside an adapter or of a frozen tower, are not saved: they stay those of
 the checkpoint that the run began with, whose tensor digest the state names.
 
-One folder per saved step, written under a temporary name and renamed, so that a killed run finds the last complete one. A
-state belongs to all parameters that change a result; it does not depend on the number of steps, on micro-batches or on the
-number of ranks: a run may resume with other values of these.
+One folder per saved step, written under a temporary name and renamed, so that a killed run finds the last complete one. The
+oldest is removed before the next is written: never more than two are on the disk. A state belongs to all parameters that change
+a result; it does not depend on the number of steps, on micro-batches or on the number of ranks: a run may resume with other
+values of these.
 
 Every file is checked before a run resumes from it. A damaged state is set aside under another name, and the run resumes
 from the one before, or starts from its first step.
@@ -32,7 +33,7 @@ DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
 READ = (".safetensors", ".parquet")  # suffixes of the files that a run finds in a state by listing its folder
-_PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
+_UNFINISHED = ".part"  # of a folder that is being written (see `atomic_folder`) or removed
 Recorded = Callable[[int], None]
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,9 @@ def latest(root: Path, at_most: int, recorded: Recorded = nothing_recorded) -> S
     """Return the newest intact state after at most `at_most` steps, or None for a fresh start.
 
     `recorded(step)` raises Damaged if the records beside a state are damaged up to its step. States that cannot be
-    resumed from are set aside and reported.
+    resumed from are set aside and reported, and what a killed run has left of one is removed.
     """
+    _remove_unfinished(root)
     damages: list[tuple[SavedState, Damaged]] = []
     whole = None
     for saved in reversed(_saved(root, at_most)):
@@ -150,12 +152,19 @@ def _renamed(saved: SavedState) -> Path:
 
 
 def prune(root: Path, step: int, keep: int) -> None:
-    """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run with the same results, and stay."""
+    """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run with the same results, and stay.
+
+    No state may be being written.
+    """
     oldest_first = _saved(root, step)
     for saved in oldest_first[: max(len(oldest_first) - keep, 0)]:
         # Rename first: a half-removed state would count as a damaged one.
-        saved.folder.rename(root / f".{saved.folder.name}{_PRUNED}")
-    for folder in root.glob(f".step_*{_PRUNED}"):
+        saved.folder.rename(root / f".{saved.folder.name}.pruned{_UNFINISHED}")
+    _remove_unfinished(root)
+
+
+def _remove_unfinished(root: Path) -> None:
+    for folder in root.glob(f".step_*{_UNFINISHED}"):
         remove(folder)
 
 

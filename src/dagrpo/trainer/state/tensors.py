@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.core.errors import UserError
+from dagrpo.trainer.config.sft import MomentsDtype
+from dagrpo.trainer.model.policy import WEIGHTS
 from dagrpo.trainer.state.states import DESCRIPTION, Recorded, SavedState, at, latest, nothing_recorded, prune
 from dagrpo.utils.checksummed_json import write_checksummed
 from dagrpo.utils.console import say
@@ -18,7 +21,7 @@ from dagrpo.utils.files import atomic_folder
 from dagrpo.utils.manifest import FileEntry
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
-KEPT_WHILE_RUNNING = 2
+KEPT_WHILE_RUNNING = 2  # of a run at a time, the one that is being written included
 Beside = Callable[[Path], dict[str, FileEntry]]
 
 
@@ -65,13 +68,41 @@ def save(
     `notes`, of rank 0 and JSON-serialisable, are for a resumed run. `base`: the tensor digest of the checkpoint
     that the run began with. `beside(folder)`, on rank 0, writes more files below the state's folder, and lists them.
     """
-    with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
-        files = write_weights(folder, _tensors(model, optimizer))
+    prepared(root, step, model, optimizer, world, notes, keep, base, beside)()
+
+
+def prepared(
+    root: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.AdamW,
+    world: World,
+    notes: Any,
+    keep: int,
+    base: str | None,
+    beside: Beside,
+) -> Callable[[], None]:
+    """Return the function that does what `save` does, in any thread: the tensors are named now, and read while it runs."""
+    state = _tensors(model, optimizer)
+
+    def write() -> None:
         if world.is_rank_zero:
-            entries = {name: asdict(entry) for name, entry in (files | beside(folder)).items()}
-            write_checksummed(folder / DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
-    if world.is_rank_zero:
-        prune(root, step, keep)
+            prune(root, step - 1, max(keep, KEPT_WHILE_RUNNING) - 1)  # first, so that the disk never holds one more
+        with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
+            files = write_weights(folder, state, world.patient)
+            if world.is_rank_zero:
+                entries = {name: asdict(entry) for name, entry in (files | beside(folder)).items()}
+                write_checksummed(folder / DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
+
+    return write
+
+
+def state_bytes(trained: int, moments: MomentsDtype) -> int:
+    """Return the bytes of a state of `trained` parameters on the disk, all ranks together: weights in float32, and two moments.
+
+    Without what does not grow with the model: headers, a number for each tensor, and batches that were sampled ahead.
+    """
+    return trained * (WEIGHTS.itemsize + 2 * NAMED_DTYPES[moments].itemsize)
 
 
 def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW, base: str | None = None) -> None:
@@ -93,14 +124,16 @@ def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW
         )
     for name, parameter in trained.items():
         optimizer.state[parameter] = {
-            key: _room_for(key, parameter, optimizer) for key in OPTIMIZER_KEYS if f"{key}/{name}" in stored.specs
+            key: _room_for(key, stored.specs[f"{key}/{name}"].dtype, parameter, optimizer)
+            for key in OPTIMIZER_KEYS
+            if f"{key}/{name}" in stored.specs
         }
     stored.read_into(_tensors(model, optimizer))
 
 
-def _room_for(key: str, parameter: torch.nn.Parameter, optimizer: torch.optim.AdamW) -> Tensor:
+def _room_for(key: str, dtype: torch.dtype, parameter: torch.nn.Parameter, optimizer: torch.optim.AdamW) -> Tensor:
     if key != "step":
-        return torch.empty_like(parameter, requires_grad=False)
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     # A fused step counts on the device of the parameter, any other on the CPU.
     return torch.zeros((), device=parameter.device if optimizer.defaults["fused"] else None)
 

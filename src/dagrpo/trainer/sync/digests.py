@@ -24,6 +24,7 @@ from dagrpo.utils.distributed import World
 
 THREADS = 4  # that hash: the number of whole tensors in memory at a time
 FEW_BYTES = 50_000_000  # below this the threads would cost more than they save
+FEW_PARAMETERS, RARELY = 100_000_000, 20  # recorded in every step up to the former, in one of the latter above
 SHA256_WORDS = hashlib.sha256().digest_size // 8
 
 
@@ -52,6 +53,13 @@ class PendingDigests:
 
     names: tuple[str, ...]
     words: Tensor  # [tensors, 64-bit words of a digest], int64; rows of tensors that other ranks hash are 0
+
+
+def recorded_every(trained: int, every: int | None) -> int:
+    """Return after how many steps digests of `trained` parameters are recorded, by training.digests_every; 0: never."""
+    if every is not None:
+        return every
+    return 1 if trained <= FEW_PARAMETERS else RARELY
 
 
 def usual_hash(world: World) -> Hash:

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,35 +34,49 @@ class Sums:
 class StepTokens:
     """Values of each trained token of a step before its first update; zero where another rank has computed them."""
 
-    def __init__(self, tokens: int, device: torch.device) -> None:
-        self._values = torch.zeros(len(_ROWS), tokens, device=device)
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        """Hold values by their names in BeforeUpdate, all [tokens]."""
+        self._values = values
+
+    @classmethod
+    def zeros(
+        cls, tokens: int, device: torch.device, *, collision: bool = False, reference_logprobs: bool = False
+    ) -> Self:
+        """Make room for those of this rank: the largest tensors of a step, so that only what is asked for has one."""
+        asked = {"logprobs": True, "entropy": True, "collision": collision, "reference_logprobs": reference_logprobs}
+        return cls({name: torch.zeros(tokens, device=device) for name, is_asked in asked.items() if is_asked})
+
+    @classmethod
+    def of(cls, before: "BeforeUpdate", device: torch.device) -> Self:
+        """Hold the values that all ranks have computed already."""
+        values = {name: getattr(before, name) for name in BeforeUpdate.__slots__}
+        return cls({name: each.to(device) for name, each in values.items() if each is not None})
 
     def keep(self, places: Tensor, outputs: TokenLogprobs, reference: Tensor | None = None) -> None:
         """Store the values of a micro-batch, whose tokens have the indices `places`; a filler has no tokens."""
         if not len(places):
             return
-        places = places.to(self._values.device)
-        rows = (outputs.logprobs, outputs.entropy, outputs.collision, reference)
-        for row, values in zip(self._values, rows, strict=True):
+        places = places.to(outputs.logprobs.device)
+        for name, row in self._values.items():
+            values: Tensor | None = reference if name == "reference_logprobs" else getattr(outputs, name)
             if values is not None:
                 row[places] = values.detach().to(row.dtype)
 
     def old_logprobs(self, places: Tensor) -> Tensor:
         """Return the policy's logprobs before the update, of the tokens at `places`. [tokens]"""
-        return self._values[0, places.to(self._values.device)]
+        return self._at("logprobs", places)
 
     def reference_logprobs(self, places: Tensor) -> Tensor:
         """Return the reference's logprobs of the tokens at `places`, if it was run before the update. [tokens]"""
-        return self._values[3, places.to(self._values.device)]
-
-    def fill(self, before: "BeforeUpdate") -> None:
-        """Overwrite all values with those that all ranks have computed already."""
-        for row, each in zip(self._values, _ROWS, strict=True):
-            row.copy_(getattr(before, each.name))
+        return self._at("reference_logprobs", places)
 
     def of_all_ranks(self, world: World) -> "BeforeUpdate":
-        """Return the values of all sequences over all ranks, on the CPU."""
-        return BeforeUpdate(*world.all_reduce(self._values.to("cpu", copy=True)))
+        """Return the values of all sequences over all ranks, on the CPU; those of this rank may be overwritten."""
+        return BeforeUpdate(**{name: world.all_reduce(each.cpu()) for name, each in self._values.items()})
+
+    def _at(self, name: str, places: Tensor) -> Tensor:
+        row = self._values[name]
+        return row[places.to(row.device)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +85,5 @@ class BeforeUpdate:
 
     logprobs: Tensor  # [tokens]
     entropy: Tensor  # [tokens], in nats
-    collision: Tensor  # [tokens]; zero if no term uses it
-    reference_logprobs: Tensor  # [tokens]; zero if they are not needed before the update
-
-
-_ROWS = fields(BeforeUpdate)
+    collision: Tensor | None = None  # [tokens]; None: no advantage needs it
+    reference_logprobs: Tensor | None = None  # [tokens]; None: they are not needed before the update

@@ -63,6 +63,7 @@ def _require_none_below_0(rollouts: Rollouts, places: Sequence[int], name: str) 
 
 def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor | slice) -> PolicyTokens:
     assert before is not None, "the update computes this for an estimator that needs it"
+    assert before.collision is not None
     return PolicyTokens(logprobs=before.logprobs[chosen].double(), collision=before.collision[chosen].double())
 
 

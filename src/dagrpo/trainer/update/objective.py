@@ -81,10 +81,11 @@ class Objective:
             estimate = tokens.ratio_to(tokens.old_logprobs) * estimate
         return loss + kl.coefficient * (estimate * shares).sum(), measured
 
-    def penalty(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor | None:
+    def penalty(self, logprobs: Tensor, reference_logprobs: Tensor | None) -> Tensor | None:
         """Return the divergence penalty on each token's reward; None if the reward has no such penalty. [tokens] float64"""
         if not self.penalises:
             return None
+        assert reference_logprobs is not None, "computed before the update, since the objective penalises"
         kl = self._algorithm.kl
         return kl.coefficient * divergence(logprobs.double(), reference_logprobs.double(), kl.estimator)
 
@@ -103,6 +104,11 @@ class Objective:
     def _shares(self, tokens: TokenBatch, lengths: Lengths, first: int) -> Tensor:
         """Return the weight of each token's value in the mini-batch. [tokens]"""
         per_token, denominator = weights(
-            self._aggregation, tokens.sequence, first, lengths, max_new_tokens=self._max_new_tokens
+            self._aggregation,
+            tokens.sequence,
+            first,
+            lengths,
+            max_new_tokens=self._max_new_tokens,
+            sequences=tokens.sequences,
         )
         return per_token * (1 / denominator)

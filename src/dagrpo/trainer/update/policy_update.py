@@ -23,7 +23,15 @@ from dagrpo.trainer.model.policy import Policy, Reference
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sync.digest_table import Hash, StepDigests
-from dagrpo.trainer.sync.digests import PendingDigests, computed_by, gradient_digests, read, usual_hash, weight_digests
+from dagrpo.trainer.sync.digests import (
+    PendingDigests,
+    computed_by,
+    gradient_digests,
+    read,
+    recorded_every,
+    usual_hash,
+    weight_digests,
+)
 from dagrpo.trainer.update.accumulators import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.update.advantages import step_advantages
 from dagrpo.trainer.update.forward import ForwardPasses
@@ -104,6 +112,8 @@ class PolicyUpdate:
         self._budget = budget
         self._world = world
         self._hashed_by = hashed_by or usual_hash(world)
+        trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
+        self._digests_every = recorded_every(trained, training.digests_every)
         self._trained_tower = _trained_tower(policy)
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
@@ -158,13 +168,12 @@ class PolicyUpdate:
         return stats
 
     def _run(self, step: int, batch: Batch, before: BeforeUpdate | None) -> UpdateStats:
-        seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
-        if before is not None:
-            seen.fill(before)
+        device, tokens = self._world.device, len(batch.rollout_logprobs)
+        seen = StepTokens.zeros(tokens, device) if before is None else StepTokens.of(before, device)
         sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
         self._overflowed = 0
         grad_norms: list[float | None] = []
-        every = self._training.digests_every
+        every = self._digests_every
         gradients: list[PendingDigests] | None = [] if every and (step + 1) % every == 0 else None
         of_tower: list[float] = []
         splitter = self._passes.splitter(batch)
@@ -237,8 +246,13 @@ class PolicyUpdate:
         return is_finite
 
     def _computed_before(self, batch: Batch) -> BeforeUpdate:
-        seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
         extras, splitter = self.objective.extras_before, self._passes.splitter(batch)
+        seen = StepTokens.zeros(
+            len(batch.rollout_logprobs),
+            self._world.device,
+            collision=extras.collision,
+            reference_logprobs=self.objective.penalises,
+        )
         # Cut as the updates are, so that the first update computes the same bits.
         for number in range(self._training.mini_batches):
             spans = splitter.arranged(self._mini_batches.spans(batch, number), self._world.size)

@@ -1,0 +1,157 @@
+"""When states are written, and beside what."""
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.trainer import runs
+
+from dagrpo.checkpoints.formats import dcp
+from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state import saver, states, tensors
+from dagrpo.utils.distributed import single_process
+
+Inputs = tuple[Path, Path]
+
+
+def _two_steps(inputs: Inputs, folder: Path) -> TrainingRun:
+    return runs.training_run(inputs, folder / "state", folder, steps=2, save_every=1, keep_states=2)
+
+
+def _three_steps(inputs: Inputs, folder: Path) -> TrainingRun:
+    return runs.training_run(inputs, folder / "state", folder, steps=3, save_every=1, keep_states=2)
+
+
+def _bytes(run: TrainingRun) -> dict[str, bytes]:
+    return {str(path.relative_to(run.state)): path.read_bytes() for path in run.state.glob("step_*/*")}
+
+
+def test_a_state_is_written_while_the_next_step_is_sampled_and_before_its_update(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = _two_steps(inputs, tmp_path / "plain")
+    runs.execute(plain)
+    sampled, order, write = threading.Event(), list[str](), dcp.write_weights
+
+    class Noting(runs.ScriptedEngine):
+        def generate(self, requests: Sequence[SamplingRequest], **rest: Any) -> list[Completion]:
+            completions = super().generate(requests, **rest)
+            if self.asked[-2:] == ["load step_1", "generate"]:
+                order.append("sampled")
+                sampled.set()
+            return completions
+
+    def late(*given: Any) -> Any:
+        assert sampled.wait(60), "the run waited for its state before it sampled"
+        threading.Event().wait(0.2)  # as long as an update
+        order.append("written")
+        return write(*given)
+
+    monkeypatch.setattr(tensors, "write_weights", late)
+    run = _two_steps(inputs, tmp_path / "late")
+    runs.execute(run, Noting)
+    assert order == ["sampled", "written", "written"]
+    assert len(_bytes(plain)) == 4
+    assert _bytes(run) == _bytes(plain)
+
+
+def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_before(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, run = _two_steps(inputs, tmp_path / "whole"), _two_steps(inputs, tmp_path / "full")
+    runs.execute(whole)
+    write, calls = dcp.write_weights, list[Path]()
+
+    def full(folder: Path, *given: Any) -> Any:
+        calls.append(folder)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device", str(folder))
+        return write(folder, *given)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(tensors, "write_weights", full)
+        runs.execute(run)
+    assert [path.name for path in run.state.glob("*step_*")] == ["step_00001"]
+    assert runs.execute(run)[0] == ["load step_1", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def _killed_in_the_second_state(inputs: Inputs, folder: Path) -> None:
+    write, calls = dcp.write_weights, list[Path]()
+
+    def killed(part: Path, *given: Any) -> Any:
+        calls.append(part)
+        entries = write(part, *given)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return entries
+
+    pytest.MonkeyPatch().setattr(tensors, "write_weights", killed)
+    runs.execute(_three_steps(inputs, folder))
+
+
+def test_a_run_that_is_killed_while_a_state_is_written_leaves_the_bytes_of_a_whole_one(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    whole, run = _three_steps(inputs, tmp_path / "whole"), _three_steps(inputs, tmp_path / "killed")
+    runs.execute(whole)
+    process = get_context("forkserver").Process(target=_killed_in_the_second_state, args=(inputs, tmp_path / "killed"))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(list(run.state.glob(".step_00002.*.part/*.safetensors"))) == 1  # all but described
+    assert runs.execute(run)[0] == ["load step_1", "generate", "load step_2", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+    assert sorted(path.name for path in run.state.glob("*step_*")) == ["step_00002", "step_00003"]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "saved"), [(None, [5, 10, 12]), (5.0, [3, 5, 8, 10, 12]), (0.1, [*range(1, 13)]), (60.0, [5, 10, 12])]
+)
+def test_states_are_saved_by_time_as_well(
+    minutes: float | None, saved: list[int], inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of two minutes: five minutes after a state are over after three steps."""
+    written: list[int] = []
+    monkeypatch.setattr(tensors, "prepared", lambda root, step, *rest: lambda: written.append(step))
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=12, save_every=5, save_every_minutes=minutes)
+    setup: Any = SimpleNamespace(
+        run=run,
+        world=single_process(),
+        clock=Clock(),
+        base=None,
+        optimizer=None,
+        policy=SimpleNamespace(model=None),
+        checks=SimpleNamespace(saved={}),
+    )
+    source: Any = SimpleNamespace(end=lambda finished: ({}, None))
+    update: Any = SimpleNamespace(saved={})
+    seconds = 0.0
+    with saver.Saver(setup, first=0, update=update, source=source, now=lambda: seconds) as own:
+        for step in range(1, 13):
+            seconds += 120
+            own.save_if_due(step)
+    assert written == saved
+
+
+def test_a_state_is_not_recorded_before_it_is_whole(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, write, seen = _two_steps(inputs, tmp_path), dcp.write_weights, list[states.SavedState | None]()
+
+    def observed(*given: Any) -> Any:
+        entries = write(*given)
+        seen.append(states.nearest(run.state, 99))
+        return entries
+
+    monkeypatch.setattr(tensors, "write_weights", observed)
+    runs.execute(run)
+    assert seen == [None, states.at(run.state, 1)]
