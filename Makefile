@@ -22,10 +22,10 @@ run: setup ## train and score the experiment of params.yaml (as shipped: six min
 # Threads that spin while they wait would take the core of the other worker.
 test check nightly: export OMP_WAIT_POLICY := PASSIVE
 
-# Two files of tests at a time (tests/conftest.py groups them); mypy runs beside them, and is shown where it finds something.
+# Two files of tests at a time; mypy runs beside them, and is shown where it finds something.
 define tested
 @types=$$(mktemp); trap 'rm -f $$types' EXIT; mypy > $$types 2>&1 & mypy=$$!; \
-pytest -n 2 --dist loadgroup --no-loadscope-reorder $(1); tests=$$?; \
+pytest -n 2 --dist loadfile --no-loadscope-reorder $(1); tests=$$?; \
 wait $$mypy || { cat $$types; exit 1; }; exit $$tests
 endef
 

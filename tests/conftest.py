@@ -79,30 +79,24 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 SHARED_RUN = {"run_by_snakemake", "undisturbed"}  # fixtures that wait for the whole run which all workers share
-SHARED_SERVERS = ("server", "fresh_server")  # fixtures of a session: all files that use one go to the same worker
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests by file, or by the server they share, and put first what takes longest: the DAG, then servers, then the rest.
+    """Put first what takes longest, so that no worker ends minutes before the other: the DAG, then servers, then the rest.
 
-    So no worker ends minutes before the other. One worker makes the run that others share; meanwhile the other takes the files of
-    tests that do not wait for it.
+    One worker makes the run that others share; meanwhile the other takes the files of tests that do not wait for it.
     """
     of_the_dag = [item for item in items if item.get_closest_marker("dag")]
     sharing = [item.path for item in of_the_dag if SHARED_RUN & _fixtures_of(item)]
     makes_it = next((path for path in sharing if path.name == "test_dag.py"), None)
     of_servers = {item.path for item in items if item.get_closest_marker("server")}
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    shared = {item.path: name for name in SHARED_SERVERS for item in items if name in _fixtures_of(item)}
 
     def turn(item: pytest.Item) -> int:
         if item.get_closest_marker("dag") is not None:
             return 0 if item.path == makes_it else 2 if item.path in sharing else 1
         return 3 if item.path in of_servers else 4 if item.path in slow else 5
 
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(shared.get(item.path, str(item.path))))
     items.sort(key=turn)
 
 
