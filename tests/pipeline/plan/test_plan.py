@@ -125,8 +125,8 @@ def test_the_time_of_a_step_is_the_one_computed_by_hand(project: Path) -> None:
     """Qwen3-0.6B, one prompt with two completions: 3 passes over 2 sequences of 84 tokens, 20 of them predicted; attention is a hundredth.
 
     Sampling reads the weights for each of 20 tokens, and of both attempts the cache of (64 + 84) / 2 tokens, in 4 bytes. What is written or
-    hashed takes a second per 10^9 bytes: a sync twice the weights and a hash, a step the digests of gradients and weights, and every 20th
-    step three numbers for each weight.
+    hashed takes a second per 10^9 bytes: a sync twice the weights and a hash, and every 20th step the digests of gradients and weights,
+    and three numbers for each weight.
     """
     shape = {"prompts_per_step": 1, "samples_per_prompt": 2, "steps": 10}
     params = qwen3({"training": shape, "runtime": {"training": {"share_prompts": False}}})
@@ -138,7 +138,7 @@ def test_the_time_of_a_step_is_the_one_computed_by_hand(project: Path) -> None:
     assert train.of_a_step["update"] == pytest.approx(update / 1e12, rel=0.02)
     assert train.of_a_step["rollout"] == pytest.approx((max(reading, computing) + cache) / 1e12)
     assert train.of_a_step["weight sync"] == pytest.approx((2 + 1) * 4 * 596_049_920 / 1e9)
-    assert train.of_a_step["digests"] == pytest.approx(2 * 4 * 596_049_920 / 1e9)
+    assert train.of_a_step["digests"] == pytest.approx(2 * 4 * 596_049_920 / 1e9 / 20)
     assert train.of_a_step["saving"] == pytest.approx((1 + 1) * 12 * 596_049_920 / 1e9 / 20)
     assert train.seconds == pytest.approx(10 * sum(train.of_a_step.values()) + 25)
 
