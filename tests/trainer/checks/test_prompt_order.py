@@ -20,7 +20,7 @@ def _record(folder: Path, step: int, rows: Sequence[int], **columns: Sequence[An
     plain = {
         "correct": [False] * len(rows),
         "stop_reason": ["answered"] * len(rows),
-        "completion_ids": [[5]] * len(rows),
+        "completion_tokens": [1] * len(rows),
     }
     write_parquet(folder / f"{step}.parquet", pa.table({"problem_index": rows, **plain, **columns}))
 
@@ -112,7 +112,7 @@ def test_prompts_that_the_records_retire_are_not_planned_again(tmp_path: Path) -
     """All that is left of row 4 is right; of row 9 one attempt is wrong, and nothing was written in row 7."""
     reasons = ["answered", "excluded", "answered", "answered"]
     _record(tmp_path, 1, PLAN[0], correct=[True, False, True, False], stop_reason=reasons)
-    _record(tmp_path, 2, PLAN[1], correct=[True, None, True, True], completion_ids=[[5], [5], [], []])
+    _record(tmp_path, 2, PLAN[1], correct=[True, None, True, True], completion_tokens=[1, 1, 0, 0])
     later = [PLAN[2], [9, 9, 2, 2], [7, 7, 1, 1]]
     for number, rows in enumerate(later, start=3):
         _record(tmp_path, number, rows)
