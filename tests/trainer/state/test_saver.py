@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.formats import dcp
@@ -84,7 +85,8 @@ def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
-def _killed_in_the_second_state(inputs: Inputs, folder: Path) -> None:
+def _killed_in_the_second_state(inputs: Inputs, folder: Path, threads: int) -> None:
+    torch.set_num_threads(threads)  # the digests' table says how many computed a step
     write, calls = dcp.write_weights, list[Path]()
 
     def killed(part: Path, *given: Any) -> Any:
@@ -103,7 +105,8 @@ def test_a_run_that_is_killed_while_a_state_is_written_leaves_the_bytes_of_a_who
 ) -> None:
     whole, run = _three_steps(inputs, tmp_path / "whole"), _three_steps(inputs, tmp_path / "killed")
     runs.execute(whole)
-    process = get_context("forkserver").Process(target=_killed_in_the_second_state, args=(inputs, tmp_path / "killed"))
+    arguments = (inputs, tmp_path / "killed", torch.get_num_threads())
+    process = get_context("forkserver").Process(target=_killed_in_the_second_state, args=arguments)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

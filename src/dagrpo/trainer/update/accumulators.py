@@ -1,7 +1,7 @@
 """Sums over a step's micro-batches and over the ranks."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -34,8 +34,9 @@ class Sums:
 class StepTokens:
     """Values of each trained token of a step before its first update; zero where another rank has computed them."""
 
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        """Hold values by their names in BeforeUpdate, all [tokens]."""
+    def __init__(self, names: Sequence[str], values: Tensor) -> None:
+        """Hold the values that have these names in BeforeUpdate. values: [names, tokens], one tensor, which is copied at once."""
+        self._rows: dict[str, Tensor] = dict(zip(names, values.unbind(), strict=True))
         self._values = values
 
     @classmethod
@@ -44,20 +45,22 @@ class StepTokens:
     ) -> Self:
         """Make room for those of this rank: the largest tensors of a step, so that only what is asked for has one."""
         asked = {"logprobs": True, "entropy": True, "collision": collision, "reference_logprobs": reference_logprobs}
-        return cls({name: torch.zeros(tokens, device=device) for name, is_asked in asked.items() if is_asked})
+        names = [name for name, is_asked in asked.items() if is_asked]
+        return cls(names, torch.zeros(len(names), tokens, device=device))
 
     @classmethod
     def of(cls, before: "BeforeUpdate", device: torch.device) -> Self:
         """Hold the values that all ranks have computed already."""
         values = {name: getattr(before, name) for name in BeforeUpdate.__slots__}
-        return cls({name: each.to(device) for name, each in values.items() if each is not None})
+        known = {name: each for name, each in values.items() if each is not None}
+        return cls(list(known), torch.stack(list(known.values())).to(device))
 
     def keep(self, places: Tensor, outputs: TokenLogprobs, reference: Tensor | None = None) -> None:
         """Store the values of a micro-batch, whose tokens have the indices `places`; a filler has no tokens."""
         if not len(places):
             return
         places = places.to(outputs.logprobs.device)
-        for name, row in self._values.items():
+        for name, row in self._rows.items():
             values: Tensor | None = reference if name == "reference_logprobs" else getattr(outputs, name)
             if values is not None:
                 row[places] = values.detach().to(row.dtype)
@@ -72,10 +75,10 @@ class StepTokens:
 
     def of_all_ranks(self, world: World) -> "BeforeUpdate":
         """Return the values of all sequences over all ranks, on the CPU; those of this rank may be overwritten."""
-        return BeforeUpdate(**{name: world.all_reduce(each.cpu()) for name, each in self._values.items()})
+        return BeforeUpdate(**dict(zip(self._rows, world.all_reduce(self._values.cpu()), strict=True)))
 
     def _at(self, name: str, places: Tensor) -> Tensor:
-        row = self._values[name]
+        row = self._rows[name]
         return row[places.to(row.device)]
 
 
