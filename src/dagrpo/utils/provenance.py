@@ -61,12 +61,17 @@ def provenances_of(experiment: str) -> Iterator[Path]:
 
 
 def read_execution(provenance: Path) -> Execution:
-    """Return the execution of a provenance.json. Raises UserError with the file and the missing or wrong field."""
+    """Return the execution of a provenance.json. Raises UserError as `checked_record`."""
+    return execution_of(checked_record(provenance))
+
+
+def checked_record(provenance: Path) -> dict[str, Any]:
+    """Return the content of a provenance.json. Raises UserError with the file and the missing or wrong field."""
     record = read_object(provenance)
     for field, is_valid in FIELDS.items():
         if not is_valid(record.get(field)):
             raise UserError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
-    return execution_of(record)
+    return record
 
 
 def are_digests(value: object) -> bool:

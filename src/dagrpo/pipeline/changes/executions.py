@@ -7,9 +7,8 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import seed_of, stage_of
-from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of, read_execution
+from dagrpo.utils.provenance import PROVENANCE, TOPS, checked_record, execution_of, provenances_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,8 @@ class ExecutionRecord:
 
 def read_record(provenance: Path) -> ExecutionRecord:
     """Read a provenance.json. Raises UserError naming the file and the field that is missing or wrong."""
-    execution, record = read_execution(provenance), read_object(provenance)
+    record = checked_record(provenance)
+    execution = execution_of(record)
     job = record.get("job")
     return ExecutionRecord(
         provenance=provenance,
