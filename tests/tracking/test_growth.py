@@ -81,7 +81,7 @@ def test_one_more_experiment_is_recorded_without_a_look_at_the_others(
     assert looked_at == [["first"], ["second"], ["third"]]
     looked_at.append([])
     assert sync() == 0
-    assert looked_at[-1] == ["first", "second", "third"], "asked for anew, all are looked at"
+    assert looked_at[-1] == ["first", "second", "third"]
 
 
 def test_an_experiment_whose_figures_could_not_be_read_is_looked_at_again(

@@ -117,9 +117,8 @@ def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
 def _recorded(folder: Path, steps: int) -> Record:
     record = Record(folder)
     for step in range(1, steps + 1):
-        record.add(
-            step, pa.table({"step": [step]}), {"policy/loss": float(step)}, {"timing/update_seconds": 9.0}, DIGESTS
-        )
+        rows = pa.table({"step": [step] * 3, "problem_index": [7, 7, 4]})
+        record.add(step, rows, {"policy/loss": float(step)}, {"timing/update_seconds": 9.0}, DIGESTS)
     return record
 
 
@@ -128,6 +127,7 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
     record.write_metrics(2, tmp_path / "metrics.parquet")
     assert read_parquet(tmp_path / "metrics.parquet").to_pydict() == {"step": [1, 2], "policy/loss": [1.0, 2.0]}
     assert record.reported(2) == {"policy/loss": 2.0, "timing/update_seconds": 9.0}
+    assert record.prompts(2) == [7, 7, 4]
 
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attem
     assert rollout_rows(ROLLOUTS, STATS.logprobs)["greedy_reward"].to_pylist() == [None] * 4
 
 
-@pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts"])
+@pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts", "prompts"])
 def test_a_step_that_lacks_a_part_is_damaged_though_its_seal_fits(tmp_path: Path, lacks: str) -> None:
     record = _recorded(tmp_path, 3)
     path = tmp_path / "metrics" / "step_00002.json"

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a sync has recorded."""
+    """Result of a sync."""
 
     count: int  # of executions that MLflow lacked
     incomplete: frozenset[str]  # experiments and override runs with an execution whose figures cannot be read yet

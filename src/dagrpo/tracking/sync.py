@@ -52,7 +52,7 @@ def record_what_is_new(every_s: float = 0) -> str:
 def try_to_sync() -> str:
     """Sync what has changed since, and return in words fit for a terminal why that failed; empty: it did not. Nothing is raised."""
     try:
-        sync(anew=False)
+        sync(all_folders=False)
     except Exception as error:  # noqa: BLE001  the border between the results and their record
         return _trouble(error)
     return ""
@@ -64,11 +64,11 @@ def _trouble(error: Exception) -> str:
     return f"{words} {rest}" if isinstance(error, UserError) else words
 
 
-def sync(*, anew: bool = True) -> int:
+def sync(*, all_folders: bool = True) -> int:
     """Record the results and failures below the working folder that MLflow does not hold yet.
 
-    Returns how many executions that were. Runs left unfinished by a follower, or by a sync that was killed, are continued. Not `anew`:
-    folders that are as MLflow had them at an earlier sync are left out. Raises UserError if MLflow cannot take it now.
+    Returns how many executions that were. Runs left unfinished by a follower, or by a sync that was killed, are continued. `all_folders`:
+    without it, folders that have not changed since the last sync are left out. Raises UserError if MLflow cannot take it now.
     """
     home = recording_root(Path.cwd())
     uri = tracking_uri(home)
@@ -82,16 +82,16 @@ def sync(*, anew: bool = True) -> int:
         say("Another process is recording runs in MLflow: waiting for it. No result is lost if this is interrupted.")
         lock.acquire()
     try:
-        return _record(uri, artifact_location(uri, home), anew=anew)
+        return _record(uri, artifact_location(uri, home), all_folders=all_folders)
     finally:
         lock.release()
 
 
-def _record(uri: str, artifacts: str | None, *, anew: bool) -> int:
+def _record(uri: str, artifacts: str | None, *, all_folders: bool) -> int:
     from dagrpo.tracking.execution import finished, unfinished
 
     states = _states(uri)
-    executions = _in_order(list(finished(_changed(states, anew=anew))), list(unfinished()))
+    executions = _in_order(list(finished(_changed(states, all_folders=all_folders))), list(unfinished()))
     if DVC_NAME in os.environ:  # what the experiment has checked out belongs to the history that it was made in
         executions = [each for each in executions if each.log is not None]
     if not executions:
@@ -106,10 +106,10 @@ def _record(uri: str, artifacts: str | None, *, anew: bool) -> int:
     return recorded.count
 
 
-def _changed(states: Mapping[str, str], *, anew: bool) -> list[str]:
-    """Return the folders that have changed since the last sync, or had figures that it could not read; all with `anew`."""
+def _changed(states: Mapping[str, str], *, all_folders: bool) -> list[str]:
+    """Return the folders that have changed since the last sync, or had figures that it could not read; or all."""
     known = _synced()
-    if anew or known.get(STORE) != states[STORE]:
+    if all_folders or known.get(STORE) != states[STORE]:
         return sorted(states.keys() - {STORE, NOTES})
     changed = {name for name in states if states[name] != known.get(name)}
     return sorted((changed | {*read_json(SYNCED)["incomplete"]}) & states.keys() - {STORE, NOTES})
