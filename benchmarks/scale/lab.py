@@ -2,8 +2,9 @@
 
     python -m benchmarks.scale lab --folder /tmp/soak/soak_300_1024_all --experiments 200 > table.md
 
-The folder is one of `soak`. A tiny experiment is run in it, and linked under other names, with its records rewritten. Seconds are of
-the whole command, start of Python included; a terminal on stderr shows whether there is a progress bar.
+The folder is one of `soak`. A tiny experiment is run in it, and linked under other names, with its records rewritten. MLflow gets the
+soak's runs, the tiny one's and those of some copies before the others are linked; these are then noted as recorded. Seconds are of the
+whole command, start of Python included; a terminal on stderr shows whether there is a progress bar.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import os
 import pty
 import re
+import resource
 import shutil
 import subprocess
 import threading
@@ -41,13 +43,16 @@ def table(arguments: Sequence[str]) -> str:
     )
     parser.add_argument("--folder", type=Path, required=True, help="of a run of `soak`")
     parser.add_argument("--experiments", type=int, default=200)
+    parser.add_argument("--recorded", type=int, default=6, help="number of copies that MLflow has")
     given = parser.parse_args(arguments)
     folder, count = given.folder.resolve(), given.experiments
     soak = read_params(folder / "params.yaml").experiment.name
     _run_one(folder)
-    for number in range(count):
-        if not (folder / "results" / _name(number)).exists():
-            copy(folder, NAME, _name(number))
+    for number in range(given.recorded):
+        copy(folder, NAME, _name(number))
+    rebuilt = _row(folder, "dagrpo", "tracking", "rebuild")
+    for number in range(given.recorded, count):
+        copy(folder, NAME, _name(number))
     several = [_name(number) for number in range(min(20, count))]
     rows = [
         _row(folder, "dagrpo", "status"),
@@ -58,10 +63,10 @@ def table(arguments: Sequence[str]) -> str:
         _row(folder, "dagrpo", "verify", soak),
         _row(folder, "dagrpo", "verify", several[0]),
         _report(folder, soak),
-        _row(folder, "dagrpo", "tracking", "rebuild"),
+        [f"{rebuilt[0]}, {13 * (given.recorded + 2)} executions", *rebuilt[1:]],
         *_pages(folder),
     ]
-    return markdown(("what", "seconds", "progress bar"), rows)
+    return markdown(("what", "seconds", "processor seconds", "progress bar"), rows)
 
 
 def _name(number: int) -> str:
@@ -73,7 +78,7 @@ def _run_one(folder: Path) -> None:
     if (folder / "results" / NAME).exists():
         return
     own = (folder / "params.yaml").read_text()
-    select(folder, params_of(NAME, 4, 2, 64, "all"))
+    select(folder, params_of(NAME, 4, 4, 64, "all"))
     if start(folder, "snakemake", "--cores", "1", "target").wait():
         raise SystemExit((folder / "output.txt").read_text()[-4000:])
     (folder / "params.yaml").write_text(own)
@@ -108,22 +113,27 @@ def _place(folder: Path, path: Path, name: str, other: str) -> Path:
 
 
 def _row(folder: Path, *command: str) -> list[str]:
-    seconds, bar = measured(folder, *command)
+    seconds, processor, bar = measured(folder, *command)
     words = command if len(command) < 6 else (*command[:4], f"... ({len(command) - 2})")
-    return [f"`{' '.join(words)}`", f"{seconds:.1f}", "yes" if bar else ""]
+    return [f"`{' '.join(words)}`", f"{seconds:.1f}", f"{processor:.1f}", "yes" if bar else ""]
 
 
-def measured(folder: Path, *command: str) -> tuple[float, bool]:
-    """Return the seconds of a command, and whether it showed a progress bar. Raises SystemExit if it fails."""
+def measured(folder: Path, *command: str) -> tuple[float, float, bool]:
+    """Return seconds and processor seconds of a command, and whether it showed a progress bar. Raises SystemExit if it fails."""
     with _terminal() as (terminal, shown):
-        began = time.monotonic()
+        began, before = time.monotonic(), _processor_seconds()
         done = subprocess.run(
             command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=terminal, check=False
         )
         seconds = time.monotonic() - began
     if done.returncode:
         raise SystemExit(f"{command}: {done.stdout.decode()[-2000:]}{shown()[-2000:]}")
-    return seconds, BAR in shown()
+    return seconds, _processor_seconds() - before, BAR in shown()
+
+
+def _processor_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @contextmanager
@@ -152,13 +162,18 @@ def _terminal() -> Iterator[tuple[int, Callable[[], str]]]:
 def _report(folder: Path, soak: str) -> list[str]:
     """Return the row of the stage report, by its own record of seconds."""
     shutil.rmtree(folder / "results" / soak / "report")
-    _, bar = measured(folder, "snakemake", "--cores", "1", "target")
+    _, _, bar = measured(folder, "snakemake", "--cores", "1", "target")
     account = json.loads((folder / "logs" / soak / f"report{SUFFIX}").read_text())
-    return ["stage `report` of the soak", f"{account['seconds']:.1f}", "yes" if bar else ""]
+    processor = (folder / "logs" / soak / "report.benchmark.tsv").read_text().split()[-1]
+    return ["stage `report` of the soak", f"{account['seconds']:.1f}", processor, "yes" if bar else ""]
 
 
 def _pages(folder: Path) -> Iterator[list[str]]:
     """Yield rows of `dagrpo ui` with nothing to record, and of the first page of all runs."""
+    mark = "from dagrpo.tracking import sync; from dagrpo.utils.files import write_json; from pathlib import Path; "
+    mark += "from dagrpo.tracking.store_address import tracking_uri; "
+    mark += "write_json(sync.SYNCED, {'states': sync._states(tracking_uri(Path.cwd())), 'incomplete': []})"
+    measured(folder, "python", "-c", mark)
     with _terminal() as (terminal, shown):
         began = time.monotonic()
         server = subprocess.Popen(
@@ -186,9 +201,9 @@ def _pages(folder: Path) -> Iterator[list[str]]:
         finally:
             server.terminate()
             server.wait()
-    yield ["`dagrpo ui` until it answers", f"{seconds:.1f}", "yes" if "starting" in shown() else ""]
-    yield [f"MLflow's first page of the soak: {own} runs", f"{one:.1f}", ""]
-    yield [f"the same of all {len(experiments)} experiments: {all_} runs", f"{every:.1f}", ""]
+    yield ["`dagrpo ui` until it answers", f"{seconds:.1f}", "", "yes" if "starting" in shown() else ""]
+    yield [f"MLflow's first page of the soak: {own} runs", f"{one:.1f}", "", ""]
+    yield [f"the same of all {len(experiments)} experiments: {all_} runs", f"{every:.1f}", "", ""]
 
 
 def _ask(question: str, content: dict[str, object]) -> list[dict[str, str]]:
