@@ -21,7 +21,7 @@ from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
-from dagrpo.trainer.update.policy_update import UpdateStats
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
