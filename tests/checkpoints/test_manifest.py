@@ -19,6 +19,7 @@ from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.utils import manifest as utils_manifest
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.manifest import MANIFEST
 
 
@@ -182,8 +183,13 @@ def test_a_large_file_is_read_once_on_a_machine_and_again_after_a_change(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(".state").mkdir()
-    weights, read, sha256_of = Path("weights"), list[Path](), utils_manifest.sha256_of
-    monkeypatch.setattr(utils_manifest, "sha256_of", lambda path: (read.append(path), sha256_of(path))[1])
+    weights, read = Path("weights"), list[Path]()
+
+    def observed(path: Path) -> str:
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(utils_manifest, "sha256_of", observed)
     weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED))
     entry = utils_manifest.entry_of(weights)
     Path("linked").hardlink_to(weights)
