@@ -60,7 +60,7 @@ class Saver:
         elif isinstance(error, Exception):
             try:
                 self.finish()
-            except Exception:  # noqa: BLE001  the error of the block ends the run, and is what it reports
+            except Exception:  # the error of the block ends the run, and is what it reports
                 logger.warning("the state that was being written is lost", exc_info=True)
 
     def save_if_due(self, finished: int) -> None:
