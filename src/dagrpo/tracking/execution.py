@@ -17,7 +17,7 @@ from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
 from dagrpo.utils.files import digest_of, read_object, sha256_of
 from dagrpo.utils.process import Process
-from dagrpo.utils.provenance import PROVENANCE, checked_record, execution_of, in_order, provenances_of
+from dagrpo.utils.provenance import PROVENANCE, execution_of, in_order, provenances_of
 from dagrpo.utils.run_info import SUFFIX
 
 SHARED = "shared"  # the seed of stages that all seeds share
@@ -129,7 +129,7 @@ def finished(names: Iterable[str]) -> Iterator[Execution]:
 
 def _of_folder(name: str) -> Iterator[Execution]:
     """Yield a folder's executions. Without an account, times are those of the files, shifted forward to follow the DAG."""
-    records = {path: checked_record(path) for path in provenances_of(name)}
+    records = {path: read_object(path) for path in provenances_of(name)}
     files = {execution_of(record): path for path, record in records.items()}
     accounts = dict(_accounts(LOGS / name))
     fallback = _configuration(records.values())
