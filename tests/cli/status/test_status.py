@@ -13,6 +13,7 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
+from dagrpo.pipeline.changes import executions
 from dagrpo.pipeline.failure_report import Failure, path_of
 from dagrpo.pipeline.locks import RUNNING
 from dagrpo.pipeline.record import STATES
@@ -115,13 +116,14 @@ def test_rollouts_have_their_size_and_a_file_of_two_names_counts_once(made_up: P
 
 def test_each_record_is_read_once(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Counter[Path]()
-    read_object = provenance.read_object
+    read_object = executions.read_object
 
     def counted(path: Path) -> dict[str, Any]:
         read[path] += 1
         return read_object(path)
 
-    monkeypatch.setattr(provenance, "read_object", counted)
+    for module in (executions, provenance):
+        monkeypatch.setattr(module, "read_object", counted)
     objects()
     assert read == dict.fromkeys(made_up.provenances, 1)
 
