@@ -20,6 +20,7 @@ from tests.tracking.conftest import (
 from dagrpo.tracking import record
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.parents import PARENT
+from dagrpo.tracking.stage_runs import StageRuns
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.tracking.sync import record_what_is_new, sync, try_to_sync
@@ -65,7 +66,7 @@ def test_one_more_experiment_is_recorded_without_a_look_at_the_others(
     monkeypatch.setenv("DAGRPO_TRACKING", "on")
     looked_at: list[list[str]] = []
 
-    class Counted(record.StageRuns):
+    class Counted(StageRuns):
         """Notes the MLflow experiments that it is asked for."""
 
         def __init__(self, client: MlflowClient, experiment_id: str) -> None:

@@ -20,7 +20,7 @@ from dagrpo.pipeline.record import STATES
 from dagrpo.utils import provenance
 from dagrpo.utils.checksummed_json import write_checksummed
 from dagrpo.utils.console import duration
-from dagrpo.utils.files import write_json
+from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.locks import Holder
 from dagrpo.utils.process import Process
 
@@ -116,7 +116,6 @@ def test_rollouts_have_their_size_and_a_file_of_two_names_counts_once(made_up: P
 
 def test_each_record_is_read_once(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Counter[Path]()
-    read_object = executions.read_object
 
     def counted(path: Path) -> dict[str, Any]:
         read[path] += 1

@@ -46,8 +46,14 @@ class Record:
         """Store a finished step (1-based). Rewriting it after a resume changes only the seconds."""
         write_attempts(self.rollouts(step), rollouts)
         entry = asdict(entry_of(self.rollouts(step)))
-        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": asdict(digests)}
-        content["prompts"] = [(row, len([*same])) for row, same in itertools.groupby(rollouts[PROMPT].to_pylist())]
+        prompts = [(row, len([*same])) for row, same in itertools.groupby(rollouts[PROMPT].to_pylist())]
+        content = {
+            "metrics": dict(metrics),
+            "seconds": dict(seconds),
+            "rollouts": entry,
+            "digests": asdict(digests),
+            "prompts": prompts,
+        }
         write_checksummed(self._metrics / f"step_{step:05d}.json", content)
 
     def rollouts(self, step: int) -> Path:
