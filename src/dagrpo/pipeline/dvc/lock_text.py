@@ -24,7 +24,9 @@ _NEITHER = re.compile(
 )  # the start of a line that is in no entry and no key of the file
 _FORMER = f"    - path: {SCRIPT}\n"  # in an entry that lists each file of the stage's code
 _DEPS = re.compile(r"(?<=    deps:\n)(?:    - [^\n]*\n|      [^\n]*\n)+")
-_FILE = re.compile(r"    - path: ([^\n]+)\n      hash: md5\n      md5: ([0-9a-f]{32})\n      size: (\d+)\n")
+_FILE = re.compile(
+    r"    - path: ([^\n]+)\n      hash: md5\n      md5: ([0-9a-f]{32})\n      size: (\d+)\n(?:      isexec: true\n)?"
+)
 
 
 def fault_of(text: bytes) -> str | None:
