@@ -41,9 +41,8 @@ def fault_of(path: Path, entry: FileEntry) -> str | None:
 
 def fault_since_read(path: Path, entry: FileEntry) -> str | None:
     """Return the fault that `fault_of` finds. A file that was read on this machine is read again only if its time has changed."""
-    return _fault_of(path, entry, _noted_sha256) and fault_of(
-        path, entry
-    )  # no fault by a note alone, which may be damaged
+    fault = _fault_of(path, entry, _noted_sha256)
+    return fault and fault_of(path, entry)  # a note may be damaged
 
 
 def _fault_of(path: Path, entry: FileEntry, sha256: Callable[[Path], str]) -> str | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from dagrpo.pipeline.dvc.lock_text import HEAD, entries_of, fault_of, text_of, without_code_files
+from dagrpo.pipeline.dvc.former_lock import without_code_files
+from dagrpo.pipeline.dvc.lock_text import HEAD, entries_of, fault_of, text_of
 from dagrpo.pipeline.dvc.private import record_outputs
 
 FORMER = """\
@@ -59,14 +60,6 @@ def test_an_entry_that_lists_files_of_code_gets_the_digest_that_dvc_computes_for
     assert stages["score@tiny-3"] == former | {"deps": [former["deps"][0], folder]}
     assert stages.keys() == {"score@other-3", "score@tiny-3"}
     assert without_code_files(new) is None
-
-
-def test_a_file_of_code_that_may_be_executed_gets_the_same_digest() -> None:
-    code = (
-        FORMER.partition("    - path: results")[0] + FORMER[FORMER.index("    - path: src") :]
-    )  # as its first dependency
-    new = without_code_files(HEAD + code.replace("size: 1\n", "size: 1\n      isexec: true\n"))
-    assert new == without_code_files(HEAD + code)
 
 
 def test_a_checkpoint_that_params_yaml_names_is_no_code() -> None:

@@ -97,7 +97,7 @@ def entries_of(raw: msgspec.Raw, address: str) -> tuple[NDArray[np.float64], tup
     read, go too.
     """
     try:
-        flat = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
+        flat: list[Any] = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
         values, tokens = flat[::3], flat[1::3]
         # Types first: beside a text, numpy would keep each number as a text of its length.
         are_typed = {*map(type, values)} <= {float, int, type(None)} and {*map(type, tokens)} <= {int}
