@@ -389,5 +389,6 @@ def test_a_long_answer_of_another_form_takes_no_memory_for_each_of_its_mistakes(
         tracemalloc.stop()
 
 
-def test_an_infinite_count_of_aborted_tokens_counts_as_none() -> None:
-    assert tokens_written(b'[{"meta_info": {"completion_tokens": 1e999}}]') == 0
+@pytest.mark.parametrize("count", [b"1e999", b"-3", b"1" * 400])
+def test_an_impossible_count_of_aborted_tokens_counts_as_none(count: bytes) -> None:
+    assert tokens_written(b'[{"meta_info": {"completion_tokens": %b}}]' % count) == 0
