@@ -200,5 +200,45 @@ def test_a_large_file_is_read_once_on_a_machine_and_again_after_a_change(
     assert read == [weights] * 2
     weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED - 1) + b"1")
     assert "is changed" in str(utils_manifest.fault_since_read(weights, entry))
-    assert "is changed" in str(utils_manifest.fault_since_read(weights, entry))
-    assert read == [weights] * 3
+    assert read == [weights] * 4  # no fault is found by a note alone
+
+
+def test_a_damaged_note_costs_no_more_than_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".state").mkdir()
+    weights = Path("weights")
+    weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED))
+    entry = utils_manifest.entry_of(weights)
+    (note,) = utils_manifest.NOTES.iterdir()
+    whole = note.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:-64], whole + b"\n", b"\xff" + whole):
+        note.write_bytes(damaged)
+        assert utils_manifest.entry_of(weights) == entry
+        assert note.read_bytes() == whole
+    note.write_bytes(whole[:-64] + b"0" * 64)
+    assert utils_manifest.fault_since_read(weights, entry) is None
+    note.unlink()
+    note.mkdir()
+    assert utils_manifest.entry_of(weights) == entry
+    note.rmdir()
+    utils_manifest.NOTES.rmdir()
+    utils_manifest.NOTES.write_text("no folder")
+    assert utils_manifest.entry_of(weights) == entry
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".state").mkdir()
+    weights, new, linked = Path("weights"), Path("new"), Path("linked")
+    weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED))
+    new.write_bytes(bytes(utils_manifest.FEWEST_NOTED - 1) + b"1")
+    linked.hardlink_to(weights)
+
+    def replaced(path: Path) -> str:
+        if new.exists():
+            new.replace(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(utils_manifest, "sha256_of", replaced)
+    entry = utils_manifest.entry_of(weights)
+    assert "is changed" in str(utils_manifest.fault_since_read(linked, entry))

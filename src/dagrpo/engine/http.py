@@ -53,15 +53,18 @@ class HttpServer:
     @property
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
-            self._opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
-                headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-                auto_decompress=False,  # a compressed body is refused by its form
-                trust_env=False,  # a proxy is not asked for what is on this machine or beside it
-            )
+            self._opened = self._with(aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS))
         return self._opened
+
+    def _with(self, connections: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=connections,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            auto_decompress=False,  # a compressed body is refused by its form
+            trust_env=False,  # a proxy is not asked for what is on this machine or beside it
+        )
 
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
         """Return the body of the answer to a request.
@@ -75,11 +78,13 @@ class HttpServer:
         try:
             async with asyncio.timeout(self._timeout):
                 try:
-                    status, answer = await self._answered(url, content)
+                    status, answer = await self._answered(self._session, url, content)
                 except aiohttp.ClientConnectorError:
                     raise
                 except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-                    status, answer = await self._answered(url, content)
+                    # Another idle connection may be closed, too.
+                    async with self._with(aiohttp.TCPConnector(force_close=True)) as new:
+                        status, answer = await self._answered(new, url, content)
         except aiohttp.ClientError as error:  # before TimeoutError, which that of a connection is, too
             if (death := await self._diagnosis()) is not None:
                 self._death = ServerLost(death)
@@ -95,9 +100,9 @@ class HttpServer:
             raise ServerError(f"{self.address} refused {path.partition('?')[0]} ({status}): {message_of(answer)}")
         return answer
 
-    async def _answered(self, url: str, content: bytes) -> tuple[int, bytes]:
+    async def _answered(self, session: aiohttp.ClientSession, url: str, content: bytes) -> tuple[int, bytes]:
         """Return status and body. Raises ServerError for a body over the limit: a server elsewhere is not trusted with this memory."""
-        async with self._session.post(url, data=io.BytesIO(content), allow_redirects=False) as response:
+        async with session.post(url, data=io.BytesIO(content), allow_redirects=False) as response:
             answer = bytearray()
             async for part in response.content.iter_any():
                 answer += part

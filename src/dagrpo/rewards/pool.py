@@ -18,7 +18,7 @@ from dagrpo.utils.machine import memory_of_machine, processors
 
 LIMITS_OF_A_BATCH = 5  # times the limit of one answer, for each worker: time for all slow answers of a batch
 SECONDS_PER_ANSWER = 0.05  # on top of it: many times what an ordinary one takes
-MOST_REMEMBERED = 1 << 15  # replies: some 10 MB of ordinary answers, and at most 150 MB
+MOST_REMEMBERED = 1 << 15  # replies: some 10 MB of ordinary answers, and at most 500 MB
 BYTES_OF_A_WORKER = MEMORY_BYTES // 2  # at which it gives up; an ordinary one takes 0.1 GB
 
 

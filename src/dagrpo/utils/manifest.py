@@ -4,7 +4,9 @@
 """
 
 import platform
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from dagrpo.utils.files import atomic_file, read_object, sha256_of
 
 MANIFEST = "manifest.json"  # stands for the folder that it is in, and lists its files
 NOTES = Path(".state/read")  # a note for each large file that this project has read, by machine and inode
+_NOTE = re.compile(r"(\d+ \d+) ([0-9a-f]{64})")  # size and time of the file that was read, and its sha256
 FEWEST_NOTED = 1 << 20  # bytes: a smaller file is read as fast as its note
 
 
@@ -38,7 +41,8 @@ def fault_of(path: Path, entry: FileEntry) -> str | None:
 
 def fault_since_read(path: Path, entry: FileEntry) -> str | None:
     """Return the fault that `fault_of` finds. A file that was read on this machine is read again only if its time has changed."""
-    return _fault_of(path, entry, _noted_sha256)
+    fault = _fault_of(path, entry, _noted_sha256)
+    return fault and fault_of(path, entry)  # a note may be damaged
 
 
 def _fault_of(path: Path, entry: FileEntry, sha256: Callable[[Path], str]) -> str | None:
@@ -49,19 +53,30 @@ def _fault_of(path: Path, entry: FileEntry, sha256: Callable[[Path], str]) -> st
 
 
 def _noted_sha256(path: Path) -> str:
-    """Return a file's sha256, by its note if inode, time and size are those of the note; else read the file and note it."""
-    before = path.stat()
-    if before.st_size < FEWEST_NOTED or not NOTES.parent.is_dir():
+    """Return a file's sha256, by its note if inode, time and size are those of the note; else read the file and note it.
+
+    Without a note that can be read or written, the file is read each time.
+    """
+    if path.stat().st_size < FEWEST_NOTED or not NOTES.parent.is_dir():
         return sha256_of(path)
-    note = NOTES / f"{platform.node()}-{before.st_dev}-{before.st_ino}"
-    version = f"{before.st_size} {before.st_mtime_ns}"
-    if note.is_file() and (words := note.read_text()).startswith(f"{version} "):
-        return words.rpartition(" ")[2]
+    inode, version = _version(path)
+    note = NOTES / f"{platform.node()}-{inode}"
+    with suppress(OSError, UnicodeDecodeError):
+        if (words := _NOTE.fullmatch(note.read_text())) and words[1] == version:
+            return words[2]
     digest = sha256_of(path)
-    NOTES.mkdir(exist_ok=True)
-    with atomic_file(note) as temporary:
-        temporary.write_text(f"{version} {digest}")
+    if _version(path) == (inode, version):  # else another file has taken its place, or it was written to
+        with suppress(OSError):
+            NOTES.mkdir(exist_ok=True)
+            with atomic_file(note) as temporary:
+                temporary.write_text(f"{version} {digest}")
     return digest
+
+
+def _version(path: Path) -> tuple[str, str]:
+    """Return what names a file's inode, and its size and time."""
+    stat = path.stat()
+    return f"{stat.st_dev}-{stat.st_ino}", f"{stat.st_size} {stat.st_mtime_ns}"
 
 
 def fault_of_size(path: Path, entry: FileEntry) -> str | None:

@@ -205,6 +205,8 @@ def test_digests_are_read_and_anything_else_is_a_sentence() -> None:
         (of_tokens([5.0, 1, None]), "a logprob is 5.0, above 0"),
         (of_tokens([-0.1, -1, None]), "did not answer /generate as SGLang does"),
         (of_tokens([-0.1, 10**30, None]), "did not answer /generate as SGLang does"),
+        (of_tokens([-(10**400), 1, None]), "did not answer /generate as SGLang does"),
+        (changed(output_token_logprobs=[[-0.1, "1" * 1_000_000, None]] + [[-0.1, 1, None]] * 100_000), "other entries than"),
         (of_tokens([None, 1, "[ ]"]), "the weights are not finite"),
     ],
 )  # fmt: skip
@@ -303,6 +305,27 @@ def test_a_hostile_server_costs_neither_time_nor_memory(
         asked(handler, timeout=0.5 if handler in (drip, hang) else 10.0)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_a_server_that_closes_connections_at_their_reuse_is_asked_on_new_ones() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (json.dumps([reply(1)]).encode(), b""):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            if answer:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(once, "127.0.0.1", 0) as server:
+            client = ServerClient(Endpoint(address=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), 20)
+            try:
+                for count in (4, 1):
+                    await asyncio.gather(*(client.generate([REQUEST], VERSION) for _ in range(count)))
+            finally:
+                await client.close()
+
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("address", ["http://[::1", "ftp://127.0.0.1", "http://"])

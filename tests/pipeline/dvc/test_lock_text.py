@@ -62,6 +62,14 @@ def test_an_entry_that_lists_files_of_code_gets_the_digest_that_dvc_computes_for
     assert without_code_files(new) is None
 
 
+def test_a_file_of_code_that_may_be_executed_gets_the_same_digest() -> None:
+    code = (
+        FORMER.partition("    - path: results")[0] + FORMER[FORMER.index("    - path: src") :]
+    )  # as its first dependency
+    new = without_code_files(HEAD + code.replace("size: 1\n", "size: 1\n      isexec: true\n"))
+    assert new == without_code_files(HEAD + code)
+
+
 def test_a_checkpoint_that_params_yaml_names_is_no_code() -> None:
     named = FORMER.replace("src/dagrpo/a.py", "/zoo/teacher/manifest.json")
     new = without_code_files(HEAD + named)

@@ -15,6 +15,7 @@ from tests.trainer import runs
 
 from dagrpo.checkpoints.formats import dcp
 from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.engine.errors import ServerError
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import saver, states, tensors
@@ -83,6 +84,28 @@ def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_
     assert [path.name for path in run.state.glob("*step_*")] == ["step_00001"]
     assert runs.execute(run)[0] == ["load step_1", "generate"]
     assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def test_an_engine_that_fails_beside_a_state_that_cannot_be_written_is_the_runs_error(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, has_failed = _two_steps(inputs, tmp_path), threading.Event()
+
+    class Failing(runs.ScriptedEngine):
+        def generate(self, requests: Sequence[SamplingRequest], **rest: Any) -> list[Completion]:
+            if self.version == "step_1" and requests[0].temperature > 0:
+                has_failed.set()
+                raise ServerError("the server died")
+            return super().generate(requests, **rest)
+
+    def full(folder: Path, *given: Any) -> Any:
+        assert has_failed.wait(60)
+        raise OSError(28, "No space left on device", str(folder))
+
+    monkeypatch.setattr(tensors, "write_weights", full)
+    with pytest.raises(ServerError, match="the server died"):
+        runs.execute(run, Failing)
+    assert "No space left" in caplog.text
 
 
 def _killed_in_the_second_state(inputs: Inputs, folder: Path, threads: int) -> None:

@@ -188,10 +188,10 @@ def _support(
             f"{address} reports no sampling masks (return_sampling_mask), without which rollout.top_p below 1 and rollout.top_k would "
             "bias the gradient: use SGLang 0.5.23 or newer there, or set rollout.top_p to 1.0 and rollout.top_k to -1."
         )
-    support = tuple(array("i", sorted(ids)) for ids in masks)
     logprobs = about.output_token_sampling_logprobs
-    if not len(support) == len(logprobs) == len(tokens):
-        raise _Misfit(f"{len(support)} sampling masks and {len(logprobs)} logprobs for {len(tokens)} tokens")
+    if not len(masks) == len(logprobs) == len(tokens):
+        raise _Misfit(f"{len(masks)} sampling masks and {len(logprobs)} logprobs for {len(tokens)} tokens")
+    support = tuple(array("i", sorted(ids)) for ids in masks)
     for token, ids in zip(tokens, support, strict=True):
         if token not in ids or len(set(ids)) != len(ids) or len(ids) > most:
             raise _Misfit(f"token {token} has a mask of {len(ids)} tokens that it cannot be sampled from")

@@ -97,16 +97,15 @@ def entries_of(raw: msgspec.Raw, address: str) -> tuple[NDArray[np.float64], tup
     read, go too.
     """
     try:
-        flat = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
-    except WRONG as error:
+        flat: list[Any] = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
+        values, tokens = flat[::3], flat[1::3]
+        # Types first: beside a text, numpy would keep each number as a text of its length.
+        are_typed = {*map(type, values)} <= {float, int, type(None)} and {*map(type, tokens)} <= {int}
+        if len(flat) % 3 or not are_typed or (tokens and not 0 <= min(tokens) <= max(tokens) < 1 << 31):
+            raise msgspec.ValidationError("a list of logprobs has other entries than logprob, token and text")
+        return np.array(values, np.float64), tuple(tokens)  # None is NaN
+    except (*WRONG, OverflowError) as error:
         raise refused(address, "/generate", str(error), bytes(raw)) from None
-    values, tokens = flat[::3], flat[1::3]
-    ids = np.array(tokens)
-    is_right = not tokens or (ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < 1 << 31)
-    if len(flat) % 3 or not is_right or not {*map(type, values)} <= {float, int, type(None)}:
-        fault = "a list of logprobs has other entries than logprob, token and text"
-        raise refused(address, "/generate", fault, bytes(raw))
-    return np.array(values, np.float64), tuple(ids.tolist())  # None is NaN
 
 
 def parsed(kind: TypeAdapter[T], data: bytes, path: str, address: str, remedy: str = USE_KNOWN_VERSION) -> T:

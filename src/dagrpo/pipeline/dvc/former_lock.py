@@ -14,7 +14,9 @@ from dagrpo.utils.provenance import TOPS
 
 _FORMER = f"    - path: {SCRIPT}\n"  # in an entry that lists each file of the stage's code
 _DEPS = re.compile(r"(?<=    deps:\n)(?:    - [^\n]*\n|      [^\n]*\n)+")
-_FILE = re.compile(r"    - path: ([^\n]+)\n      hash: md5\n      md5: ([0-9a-f]{32})\n      size: (\d+)\n")
+_FILE = re.compile(
+    r"    - path: ([^\n]+)\n      hash: md5\n      md5: ([0-9a-f]{32})\n      size: (\d+)\n(?:      isexec: true\n)?"
+)
 
 
 def without_code_files(text: str) -> str | None:

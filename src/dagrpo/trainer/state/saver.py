@@ -1,5 +1,6 @@
 """Saver of a run's resumable states."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from dagrpo.trainer.update.policy_update import PolicyUpdate
 AHEAD = "ahead"  # number of saved batches that wait for their update
 PROMPTS = "drawn"  # state of the prompt sampler: position and retired prompts
 GATES = "gates"  # counts of the checks over weight syncs
+logger = logging.getLogger(__name__)
 
 
 class Saver:
@@ -53,8 +55,13 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, Exception):
+        if error is None:
             self.finish()
+        elif isinstance(error, Exception):
+            try:
+                self.finish()
+            except Exception:  # the error of the block ends the run, and is what it reports
+                logger.warning("the state that was being written is lost", exc_info=True)
 
     def save_if_due(self, finished: int) -> None:
         """Save the state after `finished` steps if section runtime.training asks for it, or the run is at its end."""
