@@ -27,9 +27,10 @@ FINISHED = "finished"  # in the state of a part: its outputs, until the job ends
 
 def is_made(stage: Stage, options: argparse.Namespace) -> bool:
     """Return True if the outputs of a job are there and would be made again; False if reuse is off."""
-    if not _may_reuse(stage, options):
+    parts = [(part, outputs_of(part)["provenance"]) for part in parts_of(options)]
+    if not all(provenance.is_file() for _, provenance in parts) or not _may_reuse(stage, options):
         return False
-    return all(_is_the_same(outputs_of(part)["provenance"], record_of(stage, part)) for part in parts_of(options))
+    return all(_is_the_same(provenance, record_of(stage, part)) for part, provenance in parts)
 
 
 def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:

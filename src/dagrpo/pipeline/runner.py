@@ -104,7 +104,7 @@ def rank() -> int:
 
 
 def _execute(stage: Stage, options: argparse.Namespace) -> None:
-    """Do the work of each part, or take over what is made of it. Journal entries come last: DVC records a job as a whole."""
+    """Do the work of each part, unless its outputs are there or a cache hit. Journal entries come last: DVC records whole jobs."""
     records = []
     with Shared() as shared:
         for part in parts_of(options):

@@ -91,7 +91,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
     if is_made(stage, options):
         say(f"{stage.name}: kept, since inputs, parameters and code are those of before.")
         return
-    linking = _taking_over(stage, options)
+    linking = _whole_cache_hit(stage, options)
     if linking is not None:
         runner.run(linking, options)
         return
@@ -109,8 +109,8 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
         raise SystemExit(_restarted(stage, command, options, locks))
 
 
-def _taking_over(stage: Stage, options: argparse.Namespace) -> Stage | None:
-    """Return a stage that takes over all outputs of a job; None if any of them has to be made."""
+def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
+    """Return a stage that links all outputs of a job that are not made yet; None if any has to be made."""
     if not stage.spreads:
         return cache_hit(stage, options)
     is_whole = all(is_made(stage, part) or cache_hit(stage, part) for part in parts_of(options))

@@ -240,6 +240,16 @@ def test_the_checkpoint_that_a_teacher_is_taken_from_is_a_dependency_as_long_as_
     assert dvc_file.PATH.read_text() == whole
 
 
+def test_a_stage_that_spreads_has_the_files_of_each_task_and_dvc_leaves_what_it_keeps() -> None:
+    stage = yaml.safe_load(dvc_file.dvc_yaml(parse(SEVERAL)))["stages"]["sample"]
+    assert list(stage["matrix"]) == ["experiment", "seed", "policy"]
+    names = [next(iter(out)) for out in stage["outs"]]
+    assert all(out == {name: {"persist": True}} for name, out in zip(names, stage["outs"], strict=True))
+    assert [name.split("/")[5] for name in names] == ["aime_2024", "arithmetic"] * 2
+    data = {f"data/${{experiment.name}}/{task}" for task in ("aime_2024", "arithmetic")}
+    assert {dep for dep in stage["deps"] if dep.startswith("data/")} == data
+
+
 def test_a_teacher_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     teacher = {"source": "folder", "folder": "results/other/runs/seed_0/exported"}
