@@ -91,7 +91,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	.venv/bin/python -m pip install -q --disable-pip-version-check uv==0.13.8
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
-	.venv/bin/python -m dagrpo.pipeline.dvc.private
+	.venv/bin/python -m dagrpo.pipeline.dvc.links
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	touch $@
 

@@ -31,8 +31,7 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, job_files, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
-from dagrpo.pipeline.dvc import lock, recording
-from dagrpo.pipeline.dvc import private as dvc_private
+from dagrpo.pipeline.dvc import links, lock, recording
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
@@ -100,7 +99,7 @@ def _make_run(run: Path) -> None:
 
 
 def _make_records(folder: Path) -> None:
-    told: dict[str, object] = {
+    record: dict[str, object] = {
         "stage": "prepare",
         "experiment": "tiny",
         "seed": None,
@@ -108,10 +107,10 @@ def _make_records(folder: Path) -> None:
         "params": {},
         "code": "c",
         "job": "j",
+        "environment": {},
     }
-    told["environment"] = {}
     made = {CARD: sha256_of(folder / CARD)}
-    write_json(folder / PROVENANCE, told | {"inputs": {}, "outputs": made})
+    write_json(folder / PROVENANCE, record | {"inputs": {}, "outputs": made})
 
 
 def _make_notes(folder: Path) -> None:
@@ -119,7 +118,7 @@ def _make_notes(folder: Path) -> None:
     state = folder / ".state"
     write_text(state / "params.sha256", "0" * 64)
     write_json(state / "running/tiny.json", {"process": {}, "command": "x"})
-    write_text(state / f"{dvc_private.LINKS.name}", str(folder / "links.db"))
+    write_text(state / links.LINKS.name, str(folder / "links.db"))
     write_json(folder / RAN, {"provenance": PROVENANCE, "key": "k", "outputs": []})
     write_json(folder / TRAINS_FAILURE, {})
     write_json(state / "runtime.json", {})
@@ -207,7 +206,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
-    "DVC's links": (dvc_private._known_database, (f".state/{dvc_private.LINKS.name}",)),
+    "DVC's links": (links._known_database, (f".state/{links.LINKS.name}",)),
     "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), sglang.Config()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),

@@ -46,10 +46,9 @@ def test_leaving_one_out_compares_each_reward_with_the_mean_of_the_others() -> N
 
 
 @pytest.mark.parametrize("name", ADVANTAGES.own_names())
-@pytest.mark.parametrize("reward", [0.3, 1.0, -2.7])
-def test_equal_rewards_teach_exactly_nothing(name: str, reward: float) -> None:
+def test_equal_rewards_teach_exactly_nothing(name: str) -> None:
     """In float32, as rewards are: the mean of eight is off by 3e-8 there. They are those of all groups, and greedy ones."""
-    rewards = torch.full((8,), reward, dtype=torch.float32).double().tolist()
+    rewards = torch.full((8,), 0.3, dtype=torch.float32).double().tolist()
     batch = everything(rewards, 5, 3, lengths=[3, 1, 4, 1, 5, 9, 2, 6])
     assert advantages_of(batch, _default(name)).tolist() == [0.0] * 31
 

@@ -18,6 +18,8 @@ from dagrpo.checkpoints.manifest import read_manifest, tensor_digest, verify, wr
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, first_difference
 from dagrpo.core.errors import UserError
+from dagrpo.utils import manifest as utils_manifest
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.manifest import MANIFEST
 
 
@@ -174,3 +176,29 @@ def test_the_first_tensor_that_is_not_the_same_in_type_shape_or_bytes_is_named()
     # The same bytes at places that are and are not aligned.
     shifted = torch.cat([torch.zeros(1), torch.ones(8)])[1:].reshape(2, 4)
     assert first_difference(ours, StateTensors(state | {"c": shifted})) is None
+
+
+def test_a_large_file_is_read_once_on_a_machine_and_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".state").mkdir()
+    weights, read = Path("weights"), list[Path]()
+
+    def observed(path: Path) -> str:
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(utils_manifest, "sha256_of", observed)
+    weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED))
+    entry = utils_manifest.entry_of(weights)
+    Path("linked").hardlink_to(weights)
+    assert utils_manifest.fault_since_read(weights, entry) is None
+    assert utils_manifest.fault_since_read(Path("linked"), entry) is None
+    assert read == [weights]
+    assert utils_manifest.fault_of(weights, entry) is None
+    assert read == [weights] * 2
+    weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED - 1) + b"1")
+    assert "is changed" in str(utils_manifest.fault_since_read(weights, entry))
+    assert "is changed" in str(utils_manifest.fault_since_read(weights, entry))
+    assert read == [weights] * 3

@@ -4,19 +4,12 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
-import psutil
-import pytest
-from tests.faults import aims, said
+from tests.faults import said
 from tests.faults.aftermath import Witness, orphans, other_bytes
 from tests.faults.aims import Aim, Shot
-from tests.faults.damages import Place
-from tests.faults.kinds import Kind, running
-from tests.faults.phases import phase
-from tests.faults.tally import Fault, Tally
 from tests.pipeline.snakemake import clones
 
 from dagrpo.tracking.attempt import FOLDER
@@ -36,25 +29,6 @@ def test_a_process_that_outlives_its_run_is_told_and_killed(tmp_path: Path) -> N
     assert "left" in line
     assert process.wait(timeout=10) != 0
     assert orphans(tmp_path, seconds=0.1) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        (["stage.py", "--attempt", "1"], Kind.STAGE),
-        (["dagrpo.tracking.follow"], Kind.FOLLOWER),
-        (["sglang.launch_server"], Kind.SERVER),
-        (["dagrpo.pipeline.launch", "2", "stage.py"], Kind.LAUNCHER),
-        (["dagrpo.rewards.worker"], Kind.HELPER),
-    ],
-)
-def test_processes_are_told_apart(tmp_path: Path, words: list[str], kind: Kind) -> None:
-    process = _sleeping(tmp_path, *words)
-    try:
-        assert running(tmp_path) == {kind: [psutil.Process(process.pid)]}
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_other_bytes_missing_files_and_half_made_ones_are_told(tmp_path: Path) -> None:
@@ -98,33 +72,12 @@ def test_a_file_in_memory_that_a_process_leaves_is_told(tmp_path: Path) -> None:
         assert witness.left_outside() == []
 
 
-def test_what_a_sentence_advises_is_done(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/scores.json").write_text("damaged")
-    said.follow(tmp_path, "results/scores.json is not valid JSON: delete results/scores.json, then run again.")
-    assert list((tmp_path / "results").iterdir()) == []
-
-
 def test_a_traceback_and_a_long_sentence_are_told() -> None:
     assert said.faults_of("mended by x", "panel") == []
     assert said.faults_of("x" * 501, "Traceback (most recent call last):\n  File\nOSError: full\n") == [
         "a traceback is shown: OSError: full",
         "the sentence has 501 characters",
     ]
-
-
-def test_files_of_one_kind_have_one_name() -> None:
-    names = {Place(file=f"results/step_0000{number}.json", target="", makes=()).kind for number in (1, 2)}
-    assert names == {"results/step_*.json"}
-
-
-def test_the_table_counts_faults_and_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = Tally()
-    tally.add(Fault(kind="kill: stage", what="one"))
-    tally.add(Fault(kind="kill: stage", what="two", differences=("another policy",)))
-    assert [line.split() for line in tally.table()[1:]] == [["kill:", "stage", "2", "1"], ["all", "2", "1"]]
-    assert tally.differences() == ["kill: stage: two: another policy"]
-    assert "another policy" in capsys.readouterr().out
 
 
 def test_an_aim_fires_after_a_file_is_written_again_and_not_before(tmp_path: Path) -> None:
@@ -136,31 +89,3 @@ def test_an_aim_fires_after_a_file_is_written_again_and_not_before(tmp_path: Pat
     (tmp_path / ".state/tiny-a/step_2").touch()
     assert shot.is_due()
     assert not shot.is_in_vain()
-
-
-def test_an_aim_whose_event_does_not_come_is_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aims, "PATIENCE", 0.0)
-    shot = Shot(Aim(name="a state", files=("state",), within=0.0), tmp_path, random.Random(0))
-    assert not shot.is_due()
-    assert shot.is_in_vain()
-
-
-def test_a_place_is_named_after_the_stage_of_the_victim(tmp_path: Path) -> None:
-    process = _sleeping(tmp_path, "stage.py", "--job", ".state/jobs/train-ab12.json", "--log", "logs/train.log")
-    try:
-        victim = psutil.Process(process.pid)
-        while victim.status() == psutil.STATUS_RUNNING:  # it starts
-            time.sleep(0.05)
-        assert phase(tmp_path, {Kind.STAGE: [victim]}, victim) == "train: starts, or is short"
-        (tmp_path / ".state/tiny-a/.step_1.part").mkdir(parents=True)
-        assert phase(tmp_path, {Kind.STAGE: [victim]}, None) == "train: writes a state"
-        (tmp_path / "logs").mkdir()
-        (tmp_path / ".state/tiny-a/.step_1.part").rmdir()
-        (tmp_path / "logs/train.server.log").write_text("")
-        assert phase(tmp_path, {Kind.STAGE: [victim]}, victim) == "train: starts a server"
-        (tmp_path / "logs/train.server.log").write_text("The server is fired up")
-        assert phase(tmp_path, {Kind.STAGE: [victim]}, victim) == "train: waits for the server"
-    finally:
-        process.kill()
-        process.wait()
-    assert phase(tmp_path, {}, None) == "between stages"

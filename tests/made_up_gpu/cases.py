@@ -55,13 +55,14 @@ def counts(
 ) -> dict[str, Any]:
     """Return the counts of the second update, which has AdamW's states."""
     import torch
+    from tests.made_up_gpu.counting import Counting
 
     from dagrpo.checkpoints.tensors import NAMED_DTYPES
     from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.utils.distributed import World
 
-    counted, world = device.counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
+    counted, world = Counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
     model = _model(layers, rank, world.device, counted.fake)
     with counted, _process_group(world):
         policy = Policy(model, dtype=NAMED_DTYPES[dtype])
@@ -89,13 +90,14 @@ def counts(
 def state_counts() -> dict[str, Any]:
     """Return the counts of a state that is saved after an update, and loaded into another policy, which is updated then."""
     import torch
+    from tests.made_up_gpu.counting import Counting
 
     from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.trainer.state import states, tensors
     from dagrpo.utils.distributed import World
 
-    counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
+    counted, world = Counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
     models = [_model(2, 0, world.device, counted.fake) for _ in range(2)]
     budget = Budget(sequences=SEQUENCES, layout="packed")
     with counted, tempfile.TemporaryDirectory() as folder:
@@ -117,6 +119,7 @@ def state_counts() -> dict[str, Any]:
 def policy_counts(ranks: int) -> dict[str, Any]:
     """Return the counts of a policy's weights that rank 0 writes as `save_sharded` does, and of their reading by one process."""
     import torch
+    from tests.made_up_gpu.counting import Counting
 
     from dagrpo.checkpoints.file_plan import write_all
     from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
@@ -126,7 +129,7 @@ def policy_counts(ranks: int) -> dict[str, Any]:
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.utils.distributed import World
 
-    counted, world = device.counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
+    counted, world = Counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
     written, read = (_model(2, 0, world.device, counted.fake) for _ in range(2))
     with counted, tempfile.TemporaryDirectory() as folder:
         with _process_group(world):
@@ -145,6 +148,7 @@ def policy_counts(ranks: int) -> dict[str, Any]:
 def picture_counts(family: str) -> dict[str, Any]:
     """Return the counts of the second update of a small model of that family, its tower trained, on three pictures."""
     import torch
+    from tests.made_up_gpu.counting import Counting
     from tests.trainer.vision import SMALL, TALL, WIDE
 
     from dagrpo.checkpoints.modules import model_class_of
@@ -156,7 +160,7 @@ def picture_counts(family: str) -> dict[str, Any]:
     from dagrpo.trainer.model.vision_tower import Tower, tower_module
     from dagrpo.utils.distributed import World
 
-    counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
+    counted, world = Counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
     shape = Fresh.model_validate({"num_hidden_layers": 2, "vision": {"family": family, "depth": 2}})
     config = config_of(shape)
     with torch.device("meta"):

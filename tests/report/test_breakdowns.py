@@ -10,7 +10,6 @@ import pytest
 from tests.report.synthetic import make_experiment
 
 from dagrpo.config.schema import Params
-from dagrpo.core.errors import UserError
 from dagrpo.data.schema import SCHEMA
 from dagrpo.evaluation.statistics import wilson
 from dagrpo.report.breakdowns import MOST_KINDS, OTHERS, breakdown
@@ -86,15 +85,6 @@ def test_kinds_without_end_have_a_row_for_those_that_are_left(inputs: Inputs, tm
     assert len(groups) == MOST_KINDS + 1
     assert (groups[0].name, groups[0].problems) == (names[0], 2)
     assert (groups[-1].name, groups[-1].problems) == (OTHERS, 4)
-
-
-def test_a_split_that_lacks_a_problem_is_named(tmp_path: Path) -> None:
-    path = split(tmp_path, ability=["a", "b"], data_source=["x", "x"])
-    with pytest.raises(UserError, match=r"test\.parquet has no row 2, of which there are scores"):
-        Kinds([path]).of(TASK, [0, 2])
-    path = split(tmp_path / "other", data_source=["x", "x"])
-    with pytest.raises(UserError, match="column `ability` is missing"):
-        Kinds([path]).of(TASK, [0, 1])
 
 
 def test_a_kind_cannot_be_markup(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image
 from tests.pictures import picture
@@ -80,19 +79,10 @@ def test_a_page_has_as_many_pictures_as_it_has_room_for(tmp_path: Path) -> None:
     assert 3 < sum(map(bool, shown)) < PROBLEMS
 
 
-def test_a_row_that_is_not_there_or_no_picture_is_named(tmp_path: Path) -> None:
+def test_a_row_with_no_picture_in_its_column_is_named(tmp_path: Path) -> None:
     pictures = Pictures([write_split(tmp_path / "geo/test.parquet", {2: (b"no picture",)})])
-    with pytest.raises(UserError, match=r"geo/test\.parquet has no row 40, of which there are scores: run"):
-        pictures.of("geo", PROBLEMS)
     with pytest.raises(UserError, match=r"geo/test\.parquet row 2: images: is not a picture that can be read"):
         pictures.of("geo", 2)
-
-
-@pytest.mark.parametrize("column", [{}, {"images": [1]}, {"images": [["text"]]}])
-def test_a_split_of_another_form_is_refused(tmp_path: Path, column: dict[str, list[object]]) -> None:
-    write_parquet(tmp_path / "geo/test.parquet", pa.table({"other": [1], **column}))
-    with pytest.raises(UserError, match=r"geo/test\.parquet: column `images` is missing, or not list"):
-        Pictures([tmp_path / "geo/test.parquet"]).of("geo", 0)
 
 
 @pytest.fixture

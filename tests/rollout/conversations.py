@@ -27,7 +27,7 @@ def called(
     return {"turn": turn, "name": name, "arguments": arguments, "status": status, "result": result}
 
 
-def told(call: dict[str, Any]) -> dict[str, Any]:
+def tool(call: dict[str, Any]) -> dict[str, Any]:
     """The message in which the policy is told a call's result."""
     return {"role": "tool", "tool_call_id": f"call_{call['turn']}", "content": call["result"]}
 
@@ -78,7 +78,7 @@ def with_tool(problem: int, sample: int = 0) -> dict[str, Any]:
     """One call, and the right answer."""
     product = (12 + problem) * 7
     call = called(0, f"{12 + problem} * 7", str(product))
-    return attempt(problem, sample, [assistant("Let me multiply."), told(call), assistant(f"#### {product}")], [call])
+    return attempt(problem, sample, [assistant("Let me multiply."), tool(call), assistant(f"#### {product}")], [call])
 
 
 def mended(problem: int, sample: int = 0) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def mended(problem: int, sample: int = 0) -> dict[str, Any]:
     product = (12 + problem) * 7
     broken = called(0, "", "Error: the call is not valid JSON.", status="undecodable", raw='{"expression": 12 * 7')
     call = called(1, f"{12 + problem} * 7", str(product))
-    said = [assistant(""), told(broken), assistant("Again:"), told(call), assistant(f"It is #### {product}")]
-    return attempt(problem, sample, said, [broken, call])
+    messages = [assistant(""), tool(broken), assistant("Again:"), tool(call), assistant(f"It is #### {product}")]
+    return attempt(problem, sample, messages, [broken, call])
 
 
 def alone(problem: int, sample: int = 0) -> dict[str, Any]:
@@ -98,22 +98,22 @@ def alone(problem: int, sample: int = 0) -> dict[str, Any]:
 def corrected(problem: int, sample: int = 0) -> dict[str, Any]:
     """A user who asks again."""
     user = {"role": "user", "content": "That is not right. Try again."}
-    said = [assistant("#### 5", reasoning_content="Seven and five, so five."), user, assistant("#### 6")]
-    return attempt(problem, sample, said, stop_reason="user_done")
+    messages = [assistant("#### 5", reasoning_content="Seven and five, so five."), user, assistant("#### 6")]
+    return attempt(problem, sample, messages, stop_reason="user_done")
 
 
 def excluded(problem: int, sample: int = 0) -> dict[str, Any]:
     """The right words at the end, but something broke that the policy has no part in."""
     call = called(0, "1", "")
-    said = [assistant("Let me see."), told(call), assistant(f"#### {(12 + problem) * 7}")]
-    return attempt(problem, sample, said, [call], stop_reason="excluded", fault="the search server refuses")
+    messages = [assistant("Let me see."), tool(call), assistant(f"#### {(12 + problem) * 7}")]
+    return attempt(problem, sample, messages, [call], stop_reason="excluded", fault="the search server refuses")
 
 
 def hostile(problem: int, sample: int = 0) -> dict[str, Any]:
     """Text that would control a terminal or a page, wherever a policy or a tool can put it."""
     call = called(0, "", HOSTILE, name=HOSTILE, status="unknown_tool", raw=HOSTILE)
-    said = [assistant(HOSTILE, reasoning_content=HOSTILE), told(call), assistant(HOSTILE)]
-    row = attempt(problem, sample, said, [call], fault=HOSTILE)
+    messages = [assistant(HOSTILE, reasoning_content=HOSTILE), tool(call), assistant(HOSTILE)]
+    row = attempt(problem, sample, messages, [call], fault=HOSTILE)
     return row | {"prompt": HOSTILE, "question": HOSTILE}
 
 

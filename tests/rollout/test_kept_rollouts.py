@@ -14,7 +14,7 @@ from dagrpo.rollout import attempts_file
 from dagrpo.rollout.attempts_file import AttemptsFile, write_attempts
 from dagrpo.rollout.build_table import rounded
 from dagrpo.rollout.config import KeepRollouts
-from dagrpo.rollout.kept_rollouts import LONG, best_and_worst, bytes_of_a_token, kept_rollouts
+from dagrpo.rollout.kept_rollouts import LONG, best_and_worst, kept_rollouts
 from dagrpo.rollout.table import REWARDS, TRAINING_ROLLOUTS, with_texts
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -76,13 +76,6 @@ def test_rounding_loses_a_known_share_and_leaves_what_is_no_number() -> None:
     assert np.abs(near[:3] / values[:3] - 1).max() <= 2**-5
     assert near[3:6].tolist() == values[3:6].tolist()
     assert np.isnan(near[6])
-
-
-def test_the_plan_counts_what_is_kept() -> None:
-    assert bytes_of_a_token("all", 10, 16) == 7
-    assert bytes_of_a_token(5, 10, 16) == pytest.approx(7 * 3 / 10)  # steps 1, 5 and 10
-    assert bytes_of_a_token("best_and_worst", 10, 16) == pytest.approx(7 / 8)
-    assert bytes_of_a_token("none", 10, 16) == 0
 
 
 def _made_up(count: int, tokens: int = 1024) -> pa.Table:

@@ -177,18 +177,11 @@ class WaitingEngine(ScriptedEngine):
 
     waiting: Path
 
-    def generate(
-        self,
-        requests: Sequence[SamplingRequest],
-        *,
-        lockstep: bool,
-        places: Sequence[int] | None = None,
-        first_wave: bool = True,
-    ) -> list[Completion]:
+    def generate(self, requests: Sequence[SamplingRequest], **how: Any) -> list[Completion]:
         if self.version == "step_1" and requests[0].temperature > 0:
             self.waiting.touch()
             time.sleep(600)
-        return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
+        return super().generate(requests, **how)
 
 
 def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> EngineOpener:

@@ -12,7 +12,8 @@ from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.update.policy_update import PolicyUpdate, UpdateStats
+from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World, single_process
 
 COMPLETIONS = [[3, 4, 5], [6], [7, 8], [9, 3, 3, 1], [4], [5, 6], [7, 7, 7], [8, 1]]

@@ -21,8 +21,7 @@ from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
-from dagrpo.trainer.update.policy_update import UpdateStats
-from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
@@ -171,20 +170,6 @@ def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attem
     assert step_metrics(rollouts, STATS) == plain | {"reward/greedy_mean": 0.5}
     assert rollout_rows(rollouts, STATS.logprobs)["greedy_reward"].to_pylist() == [0.5, 0.5, None, None]
     assert rollout_rows(ROLLOUTS, STATS.logprobs)["greedy_reward"].to_pylist() == [None] * 4
-
-
-@pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts"])
-def test_a_step_that_lacks_a_part_is_damaged_though_its_seal_fits(tmp_path: Path, lacks: str) -> None:
-    record = _recorded(tmp_path, 3)
-    path = tmp_path / "metrics" / "step_00002.json"
-    write_checksummed(path, {name: value for name, value in read_checksummed(path).items() if name != lacks})
-    with pytest.raises(Damaged, match=r"step_00002\.json does not describe a step: run the same command again"):
-        record.write_metrics(3, tmp_path / "metrics.parquet")
-    record.require_whole(1)
-    with pytest.raises(Damaged) as damage:
-        record.require_whole(3)
-    again = "does not describe a step, and step 2, which belongs to the result, has to be made again"
-    assert damage.value.what == f"{path} {again}"
 
 
 @pytest.mark.parametrize("kind", ["metrics/step_00002.json", "rollouts/step_00002.parquet"])

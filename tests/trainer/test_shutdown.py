@@ -16,7 +16,7 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.trainer.config.training import DynamicSampling
+from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.distributed import World, single_process
@@ -55,18 +55,11 @@ def _states(run: TrainingRun) -> list[str]:
 class ToldWhileSampling(runs.ScriptedEngine):
     """An engine in whose third step the run is told to stop."""
 
-    def generate(
-        self,
-        requests: Sequence[SamplingRequest],
-        *,
-        lockstep: bool,
-        places: Sequence[int] | None = None,
-        first_wave: bool = True,
-    ) -> list[Completion]:
+    def generate(self, requests: Sequence[SamplingRequest], **how: Any) -> list[Completion]:
         if self.version == "step_2" and requests[0].temperature > 0:  # no probe, which begins with greedy requests
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
-        return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
+        return super().generate(requests, **how)
 
 
 def test_sampling_is_broken_off_and_the_steps_before_it_are_saved(

@@ -110,7 +110,7 @@ SMALL, WIDE, TALL = picture(1, 16, 16), picture(2, 32, 16), picture(3, 16, 24)
 TOKENS = {SMALL: 4, WIDE: 8, TALL: 6}
 
 
-def shown(files: Sequence[bytes], *text: int) -> list[int]:
+def prompt_with(files: Sequence[bytes], *text: int) -> list[int]:
     """A prompt that shows pictures, then text."""
     return [token for file in files for token in (START, *[IMAGE] * TOKENS[file], END)] + [*text]
 
@@ -121,7 +121,7 @@ COMPLETIONS = [[7, 8, 2], [9, 2], [10, 11, 12, 2], [13, 2], [14, 15, 2]]
 
 def sequences(rows: Sequence[int] = range(5)) -> TokenSequences:
     """Rows with one picture, two, none, the first again, and the two in the other order."""
-    prompts = [shown(ROWS[row], 5, 6 + row) for row in rows]
+    prompts = [prompt_with(ROWS[row], 5, 6 + row) for row in rows]
     completions = [COMPLETIONS[row] for row in rows]
     pairs = [*zip(prompts, completions, strict=True)]
     return TokenSequences.of(

@@ -86,8 +86,9 @@ def _with_page_of(content: bytes, start: int, claimed: int) -> bytes:
     return content[: start + 3] + header + content[end + 1 :]
 
 
-@pytest.mark.parametrize("claimed", [100, 10_000_000])
-@pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "lz4", "brotli"])
+@pytest.mark.parametrize(
+    ("codec", "claimed"), [("zstd", 100), ("zstd", 10_000_000), ("snappy", 100), ("gzip", 100), ("lz4", 100)]
+)
 def test_a_page_that_holds_more_than_its_header_says_is_refused(codec: str, claimed: int, tmp_path: Path) -> None:
     table = pa.table({"a": ["x" * 1000] * 20_000})  # 20 MB in one page
     path = tmp_path / "a.parquet"

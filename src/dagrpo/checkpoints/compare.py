@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.manifest import Manifest, summary_of, verify
+from dagrpo.checkpoints.manifest import Manifest, summary_of, verify_digests, verify_listing
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.tensors import TensorSpec, dtype_name, parameter_count, raw_bytes, total_bytes
 from dagrpo.core.errors import UserError
+from dagrpo.utils.manifest import fault_of
 
 _BLOCK = 1 << 22  # values that are compared at a time
 
@@ -97,8 +98,9 @@ def described(folder: Path) -> Iterator[str]:
 
 
 def verify_weights(folder: Path) -> Manifest:
-    """Check files and tensors against the manifest. Raises UserError naming the file, or if the weights changed."""
-    manifest = verify(folder)
+    """Read files and tensors and check them against the manifest. Raises UserError naming the file, or if the weights changed."""
+    manifest = verify_listing(folder)
+    verify_digests(folder, manifest, fault_of)
     if summary_of(open_tensors(folder)) != manifest.tensors:
         raise UserError(
             f"{folder} holds other tensors than its manifest says although its files are the listed ones: make it again."

@@ -6,6 +6,7 @@ The tensor digest does not depend on the format or the sharding: a conversion is
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.utils.file_names import is_below
 from dagrpo.utils.files import canonical_json, read_json, write_json
-from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of, fault_of_size
+from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of_size, fault_since_read
 
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
 
@@ -120,10 +121,12 @@ def verify_listing(folder: Path) -> Manifest:
     return manifest
 
 
-def verify_digests(folder: Path, manifest: Manifest) -> None:
-    """Check, as the other part of `verify`, that the bytes are the listed ones. Reads every file."""
+def verify_digests(
+    folder: Path, manifest: Manifest, fault: Callable[[Path, FileEntry], str | None] = fault_since_read
+) -> None:
+    """Check, as the other part of `verify`, that the bytes are the listed ones. `fault_of` reads a file that was read before, too."""
     for name, entry in manifest.files.items():
-        _require_none(folder, name, fault_of(folder / name, entry))
+        _require_none(folder, name, fault(folder / name, entry))
 
 
 def _require_none(folder: Path, name: str, fault: str | None) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dagrpo.core.types import EXCLUDED, CallStatus, PromptPictures, Row, Score, StopReason, ToolCall
+from dagrpo.core.types import EXCLUDED, PromptPictures, Row, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 BLIND = -2  # of another one at temperature 0, at the prompt without its pictures
-FINE: frozenset[CallStatus] = frozenset({"ok"})
 _Array = TypeVar("_Array", "array[int]", "array[float]")
 
 
@@ -148,11 +147,6 @@ class Trajectory:
     def learned(self) -> bool:
         """Return True if it can be trained on: it was not excluded, and the policy wrote something."""
         return not self.excluded and self.tokens > 0
-
-    @property
-    def failed_calls(self) -> int:
-        """Return the number of calls that failed."""
-        return sum(call.status not in FINE for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES, broken_file, inputs_of, makers_of
 from dagrpo.utils.files import digest_of, write_json
+from dagrpo.utils.manifest import fault_of
 
 MARKS = STATES / "damaged"
 
@@ -52,7 +53,7 @@ def _damaged(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
 
 def _broken_file(path: Path, digest: str) -> Path | None:
     try:
-        return broken_file(path, digest)
+        return broken_file(path, digest, fault_of)
     except (OSError, UserError):  # unreadable
         return path
 

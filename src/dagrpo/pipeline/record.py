@@ -4,7 +4,7 @@ Read from the command line.
 """
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
-from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, fault_of_size, listed_files
+from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
 from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
 PART = "@"  # before the value of a part, in the names of its files on the command line
+Fault = Callable[[Path, FileEntry], str | None]
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
 
 
@@ -142,21 +143,19 @@ def is_whole(path: Path, digest: str) -> bool:
     return broken_file(path, digest) is None
 
 
-def broken_file(path: Path, digest: str, largest: int | None = None) -> Path | None:
+def broken_file(path: Path, digest: str, fault: Fault = fault_since_read, largest: int | None = None) -> Path | None:
     """Return the first file of an output that is missing or has other bytes; None if it is intact.
 
-    `largest`: for larger files of a folder only the size is compared. A reader of the checkpoint compares its weights with the
-    manifest; the tokenizer, however, may be read alone.
+    `fault` compares a file of a folder; for those above `largest` bytes the size alone is compared. A reader of the checkpoint
+    compares its weights with the manifest; the tokenizer, however, may be read alone.
     """
     if not _has(path, digest):
         return path
-    listed = listed_files(path) if path.name == MANIFEST else {}
-    return next((file for name, each in listed.items() if _is_broken(file := path.parent / name, each, largest)), None)
-
-
-def _is_broken(file: Path, entry: FileEntry, largest: int | None) -> bool:
-    is_read = largest is None or entry.bytes <= largest
-    return (fault_of if is_read else fault_of_size)(file, entry) is not None
+    for name, entry in (listed_files(path) if path.name == MANIFEST else {}).items():
+        is_read = largest is None or entry.bytes <= largest
+        if (fault if is_read else fault_of_size)(path.parent / name, entry) is not None:
+            return path.parent / name
+    return None
 
 
 def _has(path: Path, digest: str) -> bool:

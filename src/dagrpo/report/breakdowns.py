@@ -47,7 +47,7 @@ class Breakdown:
 
 
 def breakdown(inputs: Inputs, task: str) -> Breakdown:
-    """Group one task's problems over all seeds. Raises UserError if its split lacks a scored problem."""
+    """Group one task's problems over all seeds."""
     problems = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes.problems
     kinds = inputs.kinds.of(task, problems.tolist())
     base, trained = (_right(inputs, task, variant) for variant in ("base", "trained"))

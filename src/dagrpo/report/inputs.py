@@ -3,7 +3,6 @@
 Evaluations, training metrics, rollouts and provenance. Seed, task and variant are parsed from the paths of the results layout.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import pyarrow as pa
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes
-from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.report.splits import Kinds, Pictures
 from dagrpo.rollout.table import read_table
@@ -74,7 +72,7 @@ def read_inputs(
     splits: Sequence[Path] = (),
     tokenizer: Path | None = None,
 ) -> Inputs:
-    """Read every input. Raises UserError naming a file that is missing, damaged, or does not fit the others.
+    """Read every input. Raises UserError naming a file that is missing or damaged, or evaluations that cannot be compared.
 
     `held_out`: held-out results during training, if known. `splits`: sources of the problems' kinds and pictures; a task without
     its split shows neither. `tokenizer`: decodes token ids; without it they stay ids.
@@ -85,7 +83,7 @@ def read_inputs(
         experiment=experiment,
         tasks=tuple(dict.fromkeys(task for task, _, _ in score_files)),
         seeds=tuple(sorted({seed for _, _, seed in score_files})),
-        evaluations={key: read_evaluation(path, summary_files.get(key)) for key, path in score_files.items()},
+        evaluations={key: read_evaluation(path, summary_files[key]) for key, path in score_files.items()},
         metrics={_seed(path): read_parquet(path) for path in metrics},
         rollouts={_seed(path): path for path in rollouts},
         held_out={_seed(path): read_table(path, HELD_OUT, may_be_empty=True) for path in held_out},
@@ -94,61 +92,29 @@ def read_inputs(
         kinds=Kinds(splits),
         tokenizer=tokenizer,
     )
-    _require_complete(inputs)
     for task in inputs.tasks:
         _require_comparable(inputs, task, score_files)
     return inputs
 
 
 def evaluation_key(path: Path) -> tuple[str, str, int]:
-    """Parse task, variant and seed from a path. Raises UserError if the path does not follow the results layout."""
+    """Parse task, variant and seed from a path of the results layout: seed_<seed>/eval/<task>/<base or trained>/<file>."""
     match = EVALUATION.search(path.as_posix())
-    if match is None:
-        raise UserError(f"{path}: not of the form seed_<seed>/eval/<task>/<base or trained>/<file>.")
+    assert match is not None, path
     seed, task, variant = match.groups()
     return task, variant, int(seed)
 
 
 def _seed(path: Path) -> int:
     match = SEED.search(path.as_posix())
-    if match is None:
-        raise UserError(f"{path}: no folder seed_<seed> in the path.")
+    assert match is not None, path
     return int(match.group(1))
 
 
-def read_evaluation(scores: Path, summary: Path | None) -> Evaluation:
+def read_evaluation(scores: Path, summary: Path) -> Evaluation:
     """Read a scores.parquet and the scores.json beside it. Raises UserError if either is missing or damaged."""
-    if summary is None:
-        raise UserError(f"{scores} comes without its scores.json: run the stage score again.")
     table = read_table(scores, SCORES)
-    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=_read_summary(summary))
-
-
-def _read_summary(path: Path) -> Mapping[str, Any]:
-    """Read a scores.json. Raises UserError if the stage score did not write it."""
-    summary = read_object(path)
-    try:
-        Resampling(confidence=summary["confidence"], **summary["bootstrap"])
-        kinds = [kind for extractor in summary["accuracy_by_extractor"].values() for kind in extractor.values()]
-        numbers = [*metrics_to_log(summary).values(), *kinds, summary["confidence"], *summary["bootstrap"].values()]
-        sound = isinstance(summary["extractor"], str) and all(map(math.isfinite, numbers))
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):  # of any damage that is still JSON
-        sound = False
-    if not sound:
-        raise UserError(f"{path} is not what the stage score writes: delete it and run that stage again.")
-    return summary
-
-
-def _require_complete(inputs: Inputs) -> None:
-    if not inputs.evaluations:
-        raise UserError("The report was given no scores: evaluate at least one task.")
-    for seed in inputs.seeds:
-        for task in inputs.tasks:
-            for variant in VARIANTS:
-                if (task, variant, seed) not in inputs.evaluations:
-                    raise UserError(f"Seed {seed} has no {variant} scores of {task}: run the stage score for it.")
-        if seed not in inputs.metrics or seed not in inputs.rollouts:
-            raise UserError(f"Seed {seed} has scores but no training metrics and rollouts: run the stage train for it.")
+    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=read_object(summary))
 
 
 def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:

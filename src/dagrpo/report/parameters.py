@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.errors import UserError
 from dagrpo.utils.files import canonical_json, read_object
 
 SECTIONS = (  # in the order of the pipeline
@@ -75,22 +74,16 @@ def changed(parameters: Mapping[str, Sequence[Parameter]]) -> dict[str, Paramete
 
 
 def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
-    """Read a stage's name and parameters. Raises UserError if a stage did not write the file."""
+    """Read a stage's name and parameters."""
     record = read_object(provenance)
-    stage, params = record.get("stage"), record.get("params", {})
-    if isinstance(stage, str) and isinstance(params, dict):
-        return stage, params
-    raise UserError(f"{provenance} has no stage with its parameters: run the stage that makes it again.")
+    return record["stage"], record.get("params", {})
 
 
 def software(provenance: Sequence[Path]) -> list[tuple[str, str]]:
     """Return names and versions of the stages' software, and the kind of machine; several values if they differ."""
     versions: dict[str, set[str]] = {}
     for path in provenance:
-        environment = read_object(path).get("environment", {})
-        if not isinstance(environment, dict):
-            raise UserError(f"{path} has no valid field environment: run the stage that makes it again.")
-        for name, value in environment.items():
+        for name, value in read_object(path).get("environment", {}).items():
             if name != "device":  # most stages use the CPU anyway
                 versions.setdefault(name, set()).add(str(value))
     return [(name, " and ".join(sorted(values))) for name, values in versions.items()]

@@ -22,7 +22,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 DIGITS = "0123456789" + "".join(chr(0xFF10 + digit) for digit in range(10))  # ascii and full-width
-CHARACTERS = DIGITS + ".,\uff0e\uff0c"
 MINUS_SIGNS = frozenset("-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d")  # hyphens, en dash, minus, full-width
 CURRENCIES = "$\uff04\u20ac\u00a3\u00a5\u20b9\u20a9\u20bd\u20ba\u20aa\u0e3f\u20a6\u20b1\u20ab\u20b4\u20bf"
 _TO_ASCII = (

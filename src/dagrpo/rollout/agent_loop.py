@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ToolSchema
     from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.agents import Limits
-    from dagrpo.rollout.session import Session
 
 
 class User(Protocol):

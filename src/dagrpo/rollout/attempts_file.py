@@ -15,7 +15,6 @@ from dagrpo.utils.tables import naming_parquet, write_parquet
 ROW_GROUP_BYTES = 1 << 25  # in Arrow's memory, in which readers hold one at a time
 ROW = "row"  # an added column: the place in the file
 NUMBER_OF_CALLS = "calls.list.element.turn"  # the shortest column of the calls
-UNSHOWN = REPLAYED
 
 
 def write_attempts(path: Path, table: pa.Table) -> None:
@@ -38,13 +37,13 @@ class AttemptsFile:
         self._starts = np.cumsum([0, *groups])
         self.short = table.append_column(ROW, pa.array(np.arange(table.num_rows)))
 
-    def rows(self, places: Sequence[int], without: Collection[str] = UNSHOWN) -> list[dict[str, Any]]:
+    def rows(self, places: Sequence[int], without: Collection[str] = REPLAYED) -> list[dict[str, Any]]:
         """Return the rows at some places of the file, in that order, with all columns but those `without`."""
         found = {row.pop(ROW): row for table in self._tables(places, without) for row in table.to_pylist()}
         return [dict(found[place]) for place in places]
 
     def rows_of(
-        self, short: pa.Table, positions: Sequence[int], without: Collection[str] = UNSHOWN
+        self, short: pa.Table, positions: Sequence[int], without: Collection[str] = REPLAYED
     ) -> list[dict[str, Any]]:
         """Return the rows at some positions of a part of `short`, in that order, with all columns but those `without`."""
         return self.rows(short[ROW].to_numpy()[np.asarray(positions, np.int64)].tolist(), without)

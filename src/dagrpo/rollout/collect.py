@@ -32,7 +32,7 @@ def collect(
 ) -> list[Trajectory]:
     """Return all trajectories; per prompt the greedy one if any, then sample 0, 1, ...
 
-    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the index in `problems`, where a prompt may
+    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the index in `prompts`, where a prompt may
     appear twice. `on_batch` is called with trajectories as they finish. Raises ServerError if the engine fails.
     """
     order_of_work = in_lockstep if sampling.lockstep else free_running

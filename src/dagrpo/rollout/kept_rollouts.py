@@ -1,6 +1,5 @@
-"""Rollouts that `runtime.keep_rollouts` keeps."""
+"""Rollouts as `runtime.keep_rollouts` leaves them."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from dagrpo.rollout.build_table import rounded
 from dagrpo.rollout.config import KeepRollouts
 from dagrpo.rollout.table import REWARDS, ROUNDED
 
-BYTES_OF_A_TOKEN = {"all": 7.0, "rounded": 4.0}  # in a file: id, text and logprobs, compressed; see docs/benchmarks.md
-BYTES_OF_A_ROW = 50  # in a file, beside its tokens
 LOGPROB_BITS = 5  # significant bits of rounded logprobs: 3%
 KEPT = "kept"
 TEXTS = ("prompt", "completion", "messages")
@@ -22,22 +19,14 @@ LOGPROBS = "rollout_logprobs"
 LONG = (*TEXTS, "prompt_ids", "completion_ids", LOGPROBS, "calls", "samples", *REPLAYED)
 
 
-def bytes_of_a_token(keep: KeepRollouts, steps: int, samples_per_prompt: int) -> float:
-    """Return the mean bytes of a token in the tables of a run of `steps` steps."""
-    if isinstance(keep, int):
-        return BYTES_OF_A_TOKEN["all"] * sum(map(partial(_is_kept, keep), range(1, steps + 1))) / steps
-    if keep == "best_and_worst":
-        return BYTES_OF_A_TOKEN["all"] * min(1.0, 2 / samples_per_prompt)
-    return BYTES_OF_A_TOKEN.get(keep, 0.0)
-
-
-def _is_kept(every: int, step: int) -> bool:
+def is_kept(every: int, step: int) -> bool:
+    """Return True if `step` (from 1) is kept in full, with `every` as runtime.keep_rollouts."""
     return step == 1 or step % every == 0
 
 
 def kept_rollouts(table: pa.Table, keep: KeepRollouts, step: int) -> pa.Table:
     """Return what `keep` leaves of the table of `step` (from 1): every row and column, but nothing in LONG ones of some rows."""
-    if keep == "all" or (isinstance(keep, int) and _is_kept(keep, step)):
+    if keep == "all" or (isinstance(keep, int) and is_kept(keep, step)):
         return table
     if keep == "rounded":
         return _rounded(table)

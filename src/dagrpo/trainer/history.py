@@ -16,7 +16,7 @@ from dagrpo.trainer.run import AGENT, Report, TrainingRun
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.update.policy_update import UpdateStats
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.console import progress
 
 

@@ -11,7 +11,7 @@ from dagrpo.trainer.history import History
 from dagrpo.trainer.loop import take_steps
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import Report, TrainingRun, no_report
-from dagrpo.trainer.sampling.setup import open_rollout_source
+from dagrpo.trainer.sampling.open_source import open_rollout_source
 from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.saver import GATES, Saver

@@ -3,15 +3,19 @@
 `checkpoints.manifest` has the rest of a checkpoint's manifest.
 """
 
+import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
 from dagrpo.utils.file_names import is_below
-from dagrpo.utils.files import read_object, sha256_of
+from dagrpo.utils.files import atomic_file, read_object, sha256_of
 
 MANIFEST = "manifest.json"  # stands for the folder that it is in, and lists its files
+NOTES = Path(".state/read")  # a note for each large file that this project has read, by machine and inode
+FEWEST_NOTED = 1 << 20  # bytes: a smaller file is read as fast as its note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +27,41 @@ class FileEntry:
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Return a file's entry for a list. Reads the file."""
-    return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
+    """Return a file's entry for a list. Reads the file, and notes that."""
+    return FileEntry(sha256=_noted_sha256(path), bytes=path.stat().st_size)
 
 
 def fault_of(path: Path, entry: FileEntry) -> str | None:
     """Return how a file differs from its entry, such as "is missing"; None if it does not. Reads the file."""
+    return _fault_of(path, entry, sha256_of)
+
+
+def fault_since_read(path: Path, entry: FileEntry) -> str | None:
+    """Return the fault that `fault_of` finds. A file that was read on this machine is read again only if its time has changed."""
+    return _fault_of(path, entry, _noted_sha256)
+
+
+def _fault_of(path: Path, entry: FileEntry, sha256: Callable[[Path], str]) -> str | None:
     fault = fault_of_size(path, entry)
-    if fault is None and sha256_of(path) != entry.sha256:
+    if fault is None and sha256(path) != entry.sha256:
         return "is changed (its sha256 is not that of what was written)"
     return fault
+
+
+def _noted_sha256(path: Path) -> str:
+    """Return a file's sha256, by its note if inode, time and size are those of the note; else read the file and note it."""
+    before = path.stat()
+    if before.st_size < FEWEST_NOTED or not NOTES.parent.is_dir():
+        return sha256_of(path)
+    note = NOTES / f"{platform.node()}-{before.st_dev}-{before.st_ino}"
+    version = f"{before.st_size} {before.st_mtime_ns}"
+    if note.is_file() and (words := note.read_text()).startswith(f"{version} "):
+        return words.rpartition(" ")[2]
+    digest = sha256_of(path)
+    NOTES.mkdir(exist_ok=True)
+    with atomic_file(note) as temporary:
+        temporary.write_text(f"{version} {digest}")
+    return digest
 
 
 def fault_of_size(path: Path, entry: FileEntry) -> str | None:

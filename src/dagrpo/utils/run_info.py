@@ -8,7 +8,7 @@ import logging
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -91,26 +91,6 @@ def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]
             content = read_object(file)
         except UserError:  # damaged: ignored
             continue
-        account = _account_of(content)
-        if account is not None and content.get("provenance") in written:
-            accounts[written[content["provenance"]]] = account
+        if content["provenance"] in written:
+            accounts[written[content["provenance"]]] = Account(**{name: content[name] for name in Account.__slots__})
     return accounts
-
-
-def _account_of(content: Mapping[str, Any]) -> Account | None:
-    """Parse an account; None if a field is missing or has another type."""
-    kinds: dict[str, Any] = {
-        "stage": str,
-        "seed": int | None,
-        "started": str,
-        "seconds": int | float,
-        "attempt": int,
-        "memory": int,
-        "memory_of_children": int,
-        "is_taken_over": bool,
-        "facts": dict,
-    }
-    values: dict[str, Any] = {field.name: content.get(field.name) for field in fields(Account)}
-    if not all(isinstance(value, kinds[name]) for name, value in values.items()):
-        return None
-    return Account(**values)

@@ -20,7 +20,7 @@ from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.checks import layout
-from dagrpo.trainer.config.training import DynamicSampling
+from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.states import SavedState, named

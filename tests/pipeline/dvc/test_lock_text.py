@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from dagrpo.pipeline.dvc.lock_text import HEAD, entries_of, fault_of, text_of, without_code_files
+from dagrpo.pipeline.dvc.former_lock import without_code_files
+from dagrpo.pipeline.dvc.lock_text import HEAD, entries_of, fault_of, text_of
 from dagrpo.pipeline.dvc.private import record_outputs
 
 FORMER = """\

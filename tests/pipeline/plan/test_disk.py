@@ -6,7 +6,7 @@ import pytest
 from tests.pipeline.plan.conftest import qwen3
 
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.disk import disk_note, disk_of
+from dagrpo.pipeline.plan.disk import _bytes_of_a_token, disk_note, disk_of
 from dagrpo.pipeline.plan.models import Models
 
 WEIGHTS = 596_049_920
@@ -65,3 +65,10 @@ def test_what_does_not_fit_on_the_disk_has_a_remedy_for_the_largest_item(
     note = disk_note(items, total - 1)
     assert note is not None
     assert remedy in note
+
+
+def test_the_plan_counts_what_is_kept() -> None:
+    assert _bytes_of_a_token("all", 10, 16) == 7
+    assert _bytes_of_a_token(5, 10, 16) == pytest.approx(7 * 3 / 10)  # steps 1, 5 and 10
+    assert _bytes_of_a_token("best_and_worst", 10, 16) == pytest.approx(7 / 8)
+    assert _bytes_of_a_token("none", 10, 16) == 0

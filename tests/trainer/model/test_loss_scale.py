@@ -17,7 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.model.loss_scale import FIRST, LossScale
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.update.policy_update import UpdateStats
+from dagrpo.trainer.update.stats import UpdateStats
 
 HALF = {"dtype": "float16"}
 

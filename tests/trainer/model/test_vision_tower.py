@@ -28,7 +28,7 @@ def _logprobs(policy: Policy, sequences: TokenSequences, rows: range | None = No
 def _own(family: str, policy: Policy, folder: Path, row: int) -> Tensor:
     """The logprobs of one row by transformers alone."""
     processor, files = PictureProcessor.of(folder), vision.ROWS[row]
-    ids = torch.tensor([vision.shown(files, 5, 6 + row) + vision.COMPLETIONS[row]])
+    ids = torch.tensor([vision.prompt_with(files, 5, 6 + row) + vision.COMPLETIONS[row]])
     given: dict[str, Any] = {}
     if files:
         pixels = [processor.pixels(file) for file in files]
@@ -55,7 +55,7 @@ def test_a_padded_batch_has_the_logprobs_of_transformers_row_by_row(family: str,
 @FAMILIES
 def test_the_same_pictures_in_another_order_are_another_prompt(family: str, tmp_path: Path) -> None:
     policy = vision.policy_of(family, tmp_path)
-    prompt = [*vision.shown([vision.SMALL, vision.SMALL]), 5, 6]
+    prompt = [*vision.prompt_with([vision.SMALL, vision.SMALL]), 5, 6]
     other = vision.picture(9, 16, 16)
     files = [(vision.SMALL, other), (other, vision.SMALL)]
     both = TokenSequences.of([prompt] * 2, [[False] * (len(prompt) - 1) + [True]] * 2, files)
@@ -67,7 +67,7 @@ def test_qwen2_5_vl_without_the_kinds_of_tokens_has_other_logits_and_says_nothin
     policy = vision.policy_of("qwen2_5_vl", tmp_path)
     padded = vision.sequences([1]).padded(range(1), 0, CPU)
     assert policy.tower is not None
-    read = policy.tower.shown(padded.input_ids, padded.attention_mask, padded.pictures)
+    read = policy.tower.model_inputs(padded.input_ids, padded.attention_mask, padded.pictures)
     right = policy.model(**read).logits
     wrong = policy.model(**{name: value for name, value in read.items() if name != "mm_token_type_ids"}).logits
     assert (right - wrong).abs().max() > 0.1

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.everyday import everyday
@@ -118,17 +119,10 @@ def test_a_run_that_is_told_to_stop_while_the_last_policy_answers_goes_on_with_t
     inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
 ) -> None:
     class Stopping(runs.ScriptedEngine):
-        def generate(
-            self,
-            requests: Sequence[SamplingRequest],
-            *,
-            lockstep: bool,
-            places: Sequence[int] | None = None,
-            first_wave: bool = True,
-        ) -> list[Completion]:
+        def generate(self, requests: Sequence[SamplingRequest], **how: Any) -> list[Completion]:
             if self.version == "step_4":
                 os.kill(os.getpid(), signal.SIGTERM)
-            return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
+            return super().generate(requests, **how)
 
     def terminate(number: int, frame: object) -> None:
         raise Terminated(128 + number)

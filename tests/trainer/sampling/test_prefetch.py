@@ -155,8 +155,7 @@ def test_a_thread_that_is_told_to_end_does_so_at_once_and_leaves_what_was_whole(
     assert sorted(left.samplers) == [0]
 
 
-@pytest.mark.parametrize("staleness", [1, 2, 3])
-@pytest.mark.parametrize("broken", range(1, 6))
+@pytest.mark.parametrize(("staleness", "broken"), [(1, 1), (1, 5), (2, 3), (3, 1), (3, 5)])
 def test_what_was_broken_off_is_made_up_by_the_weights_that_it_was_left_to(staleness: int, broken: int) -> None:
     """The run is told to stop in the batch `broken`, goes on, and is extended by three steps at its end."""
     engine = _Engine(seconds=lambda step: 600.0 if step == broken else 0.0)

@@ -29,9 +29,10 @@ from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import (
     DIVERGENCE,
     FAR_FRACTION,
-    PlainPrompts,
     PromptsWithSolution,
     Teacher,
+    TeacherPrompt,
+    plain_prompt,
     require_same_pictures,
     teacher_metrics,
 )
@@ -156,11 +157,8 @@ SAMPLE = TokenSample(
 )
 
 
-class _Longer:
-    """Prompts that have three more tokens in front."""
-
-    def of(self, problem: Prompt) -> tuple[int, ...]:
-        return (1, 2, 3, *problem.token_ids)
+def _longer(problem: Prompt) -> tuple[int, ...]:
+    return (1, 2, 3, *problem.token_ids)
 
 
 def _rollouts(*samples: TokenSample, problem: Prompt = PROBLEM) -> Rollouts:
@@ -174,17 +172,17 @@ def _rollouts(*samples: TokenSample, problem: Prompt = PROBLEM) -> Rollouts:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("prompts", [PlainPrompts(), _Longer()])
-def test_the_teacher_is_asked_for_what_the_policy_wrote_behind_its_own_prompt(prompts: Any) -> None:
+@pytest.mark.parametrize("prompt", [plain_prompt, _longer])
+def test_the_teacher_is_asked_for_what_the_policy_wrote_behind_its_own_prompt(prompt: TeacherPrompt) -> None:
     """The scripted engine gives a token the logprob -number / 10: of 7, 8 and 4, not of the tool's 9."""
-    teacher = Teacher(engine=ScriptedEngine(), prompts=prompts, lockstep=True, longest=100)
+    teacher = Teacher(engine=ScriptedEngine(), prompt=prompt, lockstep=True, longest=100)
     scored = teacher.scored(_rollouts(SAMPLE, replace(SAMPLE, token_ids=(*PROMPT, 1, 2, 3, 3)))).teacher_logprobs
     assert scored is not None
     assert scored.tolist() == pytest.approx([-0.7, -0.8, -0.4, -0.1, -0.2, -0.3])
 
 
 def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
-    short = Teacher(engine=ScriptedEngine(), prompts=PlainPrompts(), lockstep=True, longest=6)
+    short = Teacher(engine=ScriptedEngine(), prompt=plain_prompt, lockstep=True, longest=6)
     with pytest.raises(UserError, match="would read 6 tokens, and it takes less than 6"):
         short.scored(_rollouts(SAMPLE))
     pictured = replace(PROBLEM, row=replace(PROBLEM.row, images=(picture(),)))
@@ -192,7 +190,7 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
         UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
     ):
         short.scored(_rollouts(SAMPLE, problem=pictured))
-    longer = Teacher(engine=ScriptedEngine(), prompts=_Longer(), lockstep=True, longest=100)
+    longer = Teacher(engine=ScriptedEngine(), prompt=_longer, lockstep=True, longest=100)
     with pytest.raises(UserError, match="row 3: the chat template rewrites the prompt"):
         longer.scored(_rollouts(replace(SAMPLE, token_ids=(0, 0, 7, 8, 9, 4))))
 
@@ -201,11 +199,11 @@ def test_a_prompt_with_solution_has_it_behind_the_problem(inputs: Inputs) -> Non
     tokenizer = load_tokenizer(inputs[0])
     prompts = PromptRenderer(tokenizer, Rollout())
     problem = prompts.prompt(3, runs.task_row(3))
-    longer = PromptsWithSolution(prompts, " ({solution})").of(problem)
+    longer = PromptsWithSolution(prompts, " ({solution})")(problem)
     assert tokenizer.decode(longer) == "<|user|>1+3=? (#### 4)<|end|><|assistant|>"
     without = replace(problem, index=4, row=replace(problem.row, answer=" "))
     with pytest.raises(UserError, match="arithmetic train row 3 has no solution, which the teacher is to read"):
-        PromptsWithSolution(prompts, "{solution}").of(without)
+        PromptsWithSolution(prompts, "{solution}")(without)
 
 
 def test_the_metrics_are_the_mean_log_ratio_and_the_share_that_is_far() -> None:

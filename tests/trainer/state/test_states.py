@@ -14,7 +14,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.trainer.config.sft import MomentsDtype
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, take_step
 from dagrpo.trainer.state import states, tensors
-from dagrpo.utils.checksummed_json import Damaged, write_checksummed
+from dagrpo.utils.checksummed_json import Damaged
 from dagrpo.utils.distributed import single_process
 
 
@@ -249,28 +249,6 @@ def test_a_folder_that_is_not_named_as_we_name_them_is_no_state(name: str, tmp_p
     (tmp_path / name).mkdir()
     assert states.latest(tmp_path, 99) is None
     assert (tmp_path / name).is_dir()
-
-
-@pytest.mark.parametrize(
-    "description",
-    [
-        {},
-        {"step": 1},
-        {"step": 1, "files": 5},
-        {"step": 1, "files": {"a": 5}},
-        {"step": 1, "files": {"a": {"x": 1}}},
-        {"step": 1, "files": {"a": {"sha256": "x", "bytes": "5"}}},
-    ],
-)
-def test_a_description_of_another_form_is_a_damaged_one_though_its_digest_fits(
-    description: dict[str, object], tmp_path: Path
-) -> None:
-    folder = tmp_path / "step_00001"
-    folder.mkdir()
-    (folder / "a").write_text("x")
-    write_checksummed(folder / "state.json", description)
-    assert states.latest(tmp_path, 99) is None
-    assert not folder.exists()
 
 
 def test_a_link_in_a_states_place_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:

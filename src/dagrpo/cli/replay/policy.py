@@ -18,7 +18,8 @@ from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.sync.digest_table import Hash
-from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate, UpdateStats
+from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World
 
 

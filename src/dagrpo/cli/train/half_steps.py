@@ -20,8 +20,8 @@ from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.sampling.open_source import open_rollout_source
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.trainer.sampling.setup import open_rollout_source
 from dagrpo.trainer.sampling.source import SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.setup import Setup

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import seed_of, stage_of
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of, read_execution
+from dagrpo.utils.provenance import PROVENANCE, TOPS, provenances_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +35,21 @@ class ExecutionRecord:
 
 
 def read_record(provenance: Path) -> ExecutionRecord:
-    """Read a provenance.json. Raises UserError naming the file and the field that is missing or wrong."""
-    execution, record = read_execution(provenance), read_object(provenance)
-    job = record.get("job")
+    """Read a provenance.json. Raises UserError naming the file if it is missing or damaged."""
+    record = read_object(provenance)
     return ExecutionRecord(
         provenance=provenance,
-        stage=execution.stage,
-        experiment=execution.experiment,
-        seed=execution.seed,
-        params=_object(record, "params", provenance),
-        code=str(record.get("code", "")),
-        job=job if isinstance(job, str) else None,
-        environment=_object(record, "environment", provenance),
-        runtime=_object(record, "runtime", provenance),
-        overrides=_object(record, "overrides", provenance),
-        inputs=dict(execution.inputs),
-        outputs=dict(execution.outputs),
+        stage=record["stage"],
+        experiment=record["experiment"],
+        seed=record.get("seed"),
+        params=record.get("params", {}),
+        code=record.get("code", ""),
+        job=record.get("job"),
+        environment=record.get("environment", {}),
+        runtime=record.get("runtime", {}),
+        overrides=record.get("overrides", {}),
+        inputs=record["inputs"],
+        outputs=record["outputs"],
     )
 
 
@@ -105,10 +103,3 @@ def named(stage: str, seed: int | None, path: str) -> str:
     elif inner[0] == "data":
         words += inner[2:3]
     return ", ".join(words)
-
-
-def _object(record: Mapping[str, Any], field: str, provenance: Path) -> dict[str, Any]:
-    value = record.get(field, {})
-    if not isinstance(value, dict):
-        raise UserError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
-    return value

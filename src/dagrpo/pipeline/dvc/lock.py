@@ -11,7 +11,8 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.file import CHECK_STAGE
-from dagrpo.pipeline.dvc.lock_text import CUT_SHORT, fault_of, without_code_files
+from dagrpo.pipeline.dvc.former_lock import without_code_files
+from dagrpo.pipeline.dvc.lock_text import CUT_SHORT, fault_of
 from dagrpo.pipeline.dvc.private import LOCK, record_outputs
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives, note_outputs
@@ -87,7 +88,7 @@ def _all_records() -> Iterator[tuple[Path, dict[str, Any]]]:
     for provenance in (path for experiment in sorted(experiments) for path in provenances_of(experiment)):
         try:
             record = read_json(provenance)
-            if record["experiment"] == provenance.parts[1] and record["key"] and isinstance(record["outputs"], dict):
+            if record["experiment"] == provenance.parts[1]:
                 yield provenance, record
-        except (UserError, KeyError, TypeError):  # damaged: its stage is about to run again
+        except UserError:  # damaged: its stage is about to run again
             continue

@@ -1,32 +1,25 @@
-"""Private parts of DVC that the pipeline uses, tested with 3.67.1.
+"""Calls of DVC as a library.
 
-The outputs of Snakemake's jobs are recorded as `dvc commit` records them, but without its re-linking, which rewrites files, and without
+Tested with 3.67.1. Outputs are recorded as `dvc commit` records them, but without its re-linking, which rewrites files, and without
 reading dvc.lock: DVC takes seconds for a megabyte of it, and only the entries of today's stages are written. dvc.lock is replaced as a
-whole. tests/pipeline/dvc/test_private.py fails if one of these parts changes.
+whole.
 """
 
 import logging
-import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.lock_text import entries_of, text_of
-from dagrpo.pipeline.record import STATES
 from dagrpo.utils.failures import sentence_of
-from dagrpo.utils.files import atomic_file, read_text, write_text
+from dagrpo.utils.files import atomic_file
 from dagrpo.utils.full_disk import about_room, no_room
 
 LOCK = Path("dvc.lock")
 DVC_FOLDER = Path(".dvc")
-LINKS = STATES / f"dvc_links_{os.getuid()}"  # names DVC's database: DVC, which knows it, takes a second to import
-FORGET = (
-    "CREATE TRIGGER IF NOT EXISTS forget AFTER INSERT ON Cache BEGIN DELETE FROM Cache WHERE rowid = NEW.rowid; END"
-)
 TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
 
 
@@ -163,47 +156,3 @@ def _write_lock(repo: Any, stages: Sequence[Any]) -> None:
             new = entries_of(writing.read_text(encoding="utf-8"))
             assert new is not None, "DVC writes entries in another form than tests/pipeline/dvc/test_private.py says"
             writing.write_text(text_of(entries | new), encoding="utf-8")
-
-
-def keep_other_experiments() -> None:
-    """Make DVC forget each output as soon as it has put it in place. Takes a second the first time in a folder.
-
-    `dvc checkout` (a part of `dvc pull` and `dvc exp run`) removes all remembered outputs that no stage of today's params.yaml has:
-    those of every other experiment, whose stages Snakemake would then run again. DVC has no setting against that. To empty its
-    database before each run is not enough: a second `dvc pull` removes what the first has brought.
-    """
-    if not DVC_FOLDER.is_dir():
-        return
-    database = _known_database()
-    if database is None:  # cleaning DVC's folder removes the trigger, too
-        database = _emptied_database()
-        write_text(LINKS, str(database))
-    try:
-        with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
-            connection.execute(FORGET)
-    except sqlite3.Error as error:
-        raise UserError(
-            f"{database}, DVC's record of its links, cannot be written ({error}): stop the DVC process that locks it, or "
-            f"delete {database.parent}, which DVC creates again."
-        ) from None
-
-
-def _known_database() -> Path | None:
-    """Return the path of the database from a previous search; None if it is gone, or the file with the path is damaged."""
-    with suppress(UserError, ValueError, OSError):  # a name may have a NUL in it, or be too long
-        database = Path(read_text(LINKS, "delete it"))
-        return database if database.is_file() else None
-    return None
-
-
-def _emptied_database() -> Path:
-    """Empty DVC's database of the outputs that it has put in place, and return its path."""
-    from dvc.repo import Repo
-
-    with Repo(".") as repo:
-        repo.state.links.clear()
-        return Path(repo.state.links.directory, "cache.db")
-
-
-if __name__ == "__main__":
-    keep_other_experiments()

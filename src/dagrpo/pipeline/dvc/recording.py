@@ -50,7 +50,7 @@ def _recordable(entry: Path, params: Params) -> list[str]:
     """Return `still_current`; if the entry or its provenance is damaged, remove the entry and return []."""
     try:
         return still_current(entry, params)
-    except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, UserError) as error:
         what = f"{entry} cannot be read ({error}): what it names will be made again."
         print(f"Not recorded in DVC: {sentence(what)}", file=sys.stderr)
         entry.unlink()

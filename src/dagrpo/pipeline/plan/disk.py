@@ -1,16 +1,20 @@
 """Bytes that an experiment takes on disk."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.amounts import BYTES, Item, memory, size
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.stages import convert, export, model, sft, teacher, train
-from dagrpo.rollout.kept_rollouts import BYTES_OF_A_ROW, bytes_of_a_token
+from dagrpo.rollout.config import KeepRollouts
+from dagrpo.rollout.kept_rollouts import is_kept
 from dagrpo.trainer.sft import KEPT_STATES
 from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING, state_bytes
 
+BYTES_OF_A_TOKEN = {"all": 7.0, "rounded": 4.0}  # in a file: id, text and logprobs, compressed; see docs/benchmarks.md
+BYTES_OF_A_ROW = 50  # in a file, beside its tokens
 ROLLOUTS, STATES, CACHE = "rollouts", "states", "DVC's cache"
 REMEDIES = {
     ROLLOUTS: "set runtime.keep_rollouts to rounded, a number of steps, best_and_worst or none",
@@ -50,9 +54,18 @@ def _rollouts(params: Params, models: Models) -> Item:
     attempts = round(training.prompts_per_step * training.dynamic_sampling.oversampling) * training.samples_per_prompt
     number = seeds * training.steps * attempts
     keep = params.runtime.keep_rollouts
-    each = bytes_of_a_token(keep, training.steps, training.samples_per_prompt)
+    each = _bytes_of_a_token(keep, training.steps, training.samples_per_prompt)
     how = f"{each:.2g} bytes for each of {tokens:,} tokens of {number:,} completions (runtime.keep_rollouts: {keep})"
     return Item(name=ROLLOUTS, bytes=round((each * tokens + BYTES_OF_A_ROW) * number), how=how)
+
+
+def _bytes_of_a_token(keep: KeepRollouts, steps: int, samples_per_prompt: int) -> float:
+    """Return the mean bytes of a token in the tables of a run of `steps` steps."""
+    if isinstance(keep, int):
+        return BYTES_OF_A_TOKEN["all"] * sum(map(partial(is_kept, keep), range(1, steps + 1))) / steps
+    if keep == "best_and_worst":
+        return BYTES_OF_A_TOKEN["all"] * min(1.0, 2 / samples_per_prompt)
+    return BYTES_OF_A_TOKEN.get(keep, 0.0)
 
 
 def _checkpoints(params: Params, models: Models) -> Iterator[Item]:

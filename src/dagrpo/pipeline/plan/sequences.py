@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from dagrpo.config.schema import Params
-from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 from dagrpo.data.task import get_task
 from dagrpo.rollout.agents import OWN_LOOP
@@ -106,9 +105,8 @@ def _within(budget: int, samples: int, own: int, once: int) -> int:
 
 def prompts_of(params: Params, task: str, split: str) -> int | None:
     """Return the number of problems of a split; None if it is known only once the stage prepare has run."""
-    count = _on_card(params, task, "counts", split)
-    if isinstance(count, int):
-        return count
+    if (card := _card(params, task)) is not None:
+        return int(card["counts"][split])
     generated: Any = getattr(params.data, task, None)
     count = getattr(generated, split, None) if isinstance(generated, Section) else None
     most = params.data.max_train if split == "train" else params.data.max_test
@@ -119,17 +117,12 @@ def prompts_of(params: Params, task: str, split: str) -> int | None:
 
 def usual_prompt(params: Params, task: str, split: str) -> int:
     """Return the tokens of the median prompt, as counted by the stage prepare, else the most that are allowed."""
-    lengths = _on_card(params, task, "prompt_tokens", "splits", split)
-    median = lengths.get("median") if isinstance(lengths, dict) else None
-    return median if isinstance(median, int) else params.training.max_prompt_tokens
+    card = _card(params, task)
+    lengths = card["prompt_tokens"]["splits"][split] if card is not None else None
+    return params.training.max_prompt_tokens if lengths is None else int(lengths["median"])
 
 
-def _on_card(params: Params, task: str, *keys: str) -> Any:
-    """Return a value of the card; None without a card, or without that value."""
-    try:
-        value: Any = read_object(Path("data", params.experiment.name, task, CARD))
-    except UserError:  # none yet, or damaged
-        return None
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+def _card(params: Params, task: str) -> dict[str, Any] | None:
+    """Return the card that the stage prepare has written; None without one."""
+    path = Path("data", params.experiment.name, task, CARD)
+    return read_object(path) if path.is_file() else None

@@ -12,13 +12,12 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.pipeline.provenance.graph import Graph
 from dagrpo.tracking.mlflow_runs import past_executions
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.files import read_object, sha256_of
-from dagrpo.utils.provenance import Execution, File, are_digests, in_order, read_execution
+from dagrpo.utils.provenance import Execution, File, in_order, read_execution
 
 FOLDERS = ("data", "models", "results")
 CARD = "card.json"  # of prepared data: names the raw files and their digests
@@ -125,17 +124,9 @@ def _raw_files(execution: Execution, root: Path) -> list[File]:
         File(f"{_source(card)}/{name}", digest)
         for file in cards
         if sha256_of(root / file.path) == file.digest
-        for card in (_card(root / file.path),)
+        for card in (read_object(root / file.path),)
         for name, digest in card["raw"].items()
     ]
-
-
-def _card(path: Path) -> dict[str, Any]:
-    """Return the card of a task's raw data. Raises UserError if the file is not what the stage prepare writes."""
-    card = read_object(path)
-    if not are_digests(card.get("raw")) or not isinstance(card.get("revision"), str | None):
-        raise UserError(f"{path} does not name raw files and their digests: run the stage prepare again.")
-    return card
 
 
 def _source(card: dict[str, Any]) -> str:

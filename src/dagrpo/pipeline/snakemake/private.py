@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.files import read_json, read_text, write_json
+from dagrpo.utils.files import read_object, read_text, write_json
 from dagrpo.utils.provenance import TOPS
 
 RECORDS = Path(".snakemake/metadata")  # a file of JSON for each output: how it was made
@@ -59,7 +59,7 @@ def recorded_job(output: Path) -> str | None:
 def recorded_digests(output: Path) -> dict[str, str] | None:
     """Return the sha256 of each input by Snakemake's record of an output; None without a record."""
     digests = _record(output).get("input_checksums")
-    if not isinstance(digests, dict):
+    if digests is None:
         return None
     return {str(path): str(digest).removeprefix("sha256:") for path, digest in digests.items()}
 
@@ -120,10 +120,9 @@ def _names_any(lock: Path, starts: tuple[str, ...]) -> bool:
 
 def _record(output: Path) -> dict[str, Any]:
     try:
-        record = read_json(_file(RECORDS, output))
-    except (OSError, UserError):  # missing or damaged
+        return read_object(_file(RECORDS, output))
+    except UserError:  # missing or damaged
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _file(folder: Path, output: Path) -> Path:

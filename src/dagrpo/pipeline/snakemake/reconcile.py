@@ -67,7 +67,7 @@ def _is_known(provenance: Path) -> bool:
             and record["inputs"].items() <= digests.items()
             and code_recorded(provenance, record["code"], record["inputs"]) is not None
         )
-    except (OSError, UserError, KeyError, TypeError, AttributeError):  # provenance is damaged
+    except (OSError, UserError, KeyError):  # provenance is damaged, or of an earlier version
         return False
 
 
@@ -81,7 +81,7 @@ def _is_current(job: PlannedJob, params: Params) -> bool:
             and {path: sha256_of(Path(path)) for path in inputs} == record["inputs"]
             and all(is_whole(Path(path), record["outputs"][path]) for path in job.files if path != job.provenance)
         )
-    except (OSError, UserError, KeyError, TypeError, AttributeError):  # missing or damaged
+    except (OSError, UserError, KeyError):  # missing, damaged, or of an earlier version
         return False
 
 

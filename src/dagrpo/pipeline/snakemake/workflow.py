@@ -15,8 +15,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, job_files
 from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.dvc.file import keep_current, require_current
+from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
-from dagrpo.pipeline.dvc.private import keep_other_experiments
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another
 from dagrpo.pipeline.override_runs import PARAMS, override_run

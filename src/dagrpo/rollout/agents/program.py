@@ -121,7 +121,7 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
     from dagrpo.rollout.programs.service import service
     from dagrpo.utils.child_variables import without_secrets
 
-    _check(config)
+    require_command(config.command)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway())
         served = None
@@ -131,16 +131,10 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
         yield ProgramAgent(config, context, gateway, served)
 
 
-def _check(config: Config) -> None:
-    from dagrpo.rollout.agents.program import require_command
-
-    require_command(config.command)
-
-
 AGENT = AgentKind(
     config=Config,
     open=open_program,
-    check=_check,
+    check=lambda config: require_command(config.command),
     code=lambda config: NamedCode.of_command(config.command),
     takes_pictures=False,
 )

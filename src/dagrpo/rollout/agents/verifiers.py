@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.section import Unchecked
 from dagrpo.core.user_code import NamedCode
 from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
@@ -61,7 +62,6 @@ class VerifiersAgent:
 @asynccontextmanager
 async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent, the gateway and the worker. Raises UserError if the environment or the taskset is missing."""
-    from dagrpo.core.errors import UserError
     from dagrpo.data.verifiers_package import worker_command, worker_variables
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.service import service

@@ -26,7 +26,6 @@ from dagrpo.utils.checksummed_json import with_checksum, without_checksum
 from dagrpo.utils.console import say
 
 logger = logging.getLogger(__name__)
-KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 
 class TimedTool:
@@ -139,9 +138,7 @@ class RecordedTool:
             return None
         self._file.seek(self._places[call])
         record = _record(self._file.readline())
-        if record is None or record["call"] != call:
-            self._tell(1, len(self._places))
-            return None
+        self._tell(int(record is None), len(self._places))
         return record
 
     def _tell(self, damaged: int, lines: int) -> None:
@@ -155,11 +152,9 @@ class RecordedTool:
 def _record(line: bytes) -> Mapping[str, Any] | None:
     """Return the record in a line; None if it is damaged."""
     try:
-        record = without_checksum(json.loads(line))
+        return without_checksum(json.loads(line))
     except ValueError:
         return None
-    texts = [record.get("call"), *(record[kind] for kind in KINDS if kind in record)]
-    return record if len(texts) == 2 and all(isinstance(text, str) for text in texts) else None
 
 
 def _take(digests: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:

@@ -13,7 +13,7 @@ NOTHING: Part = ()  # a micro-batch without sequences
 
 
 class MicroBatchSplitter:
-    """MicroBatchSplitter of trajectories into micro-batches. A span is one trajectory: its sequences, which stay together."""
+    """Splitter of trajectories into micro-batches. A span is one trajectory: its sequences, which stay together."""
 
     def __init__(self, sequences: TokenSequences, budget: Budget, patches: Sequence[int] = ()) -> None:
         """Cut by `budget`. `patches`: those of each picture of `sequences.pictures`, if the budget limits them."""

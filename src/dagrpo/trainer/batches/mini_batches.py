@@ -36,7 +36,7 @@ class MiniBatch:
 
 
 class MiniBatchSplitter:
-    """MiniBatchSplitter of each step's rollouts among its updates, by prompts."""
+    """Splitter of each step's rollouts into the mini-batches of its updates, by prompts."""
 
     def __init__(self, algorithm: Algorithm, training: Training, world: World, seed: int) -> None:
         """Divide by section training. `seed`: of the run, from which the random token selection of a loss follows."""

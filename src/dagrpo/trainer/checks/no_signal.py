@@ -72,14 +72,8 @@ class NoSignal:
         say(sentence)
 
     def _limit(self, watched: Watched) -> float | None:
-        params = self._params
-        limits = {
-            "without_advantage": params.without_advantage,
-            "truncated": params.truncated,
-            "missing_answers": params.missing_answers,
-            "unverifiable": params.unverifiable,
-        }
-        return limits[watched.limit]
+        limit: float | None = getattr(self._params, watched.limit)
+        return limit
 
     def _sentence(self, watched: Watched, step: int) -> str:
         row, limit = self._rows[watched.count], self._limit(watched)

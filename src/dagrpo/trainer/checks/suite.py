@@ -28,7 +28,7 @@ from dagrpo.trainer.sampling.dynamic_sampling import CUT_OFF_GROUPS
 from dagrpo.trainer.sampling.prefetch import steps_in_sampler
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.update.policy_update import UpdateStats
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World
 
 _UNCHANGED = "unchanged_weights"

@@ -3,15 +3,12 @@
 It is trained in place of the weights.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
-
-if TYPE_CHECKING:
-    pass
 
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=200)]
 _NO_LINEAR_LAYERS = ("embed", "lm_head", "wte", "wpe")  # parts of the names of embeddings, and of the head

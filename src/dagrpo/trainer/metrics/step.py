@@ -19,7 +19,7 @@ from dagrpo.trainer.metrics.off_policy import off_policy_metrics
 from dagrpo.trainer.metrics.turns import turn_metrics
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import teacher_metrics
-from dagrpo.trainer.update.policy_update import UpdateStats
+from dagrpo.trainer.update.stats import UpdateStats
 
 
 def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:

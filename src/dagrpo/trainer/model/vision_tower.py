@@ -94,7 +94,9 @@ class Tower:
         self._pixels = lru_cache(PIXELS_KEPT)(self._read)
         self._features: dict[bytes, tuple[Features, Tensor]] = {}
 
-    def shown(self, input_ids: Tensor, attention_mask: Tensor, pictures: PaddedPictures | None) -> dict[str, Any]:
+    def model_inputs(
+        self, input_ids: Tensor, attention_mask: Tensor, pictures: PaddedPictures | None
+    ) -> dict[str, Any]:
         """Return the model's inputs for a batch: its tokens, [sequences, length], their mask, and the features of `pictures`.
 
         Raises UserError if the processor's settings cannot be used.

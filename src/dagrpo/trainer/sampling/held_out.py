@@ -102,10 +102,8 @@ class HeldOutEvaluations:
             self._report(step, values)
 
     def _rows(self, step: int) -> list[TableRow]:
-        match read_checksummed(self._file(step)):
-            case {"rows": list(rows)}:
-                return rows
-        raise Damaged(self._file(step), "does not hold an evaluation")
+        rows: list[TableRow] = read_checksummed(self._file(step))["rows"]
+        return rows
 
     def _file(self, step: int) -> Path:
         return self._folder / f"step_{step:05d}.json"

@@ -3,11 +3,10 @@
 It is asked once per step. The loss and its terms define what is learned from the logprobs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,18 +31,12 @@ FAR = 2.0  # nats by which the policy finds a token likelier than the teacher, w
 DIVERGENCE, FAR_FRACTION = "policy/teacher_kl", "policy/teacher_far_fraction"
 
 
-class TeacherPrompts(Protocol):
-    """Prompts that the teacher reads in the place of a problem's prompt."""
-
-    def of(self, prompt: Prompt) -> tuple[int, ...]: ...
+TeacherPrompt = Callable[[Prompt], tuple[int, ...]]  # returns what the teacher reads in the place of a prompt
 
 
-class PlainPrompts:
-    """Prompts that the policy reads."""
-
-    def of(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of the problem's prompt."""
-        return prompt.token_ids
+def plain_prompt(prompt: Prompt) -> tuple[int, ...]:
+    """Return the tokens that the policy reads."""
+    return prompt.token_ids
 
 
 class PromptsWithSolution:
@@ -55,7 +48,7 @@ class PromptsWithSolution:
         self._text = text
         self._known: dict[int, tuple[int, ...]] = {}
 
-    def of(self, prompt: Prompt) -> tuple[int, ...]:
+    def __call__(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the tokens of the longer prompt. Raises UserError if the problem has no solution."""
         if prompt.index not in self._known:
             longer = _with_solution(prompt.row, self._text)
@@ -79,7 +72,7 @@ class Teacher:
     """Teacher model behind an engine."""
 
     engine: RolloutEngine
-    prompts: TeacherPrompts
+    prompt: TeacherPrompt
     lockstep: bool
     longest: int  # most tokens that it can read
 
@@ -100,7 +93,7 @@ class Teacher:
 
     def _request(self, prompt: Prompt, sample: TokenSample) -> ScoringRequest:
         """Return the request to score a sample after the teacher's prompt, as the policy has continued its own prompt."""
-        longer, own = self.prompts.of(prompt), prompt.token_ids
+        longer, own = self.prompt(prompt), prompt.token_ids
         first, token_ids = sample.written[0].start, tuple(sample.token_ids)
         if longer != own:
             if token_ids[: len(own)] != own:
@@ -153,11 +146,11 @@ def open_teacher(
     with opened as served:
         yield Teacher(
             engine=served,
-            prompts=PromptsWithSolution(
+            prompt=PromptsWithSolution(
                 PromptRenderer(tokenizer, run.rollout, processor_of(run.initial)), params.solution
             )
             if with_solution
-            else PlainPrompts(),
+            else plain_prompt,
             lockstep=run.rollout.deterministic,
             longest=context_tokens(folder, engine) - engine_of(engine).reserved_tokens,
         )

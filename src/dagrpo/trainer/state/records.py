@@ -16,7 +16,7 @@ from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.state.integrity import THREADS, require_whole_file, require_whole_size
 from dagrpo.trainer.sync.digest_table import FILE as DIGESTS
-from dagrpo.trainer.sync.digest_table import StepDigests, as_json, digest_table
+from dagrpo.trainer.sync.digest_table import StepDigests, digest_table
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.files import atomic_folder, link_or_copy, write_json
 from dagrpo.utils.manifest import entry_of
@@ -44,7 +44,7 @@ class Record:
         """Store a finished step (1-based). Rewriting it after a resume changes only the seconds."""
         write_attempts(self.rollouts(step), rollouts)
         entry = asdict(entry_of(self.rollouts(step)))
-        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
+        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": asdict(digests)}
         write_checksummed(self._metrics / f"step_{step:05d}.json", content)
 
     def rollouts(self, step: int) -> Path:
@@ -116,8 +116,4 @@ class Record:
             write_json(folder / manifest.name, {"files": files})
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
-        path = self._metrics / f"step_{step:05d}.json"
-        match read_checksummed(path):
-            case {"metrics": dict(), "seconds": dict(), "rollouts": dict(), "digests": dict()} as content:
-                return content
-        raise Damaged(path, "does not describe a step")
+        return read_checksummed(self._metrics / f"step_{step:05d}.json")

@@ -120,13 +120,10 @@ def named(folder: Path) -> SavedState:
 
 def _require_whole(saved: SavedState) -> None:
     path = saved.folder / DESCRIPTION
-    match read_checksummed(path):
-        case {"step": saved.step, "files": dict(files)}:
-            require_whole(saved.folder, files, READ)
-        case {"step": int(other)} if other != saved.step:
-            raise Damaged(path, f"is of step {other}")
-        case _:
-            raise Damaged(path, "does not describe a state")
+    state = read_checksummed(path)
+    if state["step"] != saved.step:
+        raise Damaged(path, f"is of step {state['step']}")
+    require_whole(saved.folder, state["files"], READ)
 
 
 def _set_aside(states: Sequence[SavedState], fault: str, whole: SavedState | None) -> None:

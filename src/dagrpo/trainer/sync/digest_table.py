@@ -5,7 +5,7 @@ Imports no torch. digests.py computes them.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dagrpo.core.errors import UserError
 from dagrpo.rollout.table import read_table, required
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.runtime import Layout, Reduction
@@ -143,10 +142,10 @@ def _rows(digests: StepDigests) -> Iterator[tuple[str, int, str, str]]:
 def read_digests(path: Path) -> dict[int, StepDigests]:
     """Return the digests of each step. Raises UserError if the file was not written by the stage train."""
     rows = read_table(path, SCHEMA).to_pylist()
-    return {step: _of_rows(path, list(own)) for step, own in groupby(rows, key=itemgetter("step"))}
+    return {step: _of_rows(list(own)) for step, own in groupby(rows, key=itemgetter("step"))}
 
 
-def _of_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> StepDigests:
+def _of_rows(rows: Sequence[Mapping[str, Any]]) -> StepDigests:
     computed = Computed(**{field.name: rows[0][field.name] for field in fields(Computed)})
     if [row["kind"] for row in rows] == [NOT_RECORDED]:
         return StepDigests(computed=computed, gradients=(), weights={})
@@ -154,12 +153,5 @@ def _of_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> StepDigests:
         key: {row["tensor"]: row["digest"] for row in own}
         for key, own in groupby(rows, key=itemgetter("kind", "update"))
     }
-    weights = parts.pop((WEIGHTS, len(parts) - 1), None)
-    if weights is None or list(parts) != [(GRADIENT, update) for update in range(1, len(parts) + 1)]:
-        raise UserError(f"{path}: the gradients and weights of step {rows[0]['step']} are not whole: restore the file.")
+    weights = parts.pop((WEIGHTS, len(parts) - 1))
     return StepDigests(computed=computed, gradients=tuple(parts.values()), weights=weights)
-
-
-def as_json(digests: StepDigests) -> dict[str, Any]:
-    """Return the digests as JSON-serialisable data, which `StepDigests.of_json` reads."""
-    return asdict(digests)

@@ -1,7 +1,7 @@
 """Policy update of one GRPO step, by all ranks together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,32 +37,13 @@ from dagrpo.trainer.update.advantages import step_advantages
 from dagrpo.trainer.update.forward import ForwardPasses
 from dagrpo.trainer.update.loss_input import loss_input
 from dagrpo.trainer.update.objective import Objective
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World
 
 # Among a state's notes:
 COEFFICIENTS = "coefficients"  # of the objective's terms
 LOSS_SCALE = "loss_scale"  # where the update computes in float16
 NOT_SAVED: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateStats:
-    """Statistics of one step's update."""
-
-    logprobs: Tensor  # [tokens], of the policy before the step, as the trainer computes them; on the CPU
-    # From here on, over the counted tokens and the mini-batches with any of them.
-    entropy: float  # nats per token, of that policy
-    loss: float
-    kl: float  # to the reference, 0 without one
-    metrics: Mapping[str, float]  # of the loss and its terms, per token
-    grad_norm: float  # before clipping, mean over mini-batches
-    learning_rate: float
-    digests: StepDigests  # of gradients and weights
-    advantages: Tensor | None = None  # [tokens], those of the update
-    vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: no tower is trained
-    skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
-    overflowed: int = 0  # among the skipped ones, those that the loss scale explains
-    loss_scale: float | None = None  # after the step; None: the loss is not scaled
 
 
 class PolicyUpdate:

@@ -1,4 +1,4 @@
-"""Opening of rank 0's engine, agent and grader."""
+"""Opening of a run's source of rollouts."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager

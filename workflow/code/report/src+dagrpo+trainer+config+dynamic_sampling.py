@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/config/dynamic_sampling.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sampling/open_source.py
