@@ -132,6 +132,15 @@ def test_what_another_experiment_has_is_linked_and_opens_no_engine() -> None:
     assert _run(["one", "three"], "third") == ["open", "three", "close"]
 
 
+def test_a_second_attempt_makes_the_rest_and_keeps_nothing_in_the_state() -> None:
+    with pytest.raises(SystemExit):
+        _run(["one", "two"], two="broken")
+    assert list(Path(".state").glob("e-*/finished"))
+    assert _run(["one", "two"]) == ["open", "two", "close"]
+    assert not list(Path(".state").glob("e-*/finished"))
+    assert len(list((runner.RAN / "e").iterdir())) == 2
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_what_is_finished_when_the_job_fails_is_not_made_again(is_there: bool) -> None:
     if is_there:

@@ -109,6 +109,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     with Shared() as shared:
         for part in parts_of(options):
             if stage.spreads and is_made(stage, part):
+                records.append((part, record_of(stage, part)))
                 continue
             linking = cache_hit(stage, part) if stage.spreads else None
             records.append((part, _execute_part(linking or stage, part, shared)))
