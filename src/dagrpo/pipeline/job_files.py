@@ -101,19 +101,21 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def file_arguments(
-    inputs: Iterable[tuple[str, str | Sequence[str]]], outputs: Iterable[tuple[str, str | Sequence[str]]]
+    inputs: Iterable[tuple[str, str | Sequence[str]]],
+    outputs: Iterable[tuple[str, str | Sequence[str]]],
+    part: str = "",
 ) -> Iterator[str]:
     """Yield `--input name=path` for each input except the script and the code, `--output name=path` for each output.
 
-    A list of inputs repeats its name; a list of outputs gets numbered ones.
+    A list of inputs repeats its name; a list of outputs gets numbered ones. `part`: is put after each name.
     """
     for name, paths in inputs:
         if name not in NOT_DATA:
-            yield from (f"--input {name}={path}" for path in _listed(paths))
+            yield from (f"--input {name}{part}={path}" for path in _listed(paths))
     for name, paths in outputs:
         listed = _listed(paths)
         numbered = [name] if isinstance(paths, str) else [f"{name}_{number}" for number in range(len(listed))]
-        yield from (f"--output {key}={path}" for key, path in zip(numbered, listed, strict=True))
+        yield from (f"--output {key}{part}={path}" for key, path in zip(numbered, listed, strict=True))
 
 
 def _listed(paths: str | Sequence[str]) -> list[str]:
