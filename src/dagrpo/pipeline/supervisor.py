@@ -89,7 +89,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
     runtime = runtime_of(options.runtime)
     _report_of(stage, options).remove()
     if is_made(stage, options):
-        say(f"{stage.name}: kept, since inputs, parameters and code are those of before.")
+        say(f"{stage.name}: kept; inputs, parameters and code are the same (runtime.reuse: false makes it again).")
         return
     linking = _whole_cache_hit(stage, options)
     if linking is not None:
