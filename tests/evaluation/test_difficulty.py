@@ -1,5 +1,6 @@
 """Pass rates by hand, and the split that carries them."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,8 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = _split(tmp_path)
-    monkeypatch.setattr(difficulty, "attempt_split", lambda attempts: _trajectories())
+    monkeypatch.setattr(difficulty, "opened", lambda attempts: nullcontext())
+    monkeypatch.setattr(difficulty, "attempt_split", lambda attempts, checkpoint: _trajectories())
     attempts = SplitAttempts(
         model=tmp_path,
         split=split,

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from dagrpo.core.trajectory import BLIND, GREEDY
 from dagrpo.core.types import SamplingRequest
 from dagrpo.data.schema import to_table
 from dagrpo.engine import open_engine, sglang
+from dagrpo.evaluation import sampling
 from dagrpo.evaluation.config import Sampling
 from dagrpo.evaluation.sampling import (
     SplitAttempts,
     attempt,
     attempt_blindly,
     evaluation_sampling,
+    opened,
     read_prompts,
     sample,
 )
@@ -33,6 +36,7 @@ from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.utils.tables import write_parquet
 
+SPLITS = {"empty": [], "one": ["1+2"], "two": ["2+2", "4-1"]}
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
 
 
@@ -128,8 +132,28 @@ def test_an_empty_split_is_named(model: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_that_was_changed_is_not_sampled_from(tmp_path: Path) -> None:
     make_fresh(tmp_path / "m", SHAPE, torch.float32)
     (tmp_path / "m/tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"tokenizer\.json is truncated"):
-        sample(attempts_of(tmp_path / "m", tmp_path))
+    with pytest.raises(UserError, match=r"tokenizer\.json is truncated"), opened(attempts_of(tmp_path / "m", tmp_path)):
+        pass
+
+
+def test_an_engine_is_started_for_rows_that_can_be_used_and_once_for_several_splits(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+
+    def start(model: Path, *_: object, **__: object) -> AbstractContextManager[ScriptedEngine]:
+        started.append(model)
+        return nullcontext(ScriptedEngine())
+
+    monkeypatch.setattr(sampling, "open_engine", start)
+    splits = [attempts_of(model, tmp_path / name, questions) for name, questions in SPLITS.items()]
+    with opened(splits[0]) as checkpoint:
+        with pytest.raises(UserError, match="has no rows"):
+            sample(splits[0], checkpoint)
+        assert not started
+        tables = [sample(split, checkpoint) for split in splits[1:]]
+    assert started == [model]
+    assert [table["problem_index"].to_pylist() for table in tables] == [[0] * 3, [0] * 3 + [1] * 3]
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +204,9 @@ def test_nothing_is_attempted_without_pictures_where_nobody_asks_or_there_are_no
 @pytest.mark.nightly
 @pytest.mark.server
 def test_the_real_server_answers_with_pictures_and_without(seer: Path, tmp_path: Path) -> None:
-    table = sample(shown(seer, tmp_path, without_pictures=True))
+    attempts = shown(seer, tmp_path, without_pictures=True)
+    with opened(attempts) as checkpoint:
+        table = sample(attempts, checkpoint)
     assert table["sample_index"].to_pylist() == [GREEDY, 0, 1] * 3 + [BLIND] * 2
     assert table["problem_index"].to_pylist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 2]
     lengths = [len(ids) for ids in table["prompt_ids"].to_pylist()]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.config.schema import Params
+from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
 from dagrpo.pipeline.identity import ROOT, WITHOUT_EFFECT, code_digest, code_of
@@ -111,6 +111,17 @@ def test_training_depends_on_the_selected_loss_and_verifier_and_on_no_other() ->
     losses = {Path(file).name for file in files if "algorithms/losses/" in file}
     assert losses == {"__init__.py", "ppo_clip.py"}
     assert not any("data_sets" in file or "report/" in file or "megatron" in file for file in files)
+
+
+def test_another_task_that_is_evaluated_is_code_of_training_only_if_its_problems_are_answered_there() -> None:
+    both = ["arithmetic", "arithmetic_tool"]
+    tasks = {"experiment": {"train": "arithmetic", "evaluate": both, "tasks": both}}
+    calculator = "src/dagrpo/tools/calculator.py"
+    alone, answered = parse(tasks), parse(tasks | {"training": {"evaluate_every": 5}})
+    with_it = {stage for stage in all_stages() if calculator in code_files(alone, all_stages()[stage])}
+    assert with_it == {"prepare", "sample"}
+    assert calculator in code_files(answered, all_stages()["train"])
+    assert calculator not in code_files(answered, all_stages()["sft"])
 
 
 def test_imports_at_the_end_of_a_long_chain_of_branches_are_found(lab: Path) -> None:

@@ -60,7 +60,8 @@ def test_a_plug_in_refuses_other_parameters_that_it_cannot_work_with() -> None:
 
 
 def test_code_identity_starts_at_what_is_selected() -> None:
-    assert selected_modules(parse(VALUES)) == {
+    params = parse(VALUES)
+    assert selected_modules(params, params.experiment.tasks) == {
         "task": ["example_lab.tasks"],
         "verifier": ["example_lab.verifiers"],
         "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],

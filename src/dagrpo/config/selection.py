@@ -3,6 +3,8 @@
 The import closure of each stage's code starts there; pipeline/identity.py computes it, and a stage declares the kinds that it runs.
 """
 
+from collections.abc import Collection
+
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
@@ -24,14 +26,13 @@ from dagrpo.trainer.backends import BACKENDS
 MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it, export writes it
 
 
-def selected_modules(params: Params) -> dict[str, list[str]]:
-    """Return the dotted modules by kind, such as task or loss, each sorted and without repeats.
+def selected_modules(params: Params, tasks: Collection[str]) -> dict[str, list[str]]:
+    """Return the dotted modules by kind, such as task or loss, each sorted and without repeats, where these tasks are used.
 
     `format` is the trainer's, `model_format` that of every checkpoint outside training, whatever the parameters say.
     Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and left out.
     `fresh_tool` are the tools whose calls the tokenizer of a fresh model spells.
     """
-    tasks = params.experiment.tasks
     verifiers = {get_task(name).verifier for name in tasks} | {params.reward.verifier} - {"task"}
     tools = {tool for name in tasks for tool in get_task(name).tools}
     users = {get_task(name).interaction for name in tasks} - {""}
@@ -57,9 +58,9 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
     }
 
 
-def named_code(params: Params) -> dict[str, list[NamedCode]]:
-    """Return the user's own code by the kind of plug-in whose parameters name it: of the agent, and of the tasks' tools."""
-    agent, tools = params.rollout.agent, {tool for name in params.experiment.tasks for tool in get_task(name).tools}
+def named_code(params: Params, tasks: Collection[str]) -> dict[str, list[NamedCode]]:
+    """Return the user's own code by the kind of plug-in whose parameters name it: of the agent, and of the tools of these tasks."""
+    agent, tools = params.rollout.agent, {tool for name in tasks for tool in get_task(name).tools}
     configs = {name: config_for(name, params.rollout.tools) for name in sorted(tools)}
     return {
         "agent": [AGENTS.get(agent.name).code(agent)],

@@ -16,7 +16,7 @@ from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import Row, Verdict
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
-from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
+from dagrpo.evaluation.sampling import SplitAttempts, attempt_split, opened
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.utils.tables import read_parquet, write_parquet
@@ -40,7 +40,9 @@ class Rating:
 def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:
     """Attempt every problem of the split, grade, and write the split with its column pass_rate, and the ratings."""
     rows = from_table(read_parquet(attempts.split), attempts.split)
-    ratings = ratings_of(attempt_split(attempts), len(rows), reward)
+    with opened(attempts) as checkpoint:
+        trajectories = attempt_split(attempts, checkpoint)
+    ratings = ratings_of(trajectories, len(rows), reward)
     write_parquet(pass_rates, _table(rows, ratings))
     with_rates = [replace(e, pass_rate=r.pass_rate) for e, r in zip(rows, ratings, strict=True)]
     write_parquet(rated, to_table(with_rates))

@@ -3,8 +3,10 @@
 Stage `score` grades what this stage writes, and can be repeated without a model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,34 +70,55 @@ def evaluation_sampling(section: config.Sampling, *, deterministic: bool) -> Sam
     )
 
 
-def sample(attempts: SplitAttempts) -> pa.Table:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A verified checkpoint, for several splits one after the other."""
+
+    tokenizer: PreTrainedTokenizerBase
+    engine: Callable[[], RolloutEngine]  # opened by the first call: rows that cannot be used are found before
+
+
+@contextmanager
+def opened(attempts: SplitAttempts) -> Iterator[Checkpoint]:
+    """Open the checkpoint of some attempts, and of others at other splits. Raises UserError if it does not match its manifest."""
+    manifest = require_samplable(attempts.model)
+    with ExitStack() as stack:
+
+        @cache
+        def engine() -> RolloutEngine:
+            return stack.enter_context(
+                open_engine(
+                    attempts.model,
+                    attempts.engine,
+                    attempts.server_log,
+                    dtype=attempts.dtype,
+                    head_dtype=attempts.head_dtype,
+                    deterministic=attempts.sampling.lockstep,
+                    version=manifest.tensors.digest[:VERSION_DIGITS],
+                    keep_pictures=True,  # of one checkpoint
+                )
+            )
+
+        yield Checkpoint(tokenizer=load_tokenizer(attempts.model), engine=engine)
+
+
+def sample(attempts: SplitAttempts, checkpoint: Checkpoint) -> pa.Table:
     """Return the rollouts of a split, columns as in ROLLOUTS; problems in order, the greedy attempt at each first.
 
     Attempts without pictures come after all others.
     """
-    return rollout_table(attempt_split(attempts))
+    return rollout_table(attempt_split(attempts, checkpoint))
 
 
-def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
+def attempt_split(attempts: SplitAttempts, checkpoint: Checkpoint) -> list[Trajectory]:
     """Return the attempts at each problem of the split, in order.
 
-    Raises UserError if the checkpoint does not match its manifest, or a row cannot be used; ServerError if the server fails.
+    Raises UserError if a row cannot be used; ServerError if the server fails.
     """
-    manifest = require_samplable(attempts.model)
-    tokenizer = load_tokenizer(attempts.model)
+    tokenizer = checkpoint.tokenizer
     prompts = read_prompts(attempts, tokenizer)
-    with open_engine(
-        attempts.model,
-        attempts.engine,
-        attempts.server_log,
-        dtype=attempts.dtype,
-        head_dtype=attempts.head_dtype,
-        deterministic=attempts.sampling.lockstep,
-        version=manifest.tensors.digest[:VERSION_DIGITS],
-        keep_pictures=True,  # of one checkpoint
-    ) as engine:
-        trajectories = attempt(prompts, attempts, engine, tokenizer)
-        return trajectories + attempt_blindly(prompts, attempts, engine, tokenizer)
+    trajectories = attempt(prompts, attempts, checkpoint.engine(), tokenizer)
+    return trajectories + attempt_blindly(prompts, attempts, checkpoint.engine(), tokenizer)
 
 
 def attempt_blindly(

@@ -1,12 +1,14 @@
-"""Cache hits: outputs of other experiments are hard-linked, not recomputed.
+"""Reuse: outputs that are there are kept, those of other experiments linked.
 
-A hit needs the same stage, seed, parameters, code, inputs and environment; the files' paths differ in the experiment's name
-alone. `runtime.reuse: false` recomputes everything.
+Either needs the same stage, seed, parameters, code, inputs and environment. Of other experiments the files' paths differ in the
+experiment's name alone: a cache hit. `runtime.reuse: false` recomputes everything.
+
+The finished parts of a job that spreads are also in its state until it ends, since Snakemake removes the outputs of a job that fails.
 """
 
 import argparse
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -14,23 +16,53 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.pipeline.record import declared, is_whole, outputs_of, record_of, runtime_of
+from dagrpo.pipeline.record import declared, is_whole, outputs_of, parts_of, record_of, runtime_of
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
 SAME = ("key", "environment")
+FINISHED = "finished"  # in the state of a part: its outputs, until the job ends
+
+
+def is_made(stage: Stage, options: argparse.Namespace) -> bool:
+    """Return True if the outputs of a job are there and would be made again; False if reuse is off."""
+    parts = [(part, outputs_of(part)["provenance"]) for part in parts_of(options)]
+    if not all(provenance.is_file() for _, provenance in parts) or not _may_reuse(stage, options):
+        return False
+    return all(_is_the_same(provenance, record_of(stage, part)) for part, provenance in parts)
 
 
 def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
     """Return a stage that links another experiment's outputs; None without a cache hit, or if reuse is off."""
-    if not runtime_of(options.runtime).reuse or not stage.reusable(declared(options.job)["params"]):
+    if not _may_reuse(stage, options):
         return None
     source = equal_execution(record_of(stage, options), outputs_of(options)["provenance"])
     if source is None:
         return None
     options.taken_from = source
     return replace(stage, work=partial(link_outputs, source=source))
+
+
+def _may_reuse(stage: Stage, options: argparse.Namespace) -> bool:
+    return runtime_of(options.runtime).reuse and stage.reusable(declared(options.job)["params"])
+
+
+def keep_finished(state: Path, outputs: Mapping[str, Path], replaced: Collection[Path]) -> None:
+    """Keep the outputs of a finished part in its state; those at `replaced` as copies, since Snakemake writes the former content there."""
+    with atomic_folder(state / FINISHED) as temporary:
+        for name, path in outputs.items():
+            (shutil.copyfile if path in replaced else link_or_copy)(path, temporary / name)
+
+
+def restored(state: Path, outputs: Mapping[str, Path]) -> bool:
+    """Put the outputs of a part that was finished before its job failed in their places; return False if it was not finished."""
+    kept = {path: state / FINISHED / name for name, path in outputs.items()}
+    if not all(source.is_file() for source in kept.values()):
+        return False
+    for path, source in kept.items():
+        _link(source, path)
+    return True
 
 
 def equal_execution(record: Mapping[str, Any], provenance: Path) -> Path | None:
@@ -74,7 +106,7 @@ def in_experiment(path: Path, experiment: str) -> Path:
 
 
 def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:
-    """Return True if a provenance.json matches the record and its files are intact; damaged ones are skipped."""
+    """Return True if a provenance.json matches the record and its files are intact; missing or damaged ones are skipped."""
     try:
         other = read_json(candidate)
         if other["experiment"] != candidate.parts[1]:  # a user's copy of an experiment's folders

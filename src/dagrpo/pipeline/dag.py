@@ -27,7 +27,7 @@ SEED = re.compile(r"/runs/seed_(\d+)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """One job of an experiment: its stage, the values of its wildcards, and its files by name."""
+    """One job of an experiment, or one part of a job that spreads: its stage, the values of its wildcards, its files by name."""
 
     stage: str
     wildcards: Mapping[str, str]
@@ -46,27 +46,49 @@ class PlannedJob:
 
 
 def planned_jobs(params: Params, experiment: str) -> list[PlannedJob]:
-    """List the jobs of an experiment in the order in which they run.
+    """List the jobs of an experiment in the order in which they run, those that spread by their parts.
 
     `experiment` names its folders: an override run has others than the experiment of its parameters.
     """
     return [job for stage in in_order() for job in _jobs_of(stage, params, experiment)]
 
 
+def by_job(parts: Iterable[PlannedJob]) -> list[list[PlannedJob]]:
+    """Group planned jobs by the job that they are a part of: most are the only one of theirs."""
+    jobs: dict[tuple[str, ...], list[PlannedJob]] = {}
+    for part in parts:
+        own = [value for name, value in part.wildcards.items() if name != all_stages()[part.stage].spreads]
+        jobs.setdefault((part.stage, *own), []).append(part)
+    return list(jobs.values())
+
+
 def _jobs_of(stage: Stage, params: Params, experiment: str) -> Iterator[PlannedJob]:
-    names, outputs = wildcards_of(stage), patterns_of(stage.outputs)
+    names = wildcards_of(stage)
     for chosen in product(*(_values(name, params, experiment, evaluated="seed" in names) for name in names)):
-        own = dict(zip(names, chosen, strict=True))
-        yield PlannedJob(
-            stage=stage.name,
-            wildcards=own,
-            inputs={name: tuple(input_paths(stage, name, params, own)) for name in stage.inputs},
-            outputs={name: tuple(path.format(**own) for path in paths) for name, paths in outputs.items()},
-        )
+        yield from parts_of(stage, params, dict(zip(names, chosen, strict=True)))
+
+
+def parts_of(stage: Stage, params: Params, wildcards: Mapping[str, str]) -> list[PlannedJob]:
+    """Return the parts of the job with these wildcards: of a stage that does not spread, the job."""
+    values = [{stage.spreads: value} for value in spread(stage, params)] if stage.spreads else [{}]
+    return [_planned(stage, params, {**wildcards, **value}) for value in values]
+
+
+def _planned(stage: Stage, params: Params, wildcards: Mapping[str, str]) -> PlannedJob:
+    outputs = patterns_of(stage.outputs)
+    return PlannedJob(
+        stage=stage.name,
+        wildcards=wildcards,
+        inputs={name: tuple(input_paths(stage, name, params, wildcards)) for name in stage.inputs},
+        outputs={name: tuple(path.format(**wildcards) for path in paths) for name, paths in outputs.items()},
+    )
 
 
 def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str, str]) -> list[str]:
-    """List the paths of one named input of a job. `wildcards`: those of the job's outputs."""
+    """List the paths of one named input of a job, or of a part of one. `wildcards`: those of its outputs."""
+    if stage.spreads and stage.spreads not in wildcards:
+        parts = ({**wildcards, stage.spreads: value} for value in spread(stage, params))
+        return list(dict.fromkeys(path for part in parts for path in input_paths(stage, name, params, part)))
     given, experiment = stage.inputs[name], wildcards["experiment"]
     if callable(given):
         return list(given(params, experiment))
@@ -101,9 +123,23 @@ def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> S
 
 
 def wildcards_of(stage: Stage) -> list[str]:
-    """List the wildcards of a stage's outputs."""
-    found = {name for paths in patterns_of(stage.outputs).values() for path in paths for name in names_in(path)}
-    return [name for name in WILDCARDS if name in found]
+    """List the wildcards of a stage's jobs: those of its outputs but for the one that it spreads over."""
+    return [name for name in WILDCARDS if name in _of_outputs(stage) and name != stage.spreads]
+
+
+def _of_outputs(stage: Stage) -> set[str]:
+    return {name for paths in patterns_of(stage.outputs).values() for path in paths for name in names_in(path)}
+
+
+def spread(stage: Stage, params: Params) -> Sequence[str]:
+    """Return the values of the wildcard that a stage spreads over."""
+    return _values(stage.spreads, params, params.experiment.name, evaluated="seed" in _of_outputs(stage))
+
+
+def over_spread(path: str, stage: Stage, params: Params) -> list[str]:
+    """Return a pattern of a stage with each value of the wildcard that it spreads over; any other as it is."""
+    name = f"{{{stage.spreads}}}"
+    return [path.replace(name, value) for value in spread(stage, params)] if name in path else [path]
 
 
 def input_patterns(stage: Stage) -> Mapping[str, tuple[str, ...]]:
@@ -199,7 +235,7 @@ def all_files(jobs: Iterable[PlannedJob]) -> list[str]:
 
 
 def log_of(stage: Stage) -> str:
-    """Return the pattern of a stage's log: `logs/{experiment}/seed_{seed}/sample_{task}_{policy}`, without a suffix."""
+    """Return the pattern of a stage's log: `logs/{experiment}/seed_{seed}/score_{task}_{policy}`, without a suffix."""
     names = wildcards_of(stage)
     folder = "logs/{experiment}/seed_{seed}" if "seed" in names else "logs/{experiment}"
     own = [f"{{{name}}}" for name in names if name not in ("experiment", "seed")]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ STANDING_FOR = ("train", "first_seed", "checkpoint", "earlier_provenance")  # in
 PROVENANCE_OUTPUT = "provenance"  # the output of every stage that records it
 NAME_IN_BRACES = re.compile(r"\{(\w+)\}")
 SectionType = TypeVar("SectionType", bound=Section)
+T = TypeVar("T")
 # The start of a stage's paths: patterns, as in a rule of Snakemake. `Stage` lists the wildcards.
 DATA = "data/{experiment}/{task}"
 TRAIN_DATA = "data/{experiment}/{train}"
@@ -31,9 +33,19 @@ Paths = str | tuple[str, ...]  # one pattern, or several under one name
 Files = Callable[["Params", str], Iterable[str]]  # of the parameters and the name of the experiment's folders
 
 
+class Shared(ExitStack):
+    """The context that the parts of one job have in common: the first that needs it opens it, the job's end closes it."""
+
+    def opened(self, context: Callable[[], AbstractContextManager[T]]) -> T:
+        """Return what the context gives, which is entered on the first call."""
+        if not hasattr(self, "_given"):
+            self._given = self.enter_context(context())
+        return self._given
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One execution of a stage: its files and its parameters."""
+    """One execution of a stage: its files and its parameters. Of a stage that spreads, one part of it: one value's."""
 
     stage: str
     experiment: str  # name of its folders: that of the experiment, or <name>~<digest> of an override run
@@ -46,6 +58,7 @@ class Job:
     threads: int  # of each of its processes, equal on every machine
     state: Path  # folder for resumable state; shared only by jobs whose results agree as far as both go
     log: Path  # logs of what the job starts, and its curves, go beside it
+    shared: Shared = field(default_factory=Shared)
 
     def input(self, name: str) -> Path:
         """Return the one input of that name."""
@@ -101,6 +114,9 @@ class Stage:
     values. Inputs may have these too: one that the outputs lack stands for all its values. {train}, {first_seed} and {checkpoint}
     stand for the training task, the first seed and the checkpoint of {policy}.
 
+    A stage that `spreads` over a wildcard has one job for all its values: the work is called for one after the other. Each value
+    has its own outputs and its own provenance, and those that are made already are not made again.
+
     Declarations are imported whenever the Snakefile is read, so a module that makes one imports its work's dependencies inside
     that work.
     """
@@ -110,6 +126,7 @@ class Stage:
     reads: tuple[str, ...]  # dotted keys of params.yaml that change its outputs
     inputs: Mapping[str, Paths | Files] = field(default_factory=dict)
     outputs: Mapping[str, Paths] = field(default_factory=dict)  # the first names the job; one is called provenance
+    spreads: str = ""  # a wildcard of its outputs; "": a job for each value of all of them
     label: str = "{experiment}"  # of a job on the screen, after the stage's name
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
     extends: tuple[str, ...] = ()  # keys of `reads` that set only the length of a run: no part of the state's identity
@@ -131,9 +148,8 @@ class Stage:
             )
         of_outputs = self._require_known("outputs", self.outputs, WILDCARDS)
         self._require_known("inputs", self.inputs, (*WILDCARDS, *STANDING_FOR))
-        self._require_known(
-            "label", {"": self.label}, ("experiment", *sorted(of_outputs - {"experiment"}), *STANDING_FOR)
-        )
+        of_jobs = ("experiment", *sorted(of_outputs - {"experiment", self.spreads}), *STANDING_FOR)
+        self._require_known("label", {"": self.label}, of_jobs)
 
     def _require_known(self, field: str, files: Mapping[str, Paths | Files], known: Sequence[str]) -> set[str]:
         named = {name for paths in patterns_of(files).values() for path in paths for name in names_in(path)}

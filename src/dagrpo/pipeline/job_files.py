@@ -5,6 +5,7 @@ compares: another value is another name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dagrpo.config.schema import Params, all_keys
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
-from dagrpo.pipeline.declaration import Needs, Stage
+from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.identity import code_of
 from dagrpo.utils.files import digest_of, json_text, write_json
 from dagrpo.utils.manifest import MANIFEST, listed_files
@@ -43,11 +44,25 @@ def own_params(params: Params, stage: Stage) -> dict[str, Any]:
 
 def code_files(params: Params, stage: Stage) -> list[str]:
     """List the files of a stage's code, as the parameters select it."""
-    selected = selected_modules(params)
+    tasks = tasks_of(params, stage)
+    selected, named = selected_modules(params, tasks), named_code(params, tasks)
     plugins = [module for kind in stage.selects for module in selected[kind]]
-    own = [code for kind in stage.selects for code in named_code(params).get(kind, ())]
+    own = [code for kind in stage.selects for code in named.get(kind, ())]
     modules = [module for code in own for module in code.modules]
     return code_of(stage.work.__module__, [*plugins, *modules], [file for code in own for file in code.files])
+
+
+def tasks_of(params: Params, stage: Stage) -> list[str]:
+    """List the tasks whose data a stage reads or makes: of one that reads the training task's alone, another task is no part."""
+    if any(
+        "task" in names_in(path)
+        for files in (stage.inputs, stage.outputs)
+        for path in chain(*patterns_of(files).values())
+    ):
+        return list(params.experiment.tasks)
+    paths = [Path(path) for given in stage.inputs.values() if callable(given) for path in given(params, "experiment")]
+    named = {path.parts[2] for path in paths if path.parts[0] == "data"}
+    return [task for task in params.experiment.tasks if task == params.experiment.train or task in named]
 
 
 def job_file(params: Params, stage: Stage) -> str:
@@ -86,19 +101,21 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def file_arguments(
-    inputs: Iterable[tuple[str, str | Sequence[str]]], outputs: Iterable[tuple[str, str | Sequence[str]]]
+    inputs: Iterable[tuple[str, str | Sequence[str]]],
+    outputs: Iterable[tuple[str, str | Sequence[str]]],
+    part: str = "",
 ) -> Iterator[str]:
     """Yield `--input name=path` for each input except the script and the code, `--output name=path` for each output.
 
-    A list of inputs repeats its name; a list of outputs gets numbered ones.
+    A list of inputs repeats its name; a list of outputs gets numbered ones. `part`: is put after each name.
     """
     for name, paths in inputs:
         if name not in NOT_DATA:
-            yield from (f"--input {name}={path}" for path in _listed(paths))
+            yield from (f"--input {name}{part}={path}" for path in _listed(paths))
     for name, paths in outputs:
         listed = _listed(paths)
         numbered = [name] if isinstance(paths, str) else [f"{name}_{number}" for number in range(len(listed))]
-        yield from (f"--output {key}={path}" for key, path in zip(numbered, listed, strict=True))
+        yield from (f"--output {key}{part}={path}" for key, path in zip(numbered, listed, strict=True))
 
 
 def _listed(paths: str | Sequence[str]) -> list[str]:

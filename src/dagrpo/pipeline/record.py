@@ -21,6 +21,7 @@ from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_sinc
 from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
+PART = "@"  # before the value of a part, in the names of its files on the command line
 Fault = Callable[[Path, FileEntry], str | None]
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
 
@@ -58,6 +59,29 @@ def _own_json(path: Path) -> Any:
 
 def _damaged(path: Path) -> UserError:
     return UserError(f"{path} is missing or damaged: delete it and start Snakemake again, which writes a new one.")
+
+
+def parts_of(options: argparse.Namespace) -> list[argparse.Namespace]:
+    """Return the command line of each part of a job: with its own files, under their names in the declaration.
+
+    A job with one part is that part.
+    """
+    values = dict.fromkeys(_part_in(pair) for pair in options.output)
+    return [
+        argparse.Namespace(
+            **vars(options)
+            | {"part": value, "input": _of_part(options.input, value), "output": _of_part(options.output, value)}
+        )
+        for value in values
+    ]
+
+
+def _part_in(pair: str) -> str:
+    return pair.partition("=")[0].partition(PART)[2]
+
+
+def _of_part(pairs: Sequence[str], value: str) -> list[str]:
+    return [pair.replace(f"{PART}{value}=", "=", 1) for pair in pairs if _part_in(pair) in ("", value)]
 
 
 def inputs_of(options: argparse.Namespace) -> dict[str, list[Path]]:

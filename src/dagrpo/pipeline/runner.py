@@ -19,10 +19,20 @@ from typing import Any
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.redaction import RedactingFormatter
+from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored
 from dagrpo.pipeline.damage import damage_found
-from dagrpo.pipeline.declaration import Job, Stage, threads_of
+from dagrpo.pipeline.declaration import Job, Shared, Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind
-from dagrpo.pipeline.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
+from dagrpo.pipeline.record import (
+    STATES,
+    configuration_of,
+    inputs_of,
+    outputs_of,
+    parts_of,
+    record_of,
+    runtime_of,
+    state_folder,
+)
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 from dagrpo.trainer.config.runtime import Runtime
@@ -51,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--configuration", type=Path, help="JSON about the whole experiment, for its record")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--attempt", type=int, help="given by the supervisor that starts this process")
-    parser.set_defaults(taken_from=None)  # the provenance.json of a cache hit's original
+    parser.set_defaults(taken_from=None, part="")  # the provenance.json of a cache hit's original; the value of a part
     return parser.parse_args(arguments)
 
 
@@ -94,11 +104,30 @@ def rank() -> int:
 
 
 def _execute(stage: Stage, options: argparse.Namespace) -> None:
+    """Do the work of each part, unless its outputs are there or a cache hit. Journal entries come last: DVC records whole jobs."""
+    records = []
+    with Shared() as shared:
+        for part in parts_of(options):
+            if stage.spreads and is_made(stage, part):
+                records.append((part, record_of(stage, part)))
+                continue
+            linking = cache_hit(stage, part) if stage.spreads else None
+            records.append((part, _execute_part(linking or stage, part, shared)))
+    for part, record in records if rank() == 0 else ():
+        outputs = outputs_of(part)
+        note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
+        if stage.spreads:
+            shutil.rmtree(state_folder(stage, record) / FINISHED, ignore_errors=True)
+
+
+def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> dict[str, Any]:
     inputs, outputs = inputs_of(options), outputs_of(options)
     stopwatch = Stopwatch(Path.cwd())
     runtime = runtime_of(options.runtime)
     threads = threads_of(stage, runtime)
     record = record_of(stage, options)
+    if stage.spreads and restored(state_folder(stage, record), outputs):
+        return record
 
     job = Job(
         stage=stage.name,
@@ -112,10 +141,11 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
         threads=threads,
         state=state_folder(stage, record),
         log=options.log,
+        shared=shared,
     )
     if rank() > 0:
         stage.work(job)
-        return
+        return record
     whole = record | _made_with(options.taken_from, runtime, threads)
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     configuration = configuration_of(options)
@@ -129,8 +159,11 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             write_json(outputs["provenance"], whole | {"outputs": digests})
         is_taken_over = options.taken_from is not None
         account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
-        write_account(options.log, outputs["provenance"], account, configuration, note)
-    note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
+        own_log = options.log.with_suffix(f".{options.part}.log") if options.part else options.log
+        write_account(own_log, outputs["provenance"], account, configuration, note)
+    if stage.spreads:
+        keep_finished(job.state, outputs, [path for path, version in former.items() if version is not None])
+    return record
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

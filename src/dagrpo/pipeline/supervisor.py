@@ -18,12 +18,12 @@ from types import FrameType
 
 from dagrpo.core.redaction import hide_secrets_in_tracebacks
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.cache import cache_hit
+from dagrpo.pipeline.cache import cache_hit, is_made
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.memory_check import TRAINING, require_planned_room
-from dagrpo.pipeline.record import STATES, declared, outputs_of, runtime_of
+from dagrpo.pipeline.record import STATES, declared, outputs_of, parts_of, runtime_of
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
@@ -88,7 +88,10 @@ def _report_of(stage: Stage, options: argparse.Namespace) -> FailureReport:
 def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], locks: Sequence[int]) -> None:
     runtime = runtime_of(options.runtime)
     _report_of(stage, options).remove()
-    linking = cache_hit(stage, options)
+    if is_made(stage, options):
+        say(f"{stage.name}: kept; inputs, parameters and code are the same (runtime.reuse: false makes it again).")
+        return
+    linking = _whole_cache_hit(stage, options)
     if linking is not None:
         runner.run(linking, options)
         return
@@ -104,6 +107,14 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
         launcher = ("-m", "dagrpo.pipeline.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
         raise SystemExit(_restarted(stage, command, options, locks))
+
+
+def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
+    """Return a stage that links all outputs of a job that are not made yet; None if any has to be made."""
+    if not stage.spreads:
+        return cache_hit(stage, options)
+    is_whole = all(is_made(stage, part) or cache_hit(stage, part) for part in parts_of(options))
+    return stage if is_whole else None
 
 
 def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace, locks: Sequence[int]) -> int:

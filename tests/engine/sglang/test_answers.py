@@ -78,8 +78,6 @@ def test_the_logprobs_of_what_was_cut_off_are_those_among_what_was_left() -> Non
         ({"output_token_sampling_mask": [[7, 7], [8]]}, "token 7 has a mask of 2 tokens"),
         ({"output_token_sampling_mask": [[1, 2, 3, 7], [8]]}, "token 7 has a mask of 4 tokens"),
         ({"output_token_sampling_mask": [[7, -1], [8]]}, "Expected `int` >= 0"),
-        ({"output_token_sampling_mask": [7, 8]}, "did not answer /generate as SGLang does"),
-        ({"output_token_sampling_logprobs": None}, "did not answer /generate as SGLang does"),
         ({"output_token_sampling_logprobs": [0.5, 0.0]}, "a logprob is 0.5, above 0"),
         ({"output_token_sampling_logprobs": [None, 0.0]}, "the weights are not finite"),
         ({"output_token_sampling_logprobs": [-1e308, 0.0]}, "a logprob is -1e+308, below -1e+06"),
@@ -127,15 +125,6 @@ def test_scores_are_those_of_the_tokens_that_were_asked_for() -> None:
             "the weights are not finite",
         ),
         ({"input_token_logprobs": [[None, 5, None], [0.5, 7, None], [-1.0, 8, None]]}, "a logprob is 0.5, above 0"),
-        ({"input_token_logprobs": None}, "did not answer /generate as SGLang does"),
-        (
-            {"input_token_logprobs": [[None, 5, None], [-0.5, 7.0, None]]},
-            "has other entries than logprob, token and text",
-        ),
-        (
-            {"input_token_logprobs": [[None, 5, None], ["-0.5", 7, None]]},
-            "has other entries than logprob, token and text",
-        ),
         (
             {"input_token_logprobs": [[None, 5, None], [-0.5, -7, None]]},
             "has other entries than logprob, token and text",
@@ -169,8 +158,6 @@ def test_a_whole_answer_is_read() -> None:
         ([8, 9], "token 0 of a completion is 8, and its logprob is of 7"),  # the list is shifted by one
         ([7], "token 1 of a completion is None, and its logprob is of 8"),
         ([7, 8, 9], "token 2 of a completion is 9, and its logprob is of None"),
-        (["7", 8], "Expected `int`, got `str`"),
-        (7, "Expected `array`, got `int`"),
     ],
 )
 def test_logprobs_that_are_not_of_the_tokens_that_were_sampled_are_refused(output_ids: Any, words: str) -> None:
@@ -191,10 +178,6 @@ def test_digests_are_read_and_anything_else_is_a_sentence() -> None:
         {"model.norm.weight": "00fe"},
     ]
     for answer in (
-        b"",
-        b"[" * 100_000,
-        b"3",
-        b"{}",
         b'{"ranks": []}',
         json.dumps({"ranks": [{"checksums": {"model.norm.weight": "00ff"}}]}).encode(),
         json.dumps({"ranks": [of_rank(0, 1, "00ff"), of_rank(0, 1, "00ff")]}).encode(),
@@ -212,37 +195,19 @@ def test_digests_are_read_and_anything_else_is_a_sentence() -> None:
     [
         (b"", "did not answer /generate as SGLang does"),
         (b"<html>", "the answer begins with '<html>'"),
-        (b"\xff\x00", "did not answer /generate as SGLang does"),
-        (b"[" * 100_000, "did not answer /generate as SGLang does"),
-        ({"text": "one"}, "did not answer /generate as SGLang does"),
         ([], "did not answer /generate as SGLang does"),
         ([reply(1), reply(1)], "did not answer /generate as SGLang does"),
-        ([3], "did not answer /generate as SGLang does"),
         ([{}], "did not answer /generate as SGLang does (Object missing required field `meta_info`"),
-        ([{"meta_info": [1]}], "did not answer /generate as SGLang does"),
         (without("finish_reason"), "did not answer /generate as SGLang does"),
-        (without("weight_version"), "did not answer /generate as SGLang does"),
-        (without("output_token_logprobs"), "did not answer /generate as SGLang does"),
-        (changed(finish_reason="stop"), "did not answer /generate as SGLang does"),
         (changed(finish_reason={"type": "abort"}), "gave up a request: abort"),
-        (changed(weight_versions=3), "did not answer /generate as SGLang does"),
-        (changed(cached_tokens="all"), "did not answer /generate as SGLang does"),
-        (changed(output_token_logprobs={}), "did not answer /generate as SGLang does"),
         (of_tokens(), "0 tokens, where the request asks for 1 to 2"),
         (of_tokens(*[[-0.1, 1, None]] * 3), "3 tokens, where the request asks for 1 to 2"),
-        (of_tokens([]), "did not answer /generate as SGLang does"),
-        (of_tokens([-0.1]), "did not answer /generate as SGLang does"),
-        (of_tokens(["-0.1", 1, None]), "did not answer /generate as SGLang does"),
-        (of_tokens([True, 1, None]), "did not answer /generate as SGLang does"),
         (of_tokens([5.0, 1, None]), "a logprob is 5.0, above 0"),
-        (of_tokens([-0.1, 1.5, None]), "did not answer /generate as SGLang does"),
         (of_tokens([-0.1, -1, None]), "did not answer /generate as SGLang does"),
         (of_tokens([-0.1, 10**30, None]), "did not answer /generate as SGLang does"),
         (of_tokens([-(10**400), 1, None]), "did not answer /generate as SGLang does"),
         (changed(output_token_logprobs=[[-0.1, "1" * 1_000_000, None]] + [[-0.1, 1, None]] * 100_000), "other entries than"),
         (of_tokens([None, 1, "[ ]"]), "the weights are not finite"),
-        (of_tokens([float("nan"), 1, None]), "did not answer /generate as SGLang does"),
-        (of_tokens([float("-inf"), 1, None]), "did not answer /generate as SGLang does"),
     ],
 )  # fmt: skip
 def test_what_is_no_answer_of_sglangs_is_one_sentence(answer: Any, words: str) -> None:
@@ -389,5 +354,6 @@ def test_a_long_answer_of_another_form_takes_no_memory_for_each_of_its_mistakes(
         tracemalloc.stop()
 
 
-def test_an_infinite_count_of_aborted_tokens_counts_as_none() -> None:
-    assert tokens_written(b'[{"meta_info": {"completion_tokens": 1e999}}]') == 0
+@pytest.mark.parametrize("count", [b"1e999", b"-3", b"1" * 400])
+def test_an_impossible_count_of_aborted_tokens_counts_as_none(count: bytes) -> None:
+    assert tokens_written(b'[{"meta_info": {"completion_tokens": %b}}]' % count) == 0

@@ -1,6 +1,7 @@
 """dvc.yaml is what the rules, the stage declarations and params.yaml say; its lists of code follow what is selected."""
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import definition_of
-from dagrpo.pipeline.dag import PlannedJob, planned_jobs, stage_of
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.dag import PlannedJob, by_job, planned_jobs, stage_of
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc.code import FOLDER, folder_of, links_are_current, write_links
 from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.job_files import NOT_DATA, code_files
 from dagrpo.pipeline.override_runs import override_run
+from dagrpo.pipeline.record import inputs_of, outputs_of, parts_of
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.stages.teacher import require_source
 from dagrpo.report.results import SCORE_COLUMNS
@@ -53,14 +56,47 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
     params = parse(merged(file.model_dump(), SEVERAL))
     by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, SEVERAL)}
     planned = planned_jobs(params, override_run(params, file).folder)
-    assert len(by_snakemake) == len(planned) == 31
-    for job in planned:
-        other = by_snakemake[job.provenance]
-        assert (job.stage, job.wildcards, job.outputs) == (other.stage, other.wildcards, other.outputs)
-        assert job.inputs == {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}
+    jobs = by_job(planned)
+    assert (len(by_snakemake), len(jobs), len(planned)) == (27, 27, 31)
+    for parts in jobs:
+        job, other = parts[0], by_snakemake[parts[0].provenance]
+        own = {name: value for name, value in job.wildcards.items() if name != all_stages()[job.stage].spreads}
+        assert (job.stage, own) == (other.stage, other.wildcards)
+        assert _of_all(part.outputs for part in parts) == other.outputs
+        data = {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}
+        assert _of_all(part.inputs for part in parts) == data
     report = planned[-1]
     assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
     assert len(report.inputs["scores"]) == 2 * 2 * 2, "every seed, evaluated task and policy"
+
+
+def _of_all(files: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    """Paths by name, of all parts of a job, each once."""
+    joined: dict[str, dict[str, None]] = {}
+    for named in files:
+        for name, paths in named.items():
+            joined.setdefault(name, {}).update(dict.fromkeys(paths))
+    return {name: tuple(paths) for name, paths in joined.items()}
+
+
+def test_the_command_line_of_a_job_that_spreads_has_each_part_with_its_own_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    file = read_params(ROOT / "params.yaml")
+    params = parse(merged(file.model_dump(), SEVERAL))
+    planned = {part.provenance: part for part in planned_jobs(params, override_run(params, file).folder)}
+    with planning.opened(ROOT, SEVERAL, forceall=True) as workflow:
+        lines = [job.params.arguments for job in workflow.dag.jobs if job.rule.name == "sample"]
+    given = ["--job", "job.json", "--log", "x.log"]
+    parts = [part for line in lines for part in parts_of(runner.parse([*given, *line.split()]))]
+    assert len(parts) == 2 * 2 * 2, "every seed, evaluated task and policy"
+    for part in parts:
+        outputs = outputs_of(part)
+        job = planned[str(outputs["provenance"])]
+        assert outputs == {name: Path(path) for name, (path,) in job.outputs.items()}
+        assert inputs_of(part) == {name: [Path(path) for path in paths] for name, paths in job.inputs.items()}
+        assert part.seed == int(job.wildcards["seed"])
 
 
 def test_each_file_that_is_expected_of_an_experiment_is_known_by_its_stage(jobs: list[PlannedJob]) -> None:
@@ -202,6 +238,16 @@ def test_the_checkpoint_that_a_teacher_is_taken_from_is_a_dependency_as_long_as_
     assert deps[:2] == ["models/${experiment.name}/${model.name}", "results/other/runs/seed_0/exported/manifest.json"]
     dvc_file.keep_current(Params(), overridden=False)
     assert dvc_file.PATH.read_text() == whole
+
+
+def test_a_stage_that_spreads_has_the_files_of_each_task_and_dvc_leaves_what_it_keeps() -> None:
+    stage = yaml.safe_load(dvc_file.dvc_yaml(parse(SEVERAL)))["stages"]["sample"]
+    assert list(stage["matrix"]) == ["experiment", "seed", "policy"]
+    names = [next(iter(out)) for out in stage["outs"]]
+    assert all(out == {name: {"persist": True}} for name, out in zip(names, stage["outs"], strict=True))
+    assert [name.split("/")[5] for name in names] == ["aime_2024", "arithmetic"] * 2
+    data = {f"data/${{experiment.name}}/{task}" for task in ("aime_2024", "arithmetic")}
+    assert {dep for dep in stage["deps"] if dep.startswith("data/")} == data
 
 
 def test_a_teacher_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

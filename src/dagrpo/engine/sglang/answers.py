@@ -34,7 +34,7 @@ from dagrpo.engine.sglang.images import files_of, written_length
 
 ROUNDING = 1e-3  # by which a logprob may exceed 0
 LOWEST = -1e6  # of a logprob: a softmax of float32 hardly has one below -1e3, and -1e308 would be infinite in float32
-MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown
+MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown, or of an aborted completion
 SEPARATOR = ":"  # between the names of an adapter and of its tensor in a server's digests
 
 
@@ -72,7 +72,8 @@ def scores_of(
 def tokens_written(data: bytes) -> int:
     """Return the number of tokens in an answer to aborted requests, 0 for missing counts. The tokens are counted, and never used."""
     try:
-        return sum(max(0, int(reply["meta_info"]["completion_tokens"])) for reply in json.loads(data))
+        counts = (int(reply["meta_info"]["completion_tokens"]) for reply in json.loads(data))
+        return sum(count for count in counts if 0 <= count < MOST_TOKENS)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 

@@ -1,7 +1,8 @@
 """Generator of dvc.yaml from the stages' declarations.
 
-A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The links to the code and the
-inputs that depend on parameters follow params.yaml: a run of Snakemake brings them up to date, `dagrpo generate` writes the whole.
+A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The links to the code, the
+inputs that depend on parameters and the files of a stage that spreads over a wildcard follow params.yaml: a run of Snakemake brings them
+up to date, `dagrpo generate` writes the whole.
 """
 
 import sys
@@ -144,18 +145,29 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
     body: dict[str, Any] = {
         "matrix": _matrix(stage),
         "desc": described(stage),
-        "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(next(iter(outputs.values()))[0], stage)}",
+        "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(_first(stage, params), stage)}",
         "deps": [*_deps(stage, params), folder_of(stage)],
         "params": list(stage.reads),
-        "outs": [_template(path, stage) for path in _outs(stage)],
+        "outs": _tracked(stage, params),
     }
     return body | ({"metrics": [_template(path, stage) for path in metrics]} if metrics else {})
+
+
+def _tracked(stage: Stage, params: Params) -> list[Any]:
+    """List a stage's outs; of one that spreads, they stay until it replaces them, since it keeps what is made already."""
+    outs = [_template(path, stage) for each in _outs(stage) for path in dag.over_spread(each, stage, params)]
+    return [{out: {"persist": True}} for out in outs] if stage.spreads else list(outs)
 
 
 def described(stage: Stage) -> str:
     """Return the first line of the stage's module without the name: `GRPO with rollouts of an engine.`"""
     text = sys.modules[stage.work.__module__].__doc__ or ""
     return text.partition("\n")[0].partition(": ")[2]
+
+
+def _first(stage: Stage, params: Params) -> str:
+    """Return the output that names a job."""
+    return dag.over_spread(next(iter(patterns_of(stage.outputs).values()))[0], stage, params)[0]
 
 
 def _matrix(stage: Stage) -> dict[str, Any]:
@@ -208,7 +220,8 @@ def _whole_folder(path: str, stage: Stage) -> str:
 
 def _deps(stage: Stage, params: Params) -> list[str]:
     """List the outs of other stages that a stage reads, then the files that parameters name."""
-    patterns = [path for paths in dag.input_patterns(stage).values() for path in paths]
+    declared = [path for paths in dag.input_patterns(stage).values() for path in paths]
+    patterns = [path for each in declared for path in dag.over_spread(each, stage, params)]
     chosen = [path for given in stage.inputs.values() if callable(given) for path in given(params, NAME)]
     named = [path for path in chosen if NAME not in path]  # of another experiment, or of a folder of the user's
     deps = {_template(_cut(_out_of(path), stage), stage) for path in patterns}

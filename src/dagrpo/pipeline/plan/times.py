@@ -60,6 +60,8 @@ def seconds_of_stages(
 def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | None:
     """Return the duration by the record of an earlier run: of train by its steps, which may be more or fewer now."""
     runs, each = _runs(stage, params), measured.stages.get(stage)
+    if stage == SAMPLE and each is not None:
+        each *= len(_evaluated(params))  # a record for each task
     if stage == TRAIN and measured.steps:
         beside = START_SECONDS if measured.beside_steps is None else measured.beside_steps
         each = params.training.steps * sum(measured.steps.values()) + beside
@@ -76,8 +78,8 @@ def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | 
 
 
 def _runs(stage: str, params: Params) -> int:
-    samplings = len(POLICIES) * len(_evaluated(params)) if stage == SAMPLE else 1
-    return 1 if stage == DIFFICULTY else samplings * len(params.experiment.seeds)
+    policies = len(POLICIES) if stage == SAMPLE else 1
+    return 1 if stage == DIFFICULTY else policies * len(params.experiment.seeds)
 
 
 def _estimated(stage: str, params: Params, steps: int, parts: Mapping[str, float], rate: float) -> StageSeconds:
@@ -205,7 +207,8 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
 def _difficulty(params: Params, models: Models, speed: Speed) -> StageSeconds:
     task, lengths = params.experiment.train, Lengths.of_training(params, models.policy.positions)
     seconds = _of_split(params, models, speed, task, "train", lengths=lengths, samples=params.difficulty.samples)
-    return StageSeconds(stage=DIFFICULTY, seconds=seconds, how="estimated", runs=1)
+    total = None if seconds is None else START_SECONDS + seconds
+    return StageSeconds(stage=DIFFICULTY, seconds=total, how="estimated", runs=1)
 
 
 def _sample(params: Params, models: Models, speed: Speed) -> StageSeconds:
@@ -216,9 +219,9 @@ def _sample(params: Params, models: Models, speed: Speed) -> StageSeconds:
         samples = 1 + sampling.samples + (get_task(task).images and sampling.without_pictures)
         most = sampling.max_problems
         seconds.append(_of_split(params, models, speed, task, "test", lengths=lengths, samples=samples, most=most))
-    known = [each for each in seconds if each is not None]
-    total = len(POLICIES) * len(params.experiment.seeds) * sum(known) if len(known) == len(seconds) else None
-    return StageSeconds(stage=SAMPLE, seconds=total, how="estimated", runs=_runs(SAMPLE, params))
+    known, runs = [each for each in seconds if each is not None], _runs(SAMPLE, params)
+    total = runs * (START_SECONDS + sum(known)) if len(known) == len(seconds) else None
+    return StageSeconds(stage=SAMPLE, seconds=total, how="estimated", runs=runs)
 
 
 def _of_split(
@@ -237,7 +240,7 @@ def _of_split(
     if not counts:
         return None
     prompt, problems = usual_prompt(params, task, split), min(counts)
-    return START_SECONDS + sampling_seconds(
+    return sampling_seconds(
         params, models, speed, attempts=problems * samples, prompts=problems, prompt=prompt, lengths=lengths
     )
 

@@ -5,13 +5,13 @@ Snakemake's records are missing or of another execution after `dvc repro` has re
 right: a job whose provenance matches today's parameters, code and inputs is recorded as finished, any other as unfinished.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dag import PlannedJob, planned_jobs
+from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs
 from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.identity import ROOT, code_digest
 from dagrpo.pipeline.job_files import SCRIPT, code_files, job_file, own_params
@@ -25,19 +25,19 @@ from dagrpo.pipeline.snakemake.private import (
 )
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.provenance import TOPS
 
 
 def reconcile(params: Params, experiment: str) -> None:
     """Update Snakemake's records of an experiment that do not match provenance; takes milliseconds if all do."""
-    for job in planned_jobs(params, experiment):
-        provenance = Path(job.provenance)
-        if not provenance.is_file() or (_is_known(provenance) and not is_marked_damaged(experiment, provenance)):
+    for parts in by_job(planned_jobs(params, experiment)):
+        there = [part for part in parts if Path(part.provenance).is_file()]
+        if all(_is_believed(experiment, Path(part.provenance)) for part in there):
             continue
-        if _is_current(job, params):
-            _record(job, params)
-        else:
-            for path in job.files:
-                record_unfinished(Path(path))
+        current = [part for part in there if _is_current(part, params)]
+        _record(current, params)
+        for path in all_files(part for part in there if part not in current):
+            record_unfinished(Path(path))
     unmark_damaged(experiment)
 
 
@@ -46,8 +46,13 @@ def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dic
     recorded = recorded_digests(provenance)
     if recorded is None:
         return None
-    files = {path: digest for path, digest in recorded.items() if path not in inputs and path != SCRIPT}
+    data = {*inputs, SCRIPT, *(path for path in recorded if path.partition("/")[0] in TOPS)}  # of all parts of its job
+    files = {path: digest for path, digest in recorded.items() if path not in data}
     return files if digest_of(files) == code else None
+
+
+def _is_believed(experiment: str, provenance: Path) -> bool:
+    return _is_known(provenance) and not is_marked_damaged(experiment, provenance)
 
 
 def _is_known(provenance: Path) -> bool:
@@ -87,8 +92,13 @@ def is_made_by(record: Mapping[str, Any], params: Params) -> bool:
     return bool(same_params and record["code"] == code_digest(code_files(params, stage)))
 
 
-def _record(job: PlannedJob, params: Params) -> None:
-    stage, record = all_stages()[job.stage], read_json(Path(job.provenance))
-    code = {path: sha256_of(ROOT / path) for path in (SCRIPT, *code_files(params, stage))}
-    for path in job.files:
-        record_finished(Path(path), stage.name, job_file(params, stage), code | record["inputs"])
+def _record(parts: Sequence[PlannedJob], params: Params) -> None:
+    """Record the parts of one job with the inputs of all: Snakemake compares those of a job between its outputs."""
+    if not parts:
+        return
+    stage = all_stages()[parts[0].stage]
+    digests = {path: sha256_of(ROOT / path) for path in (SCRIPT, *code_files(params, stage))}
+    for part in parts:
+        digests |= read_json(Path(part.provenance))["inputs"]
+    for path in all_files(parts):
+        record_finished(Path(path), stage.name, job_file(params, stage), digests)

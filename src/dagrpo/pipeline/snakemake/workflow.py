@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from snakemake.ioflags import update
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, job_files
-from dagrpo.pipeline.declaration import Needs, Stage, names_in
+from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another
 from dagrpo.pipeline.override_runs import PARAMS, override_run
+from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
     checked,
@@ -150,8 +151,9 @@ class Rule:
     def _output(self, name: str) -> Any:
         """Return an output that stays where it is until the stage replaces it; one of Snakemake's report has its caption."""
         paths, content = self._stage.outputs[name], self._stage.pages.get(name)
-        if not isinstance(paths, str):
-            return [update(path) for path in paths]
+        if self._stage.spreads or not isinstance(paths, str):
+            patterns, params = patterns_of(self._stage.outputs)[name], self._experiment.params
+            return [update(path) for each in patterns for path in dag.over_spread(each, self._stage, params)]
         if content is None:
             return update(paths)
         caption = self._experiment.root / CAPTIONS / f"{Path(paths).stem}.rst"
@@ -175,10 +177,23 @@ class Rule:
             [
                 *("--experiment", given["experiment"]),
                 *(("--seed", given["seed"]) if "seed" in given else ()),
-                *job_files.file_arguments(input.items(), output.items()),
+                *self._files(given, input, output),
                 *refused(self._experiment.shared_arguments),
             ]
         )
+
+    def _files(self, wildcards: Mapping[str, str], input: Any, output: Any) -> Iterator[str]:
+        stage, params = self._stage, self._experiment.params
+        if not stage.spreads:
+            yield from job_files.file_arguments(input.items(), output.items())
+            return
+        parts = dag.parts_of(stage, params, wildcards)
+        shared = {name: paths for name, paths in parts[0].inputs.items() if all(p.inputs[name] == paths for p in parts)}
+        yield from job_files.file_arguments(shared.items(), ())
+        for part in parts:
+            own = [(name, paths) for name, paths in part.inputs.items() if name not in shared]
+            made = [(name, paths if len(paths) > 1 else paths[0]) for name, paths in part.outputs.items()]
+            yield from job_files.file_arguments(own, made, f"{PART}{part.wildcards[stage.spreads]}")
 
 
 def _set_environment() -> None:

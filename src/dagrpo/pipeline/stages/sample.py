@@ -5,10 +5,10 @@ from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:
-    """Write completions.parquet without grading."""
+    """Write completions.parquet of one task without grading; all tasks share an engine."""
     from dagrpo.evaluation.config import Sampling
     from dagrpo.evaluation.conversations import about_conversations
-    from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
+    from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, opened, sample
     from dagrpo.rollout.agents import OWN_LOOP
     from dagrpo.rollout.config import conversation_of
     from dagrpo.rollout.table import sighted
@@ -31,18 +31,18 @@ def work(job: Job) -> None:
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )
-    completions = sample(attempts)
+    completions = sample(attempts, job.shared.opened(lambda: opened(attempts)))
     write_parquet(job.output("completions"), completions)
     is_other_agent = attempts.conversation.agent.name != OWN_LOOP
     rows = [
         ("completions", f"{completions.num_rows:,}"),
         *about_conversations(sighted(completions), always=is_other_agent),
     ]
-    summary("sample", [*rows, ("file", str(job.output("completions")))])
+    summary(f"sample {completions['task'][0]}", [*rows, ("file", str(job.output("completions")))])
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=720)
+    return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=1440)
 
 
 STAGE = Stage(
@@ -66,7 +66,8 @@ STAGE = Stage(
         "completions": f"{EVALUATION}/completions.parquet",
         "provenance": f"{EVALUATION}/completions.provenance.json",
     },
-    label="{policy} policy on {task}, seed {seed}",
+    spreads="task",
+    label="{policy} policy, seed {seed}",
     selects=("agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,

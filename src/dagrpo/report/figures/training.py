@@ -25,6 +25,7 @@ from dagrpo.report.rollouts import Phase
 from dagrpo.report.svg import Hover, over_steps
 
 LINES = (style.TRAINED, style.BASE, *style.SERIES[2:])  # colours of the lines in one panel
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MOST_BARS = 9  # distinct rewards that still get a bar each
 
 
@@ -129,6 +130,7 @@ def _whole_decades(axes: Axes, least: float, most: float) -> None:
     """Scale the axis logarithmically with room for labels: whole powers of ten, at least two of them."""
     axes.set_yscale("log")
     axes.set_ylim(10.0 ** np.floor(np.log10(least)), 10.0 ** np.ceil(np.log10(most) + 1e-9))
+    axes.yaxis.set_major_formatter(lambda value, _: "10" + str(round(np.log10(value))).translate(SUPERSCRIPTS))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

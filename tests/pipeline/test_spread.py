@@ -1,0 +1,163 @@
+"""One job for several tasks: each has its record, what is made already is kept, and what they share is opened once."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pipeline.running import without_open_logs
+
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline import runner
+from dagrpo.pipeline.cache import is_made
+from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.files import read_json, sha256_of, write_json
+
+done: list[str] = []  # "open", "close", and each task that was sampled
+COMPLETIONS = "completions.parquet"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+    done.clear()
+    with without_open_logs():
+        yield
+
+
+@contextmanager
+def _engine() -> Iterator[str]:
+    done.append("open")
+    try:
+        yield "says"
+    finally:
+        done.append("close")
+
+
+def _work(job: Job) -> None:
+    task = job.input("test").parent.name
+    if job.input("test").read_text() == "broken":
+        raise UserError(f"{task} is broken.")
+    done.append(task) if job.shared.opened(_engine) else None
+    job.output("completions").parent.mkdir(parents=True, exist_ok=True)
+    job.output("completions").write_text(f"{job.input('model').read_text()} {job.input('test').read_text()}")
+
+
+STAGE = Stage(name="sample", work=_work, reads=("evaluation",), spreads="task")
+
+
+def _folder(task: str, experiment: str = "e") -> Path:
+    return Path("results", experiment, "runs/seed_3/eval", task, "base")
+
+
+def _run(
+    tasks: Sequence[str], experiment: str = "e", *, model: str = "m", reuse: bool = True, **tests: str
+) -> list[str]:
+    """Run the job of one policy for some tasks; what was done for it. `tests`: the split of a task, where it is not its name."""
+    done.clear()
+    manifest = Path("results", experiment, "sft.txt")
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(model)
+    write_json(Path("job.json"), {"stage": "sample", "params": {}, "code": []})
+    write_json(Path("runtime.json"), Runtime.model_validate({"reuse": reuse}).model_dump())
+    files = [f"--input=model={manifest}"]
+    for task in tasks:
+        split = Path("data", experiment, task, "test.parquet")
+        split.parent.mkdir(parents=True, exist_ok=True)
+        split.write_text(tests.get(task, task))
+        folder = _folder(task, experiment)
+        files += [
+            f"--input=test@{task}={split}",
+            f"--output=completions@{task}={folder / COMPLETIONS}",
+            f"--output=provenance@{task}={folder}/completions.provenance.json",
+        ]
+    whose = ["--job", "job.json", "--runtime", "runtime.json", "--experiment", experiment, "--seed", "3"]
+    options = runner.parse([*whose, "--log", f"logs/{experiment}/seed_3/sample_base.log", *files])
+    if not is_made(STAGE, options):
+        runner.run(STAGE, options)
+    return list(done)
+
+
+def _record(task: str, experiment: str = "e") -> dict[str, Any]:
+    record: dict[str, Any] = read_json(_folder(task, experiment) / "completions.provenance.json")
+    return record
+
+
+def _remove_outputs() -> None:
+    """As Snakemake does when a job fails whose outputs were not there before."""
+    for path in Path("results/e").rglob("completions.*"):
+        path.unlink()
+
+
+def test_three_tasks_share_an_engine_and_each_has_a_record_of_its_own_files() -> None:
+    assert _run(["one", "two", "three"]) == ["open", "one", "two", "three", "close"]
+    record = _record("two")
+    completions = _folder("two") / COMPLETIONS
+    assert completions.read_text() == "m two"
+    assert record["outputs"] == {str(completions): sha256_of(completions)}
+    assert sorted(record["inputs"]) == ["data/e/two/test.parquet", "results/e/sft.txt"]
+    assert len({_record(task)["key"] for task in ("one", "two", "three")}) == 3
+    assert len(list((runner.RAN / "e").iterdir())) == 3
+    assert len(list(Path("logs/e/seed_3").glob("sample_base.*.execution.json"))) == 3
+
+
+def test_another_task_is_sampled_alone_and_again_nothing() -> None:
+    _run(["one", "two"])
+    before = {task: _record(task) for task in ("one", "two")}
+    assert _run(["one", "two", "three"]) == ["open", "three", "close"]
+    assert {task: _record(task) for task in ("one", "two")} == before
+    assert _run(["one", "two", "three"]) == []
+    assert _run(["one", "two", "three"], reuse=False) == ["open", "one", "two", "three", "close"]
+
+
+def test_a_task_whose_split_changed_is_sampled_alone_and_another_policy_samples_all() -> None:
+    _run(["one", "two"])
+    assert _run(["one", "two"], two="other") == ["open", "two", "close"]
+    (_folder("one") / COMPLETIONS).write_text("damaged")
+    assert _run(["one", "two"], two="other") == ["open", "one", "close"]
+    assert _run(["one", "two"], model="other") == ["open", "one", "two", "close"]
+
+
+def test_what_another_experiment_has_is_linked_and_opens_no_engine() -> None:
+    _run(["one", "two"])
+    assert _run(["two", "one"], "other") == []
+    assert _record("two", "other")["taken_from"] == str(_folder("two") / "completions.provenance.json")
+    assert (_folder("two", "other") / COMPLETIONS).samefile(_folder("two") / COMPLETIONS)
+    assert _run(["one", "three"], "third") == ["open", "three", "close"]
+
+
+def test_a_second_attempt_makes_the_rest_and_keeps_nothing_in_the_state() -> None:
+    with pytest.raises(SystemExit):
+        _run(["one", "two"], two="broken")
+    assert list(Path(".state").glob("e-*/finished"))
+    assert _run(["one", "two"]) == ["open", "two", "close"]
+    assert not list(Path(".state").glob("e-*/finished"))
+    assert len(list((runner.RAN / "e").iterdir())) == 2
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_is_finished_when_the_job_fails_is_not_made_again(is_there: bool) -> None:
+    if is_there:
+        _run(["one"], one="former")
+    former = (_folder("one") / COMPLETIONS).read_bytes() if is_there else b""
+    with pytest.raises(SystemExit):
+        _run(["one", "two"], two="broken")
+    assert done == ["open", "one", "close"]
+    record = _record("one")
+    assert not list(runner.RAN.glob("e/*.json")) or is_there
+    if is_there:
+        (_folder("one") / COMPLETIONS).write_bytes(former)  # in place, as Snakemake does
+    else:
+        _remove_outputs()
+    assert _run(["one", "two"], reuse=False) == ["open", "two", "close"]
+    assert _record("one") == record
+    assert (_folder("one") / COMPLETIONS).read_text() == "m one"
+    assert not list(Path(".state").glob("e-*/finished")), "what the job has kept until its end"
+    shutil.rmtree("results/e/runs")
+    assert _run(["one", "two"], reuse=False) == ["open", "one", "two", "close"]
