@@ -28,7 +28,7 @@ AIMS = (
     Aim(name="a state is written", files=(".state/tiny-*/.step_*", ".state/tiny-*/step_*/*"), within=0.1),
     Aim(name="outputs are written", files=("*/tiny/**/.*.part", "results/tiny/runs/seed_3/**/.*.part/*"), within=0.1),
     Aim(name="a stage has ended", files=(".state/ran/tiny/*.json",), within=2.0),
-    Aim(name="runs are recorded", files=("mlflow.db", ".state/tracking.synced"), within=2.0),
+    Aim(name="runs are recorded", files=("mlflow.db", ".state/tracking.synced.json"), within=2.0),
     Aim(name="outputs are versioned", files=("dvc.lock", ".dvc/tmp/rwlock"), within=1.0),
 )
 

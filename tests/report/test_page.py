@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from base64 import b64encode
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,7 +19,9 @@ from dagrpo.report.build import FIGURE_FILES, build, write
 from dagrpo.report.config import Report
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
+from dagrpo.rollout.table import ALL, REWARDS
 from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 VOID = {"meta", "wbr", "br", "img", "link", "input"}
@@ -228,6 +230,18 @@ def test_without_samples_and_with_one_step_there_is_still_a_report(tmp_path: Pat
     text = render(page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0)))
     assert "No difference shown" in text
     assert "mean@" not in text.split("Glossary</h2>")[0]
+
+
+def test_texts_that_were_not_kept_are_counted_in_a_sentence(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path, steps=2, problems=1, samples=0)
+    assert "runtime.keep_rollouts has left" not in render(page_of(files))
+    folder = files.rollouts[0].parent
+    for step, kept in ((1, ALL), (2, REWARDS)):
+        path = folder / f"step_{step:05d}.parquet"
+        table = read_parquet(path)
+        write_parquet(path, table.append_column("kept", pa.array([kept] * table.num_rows)))
+    write_json(files.rollouts[0], {"files": {path.name: asdict(entry_of(path)) for path in folder.glob("step_*")}})
+    assert "runtime.keep_rollouts has left texts and tokens out of 1 of 2 steps." in render(page_of(files))
 
 
 def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup, training
 from dagrpo.trainer.model import loss_scale
-from dagrpo.trainer.run import TrainingRun, no_report
+from dagrpo.trainer.run import TrainingRun, no_report, step_file
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
@@ -72,6 +72,16 @@ def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     assert asked == ["load step_2", "generate", "load step_3", "generate"]
     assert runs.bytes_of(run) == runs.bytes_of(whole)
     assert [step for step, _ in reported] == [1, 2, 3, 4]
+
+
+def test_a_resume_reads_the_table_of_the_newest_step_alone(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6)
+    runs.execute(run, stop=lambda step: step == 5)  # the state is that of step 4
+    for step in (1, 2, 3):
+        path = run.state / "rollouts" / step_file(step)
+        path.write_bytes(bytes(path.stat().st_size))  # who reads it finds no table
+    asked, _ = runs.execute(run, stop=lambda step: step == 6)
+    assert asked[0] == "load step_4"
 
 
 def _flip_a_byte_of_the_weights(state: Path) -> None:

@@ -13,8 +13,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.data.picture_digest import file_and_column, name_in_card, picture_digest
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
+from dagrpo.utils.console import progress
 from dagrpo.utils.files import read_object, sha256_of
-from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
+from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE, TOPS, are_digests
 
 CARD = "card.json"
@@ -113,7 +114,11 @@ def verify(experiment: str) -> list[Verified]:
         raise UserError(
             f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
         )
-    outputs = [verified for each in records for verified in _outputs(each)]
+    outputs = []
+    with progress(f"verify {experiment}", sum(map(_number_of_outputs, records)), brief=True) as bar:
+        for verified in (verified for each in records for verified in _outputs(each)):
+            outputs.append(verified)
+            bar.advance()
     recorded = {verified.path for verified in outputs} | {str(each.provenance) for each in records}
     return [*_raw(records), *outputs, *_inputs(records), *_unknown(experiment, recorded)]
 
@@ -141,12 +146,20 @@ def _outputs(record: ExecutionRecord) -> Iterator[Verified]:
             yield from _folder(Path(path), f"in a folder of {record.what}")
 
 
-def _folder(manifest: Path, description: str) -> Iterator[Verified]:
+def _number_of_outputs(record: ExecutionRecord) -> int:
+    manifests = [path for path in map(Path, record.outputs) if path.name == MANIFEST]
+    return len(record.outputs) + sum(len(_listed(path)) for path in manifests)
+
+
+def _listed(manifest: Path) -> dict[str, FileEntry]:
     try:
-        listed = listed_files(manifest)
-    except UserError:  # of something that lists no files
-        return
-    for name, entry in listed.items():
+        return listed_files(manifest)
+    except (OSError, UserError):  # missing, or of something that lists no files
+        return {}
+
+
+def _folder(manifest: Path, description: str) -> Iterator[Verified]:
+    for name, entry in _listed(manifest).items():
         path = manifest.parent / name
         fault = fault_of(path, entry)
         state = State.WHOLE if fault is None else State.CHANGED if path.is_file() else State.MISSING

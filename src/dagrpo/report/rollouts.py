@@ -14,6 +14,7 @@ from dagrpo.evaluation.statistics import Floats, Integers
 from dagrpo.report.inputs import Inputs
 from dagrpo.rollout.attempts_file import AttemptsFile
 from dagrpo.rollout.table import REWARDS, with_texts, without_discarded
+from dagrpo.utils.console import counted
 from dagrpo.utils.manifest import FileEntry, fault_of, listed_files
 from dagrpo.utils.tables import read_parquet
 
@@ -52,7 +53,8 @@ def _step_files(manifest: Path) -> list[str]:
 
 
 def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) -> Phase:
-    files = [_file(inputs.rollouts[seed], name) for seed in inputs.seeds for name in names[seed]]
+    places = [(inputs.rollouts[seed], name) for seed in inputs.seeds for name in names[seed]]
+    files = [_file(*place) for place in counted(places, f"rollouts of the steps {steps[0]} to {steps[1]}")]
     table = pa.concat_tables(without_discarded(file.short).select(COLUMNS) for file in files)
     starts = np.flatnonzero(np.asarray(table["sample_index"].to_pylist()) == 0)  # a prompt's samples are adjacent
     correct = np.asarray(pc.fill_null(table["correct"], False).to_pylist(), dtype=np.int64)

@@ -17,7 +17,7 @@ from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
 from dagrpo.utils.files import digest_of, read_object, sha256_of
 from dagrpo.utils.process import Process
-from dagrpo.utils.provenance import PROVENANCE, TOPS, in_order, provenances_of, read_execution
+from dagrpo.utils.provenance import PROVENANCE, execution_of, in_order, provenances_of
 from dagrpo.utils.run_info import SUFFIX
 
 SHARED = "shared"  # the seed of stages that all seeds share
@@ -115,13 +115,12 @@ class Execution:
         return ""
 
 
-def finished() -> Iterator[Execution]:
-    """Yield the execution of each provenance.json of all experiments and override runs, in the order of the DAG.
+def finished(names: Iterable[str]) -> Iterator[Execution]:
+    """Yield the execution of each provenance.json of these experiments and override runs, in the order of the DAG.
 
     An experiment with a damaged file is left out, with a line on the screen.
     """
-    names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
-    for name in sorted(names):
+    for name in names:
         try:
             yield from list(_of_folder(name))
         except UserError as error:
@@ -130,15 +129,16 @@ def finished() -> Iterator[Execution]:
 
 def _of_folder(name: str) -> Iterator[Execution]:
     """Yield a folder's executions. Without an account, times are those of the files, shifted forward to follow the DAG."""
-    files = {read_execution(path): path for path in provenances_of(name)}
+    records = {path: read_object(path) for path in provenances_of(name)}
+    files = {execution_of(record): path for path, record in records.items()}
     accounts = dict(_accounts(LOGS / name))
-    fallback = _configuration([read_object(path) for path in files.values()])
+    fallback = _configuration(records.values())
     time = 0
     for execution in in_order(files):
         path = files[execution]
         time = max(time + 1, path.stat().st_mtime_ns // 1_000_000)
-        result = _from_results(path, time, fallback)
-        yield (_with_account(result, *accounts[sha256_of(path)]) if sha256_of(path) in accounts else result)
+        result, account = _from_results(path, records[path], time, fallback), accounts.get(sha256_of(path))
+        yield result if account is None else _with_account(result, *account)
 
 
 def _accounts(logs: Path) -> Iterator[tuple[str, tuple[Path, Mapping[str, Any]]]]:
@@ -147,8 +147,9 @@ def _accounts(logs: Path) -> Iterator[tuple[str, tuple[Path, Mapping[str, Any]]]
         yield account["provenance"], (file.with_name(file.name.removesuffix(SUFFIX) + ".log"), account)
 
 
-def _from_results(provenance: Path, time: int, configuration: Mapping[str, Any]) -> Execution:
-    record = read_object(provenance)
+def _from_results(
+    provenance: Path, record: Mapping[str, Any], time: int, configuration: Mapping[str, Any]
+) -> Execution:
     versions = {f"version.{name}": str(value) for name, value in record.get("environment", {}).items()}
     return Execution(
         source=provenance,

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,14 +22,15 @@ from dagrpo.tracking.store_address import (
 from dagrpo.tracking.variations import DVC_NAME, recording_root
 from dagrpo.utils.console import say
 from dagrpo.utils.failures import words_of
-from dagrpo.utils.files import digest_of, write_text
+from dagrpo.utils.files import digest_of, read_json, write_json
 from dagrpo.utils.provenance import TOPS, provenances_of
 
 if TYPE_CHECKING:
     from dagrpo.tracking.execution import Execution
 
 LOCK = Path(".state/tracking.lock")
-SYNCED = Path(".state/tracking.synced")  # a digest of what the last sync has found, all of which MLflow has
+SYNCED = Path(".state/tracking.synced.json")  # digests of the folders, the store and the notes that MLflow has
+STORE, NOTES = "store/", "notes/"  # beside the names of folders
 SECONDS_BEFORE_NOTICE = 10.0  # while another process brings results into MLflow
 
 
@@ -41,7 +42,7 @@ def record_what_is_new(every_s: float = 0) -> str:
     """
     try:
         is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
-        if mode() != "on" or is_young or _state(tracking_uri(recording_root(Path.cwd()))) == _synced():
+        if mode() != "on" or is_young or _states(tracking_uri(recording_root(Path.cwd()))) == _synced():
             return ""
     except Exception as error:  # noqa: BLE001  as below
         return _trouble(error)
@@ -49,9 +50,9 @@ def record_what_is_new(every_s: float = 0) -> str:
 
 
 def try_to_sync() -> str:
-    """Sync, and return in words fit for a terminal why that failed; empty: it did not. Nothing is raised."""
+    """Sync what has changed since, and return in words fit for a terminal why that failed; empty: it did not. Nothing is raised."""
     try:
-        sync()
+        sync(all_folders=False)
     except Exception as error:  # noqa: BLE001  the border between the results and their record
         return _trouble(error)
     return ""
@@ -63,11 +64,11 @@ def _trouble(error: Exception) -> str:
     return f"{words} {rest}" if isinstance(error, UserError) else words
 
 
-def sync() -> int:
+def sync(*, all_folders: bool = True) -> int:
     """Record the results and failures below the working folder that MLflow does not hold yet.
 
-    Returns how many executions that were. Runs left unfinished by a follower, or by a sync that was killed, are continued. Raises UserError
-    if MLflow cannot take it now.
+    Returns how many executions that were. Runs left unfinished by a follower, or by a sync that was killed, are continued. `all_folders`:
+    without it, folders that have not changed since the last sync are left out. Raises UserError if MLflow cannot take it now.
     """
     home = recording_root(Path.cwd())
     uri = tracking_uri(home)
@@ -81,26 +82,37 @@ def sync() -> int:
         say("Another process is recording runs in MLflow: waiting for it. No result is lost if this is interrupted.")
         lock.acquire()
     try:
-        return _record(uri, artifact_location(uri, home))
+        return _record(uri, artifact_location(uri, home), all_folders=all_folders)
     finally:
         lock.release()
 
 
-def _record(uri: str, artifacts: str | None) -> int:
+def _record(uri: str, artifacts: str | None, *, all_folders: bool) -> int:
     from dagrpo.tracking.execution import finished, unfinished
 
-    state = _state(uri)
-    executions = _in_order(list(finished()), list(unfinished()))
+    states = _states(uri)
+    executions = _in_order(list(finished(_changed(states, all_folders=all_folders))), list(unfinished()))
     if DVC_NAME in os.environ:  # what the experiment has checked out belongs to the history that it was made in
         executions = [each for each in executions if each.log is not None]
     if not executions:
         return 0
     from dagrpo.tracking.record import record_all  # imports MLflow
 
-    count = record_all(uri, executions, artifacts)
-    if all(execution.status != "RUNNING" for execution in executions):  # one may end without a word
-        write_text(SYNCED, state)
-    return count
+    recorded = record_all(uri, executions, artifacts)
+    running = {each.record["experiment"] for each in executions if each.status == "RUNNING"}
+    left = running | ({NOTES} if running else set())  # one may end without a word
+    synced = {name: state for name, state in states.items() if name not in left}
+    write_json(SYNCED, {"states": synced, "incomplete": sorted(recorded.incomplete)})
+    return recorded.count
+
+
+def _changed(states: Mapping[str, str], *, all_folders: bool) -> list[str]:
+    """Return the folders that have changed since the last sync, or had figures that it could not read; or all."""
+    known = _synced()
+    if all_folders or known.get(STORE) != states[STORE]:
+        return sorted(states.keys() - {STORE, NOTES})
+    changed = {name for name in states if states[name] != known.get(name)}
+    return sorted((changed | {*read_json(SYNCED)["incomplete"]}) & states.keys() - {STORE, NOTES})
 
 
 def _in_order(results: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:
@@ -120,13 +132,13 @@ def _is_before(note: "Execution", result: "Execution") -> bool:
     return is_earlier and not note.is_outdated and note.identity == result.identity
 
 
-def _state(uri: str) -> str:
-    """Return a digest of the existing results and failures, and of the store."""
-    names = [path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()]
-    files = [*(path for name in sorted(set(names)) for path in provenances_of(name)), *sorted(FOLDER.glob("*.json"))]
+def _states(uri: str) -> dict[str, str]:
+    """Return a digest of the results of each experiment and override run, of the store, and of the failures."""
+    names = sorted({path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()})
+    files = {name: provenances_of(name) for name in names} | {NOTES: iter(sorted(FOLDER.glob("*.json")))}
     database = database_path(uri)
     place = [without_password(uri), database.stat().st_ino if database and database.exists() else 0]
-    return digest_of([place, list(_versions(files))])
+    return {STORE: digest_of(place)} | {name: digest_of(list(_versions(own))) for name, own in files.items()}
 
 
 def _versions(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
@@ -137,5 +149,6 @@ def _versions(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
             yield str(path), status.st_mtime_ns, status.st_size
 
 
-def _synced() -> str:
-    return SYNCED.read_text() if SYNCED.exists() else ""
+def _synced() -> dict[str, str]:
+    """Return the states of the last sync."""
+    return dict(read_json(SYNCED)["states"]) if SYNCED.exists() else {}

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
+from dagrpo.pipeline.changes import executions
 from dagrpo.pipeline.failure_report import Failure, path_of
 from dagrpo.pipeline.locks import RUNNING
 from dagrpo.pipeline.record import STATES
+from dagrpo.utils import provenance
 from dagrpo.utils.checksummed_json import write_checksummed
 from dagrpo.utils.console import duration
-from dagrpo.utils.files import write_json
+from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.locks import Holder
 from dagrpo.utils.process import Process
 
@@ -97,6 +100,31 @@ def test_a_failure_tells_its_sentence_and_its_log(made_up: Project) -> None:
     fail(made_up, "mistake", "the prompt has 8 tokens.")
     assert objects()[0]["state"] == "failed"
     assert f"train, seed 0: the prompt has 8 tokens. Log: logs/{made_up.name}/seed_0/train.log" in text()
+
+
+def test_rollouts_have_their_size_and_a_file_of_two_names_counts_once(made_up: Project) -> None:
+    table = Path("results", made_up.name, "runs/seed_0/rollouts/step_00001.parquet")
+    with table.open("wb") as file:
+        file.truncate(3 << 29)
+    state = STATES / f"{made_up.name}-0123456789abcdef"
+    (state / "rollouts").mkdir(parents=True)
+    (state / "rollouts" / table.name).hardlink_to(table)
+    hold(state / "lock.json", Process.current())
+    assert objects()[0]["rollout_bytes"] == 3 << 29
+    assert ", 1.5 GiB of rollouts" in text()
+
+
+def test_each_record_is_read_once(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Counter[Path]()
+
+    def counted(path: Path) -> dict[str, Any]:
+        read[path] += 1
+        return read_object(path)
+
+    for module in (executions, provenance):
+        monkeypatch.setattr(module, "read_object", counted)
+    objects()
+    assert read == dict.fromkeys(made_up.provenances, 1)
 
 
 def test_what_was_told_to_stop_has_not_failed(made_up: Project) -> None:

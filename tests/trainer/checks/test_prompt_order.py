@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -10,10 +10,22 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.checks.prompt_order import require_prompts
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.utils.tables import write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 PLAN = ([4, 4, 9, 9], [2, 2, 7, 7], [1, 1, 3, 3])
 PROBLEMS = [problem(row, pass_rate=1 - place / 10) for place, row in enumerate((4, 9, 2, 7, 1, 3))]
+
+
+class Files(NamedTuple):
+    """Recorded tables in a folder."""
+
+    folder: Path
+
+    def of(self, step: int) -> Path:
+        return self.folder / f"{step}.parquet"
+
+    def prompts(self, step: int) -> list[int]:
+        return [*read_parquet(self.of(step))["problem_index"].to_pylist()]
 
 
 def _record(folder: Path, step: int, rows: Sequence[int], **columns: Sequence[Any]) -> None:
@@ -33,7 +45,8 @@ def _recorded(folder: Path, *steps: list[int]) -> None:
 def _check(folder: Path, steps: int, **changed: Any) -> None:
     values = {"prompts_per_step": 2, "samples_per_prompt": 2, "order": "easy_first"}
     training = Training.model_validate(values | changed)
-    require_prompts(lambda step: folder / f"{step}.parquet", steps, PromptSampler(PROBLEMS, training, 0), training)
+    files = Files(folder)
+    require_prompts(files.of, files.prompts, steps, PromptSampler(PROBLEMS, training, 0), training)
 
 
 def test_records_of_the_planned_prompts_pass(tmp_path: Path) -> None:
@@ -76,9 +89,8 @@ def _check_cut(folder: Path, *cut_off: int) -> None:
     values: dict[str, Any] = {"prompts_per_step": 2, "samples_per_prompt": 2, "order": "easy_first"}
     training = Training.model_validate(values | {"dynamic_sampling": {"oversampling": 2.0, "max_aborts": 1}})
     drawing = PromptSampler(PROBLEMS, training, 0)
-    require_prompts(
-        lambda step: folder / f"{step}.parquet", len(cut_off), drawing, training, lambda step: cut_off[step - 1]
-    )
+    files = Files(folder)
+    require_prompts(files.of, files.prompts, len(cut_off), drawing, training, lambda step: cut_off[step - 1])
 
 
 def test_prompts_that_were_cut_off_are_planned_again_before_all_others(tmp_path: Path) -> None:

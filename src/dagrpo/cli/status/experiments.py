@@ -21,6 +21,7 @@ from dagrpo.pipeline.locks import driver, runner_of
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.snakemake.private import unfinished_outputs
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed
+from dagrpo.utils.console import counted
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS, provenances_of
@@ -146,7 +147,8 @@ def statuses(only: Sequence[str] = ()) -> list[Status]:
     for name in only:
         if name not in names:
             raise UserError(f"There is no experiment `{name}` in this folder: {nearest(name, names)}.")
-    return [_status(name, today, changes, failures.get(name, ())) for name in only or names]
+    chosen = counted([*(only or names)], "status")
+    return [_status(name, today, changes, failures.get(name, ())) for name in chosen]
 
 
 def all_failures() -> dict[str, list[Failure]]:

@@ -18,29 +18,28 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.tables import naming_parquet
 
-PROMPT = "problem_index"
 OUTCOME = ["correct", "stop_reason", "completion_tokens"]  # of an attempt, which may retire its prompt
 
 
 def require_prompts(
     rollouts: Callable[[int], Path],
+    prompts: Callable[[int], list[int]],
     steps: int,
     sampler: PromptSampler,
     training: Training,
     cut_off: Callable[[int], int] = lambda step: 0,
 ) -> None:
-    """Check the first `steps` records; `rollouts` returns the file of a step (1-based). Raises UserError, which names a wrong step.
+    """Check the first `steps` records. Raises UserError, which names a wrong step.
 
+    `rollouts` returns the file of a step (1-based), which is read only where its outcomes retire prompts, and `prompts` its attempts' rows.
     `sampler` is the one of a new run; `cut_off` returns how many additional groups a step has sampled and put back.
     """
     for step in range(1, steps + 1):
-        path = rollouts(step)
-        with naming_parquet(path, "delete the run's state and train again"):
-            table = pq.read_table(path, columns=[PROMPT, *(OUTCOME if training.retire_at is not None else [])])
-        recorded = table[PROMPT].to_pylist()
+        path, recorded = rollouts(step), prompts(step)
         planned = _planned(recorded, sampler, training, step, cut_off(step))
         if training.retire_at is not None:
-            sampler.retire_rows(recorded, _right(table))
+            with naming_parquet(path, "delete the run's state and train again"):
+                sampler.retire_rows(recorded, _right(pq.read_table(path, columns=OUTCOME)))
         if recorded != planned:
             raise UserError(
                 f"{path} is of {len(recorded)} attempts at rows {_some(recorded)} of the train split, where the seed and the "

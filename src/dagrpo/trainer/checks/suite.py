@@ -140,7 +140,8 @@ class CheckSuite:
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
             sampler = PromptSampler(self._prompts, training, self._run.seed)
-            require_prompts(self._record.rollouts, steps, sampler, training, self._cut_off)
+            record = self._record
+            require_prompts(record.rollouts, record.prompts, steps, sampler, training, self._cut_off)
 
     def _cut_off(self, step: int) -> int:
         """Return the number of groups that a recorded step (1-based) has cut off."""
