@@ -191,7 +191,7 @@ def test_a_large_file_is_read_once_on_a_machine_and_again_after_a_change(
 
     monkeypatch.setattr(utils_manifest, "sha256_of", observed)
     weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED))
-    entry = utils_manifest.entry_of(weights)
+    entry = utils_manifest.entry_of(weights, noted=True)
     Path("linked").hardlink_to(weights)
     assert utils_manifest.fault_since_read(weights, entry) is None
     assert utils_manifest.fault_since_read(Path("linked"), entry) is None
@@ -208,22 +208,22 @@ def test_a_damaged_note_costs_no_more_than_reading(tmp_path: Path, monkeypatch: 
     Path(".state").mkdir()
     weights = Path("weights")
     weights.write_bytes(bytes(utils_manifest.FEWEST_NOTED))
-    entry = utils_manifest.entry_of(weights)
+    entry = utils_manifest.entry_of(weights, noted=True)
     (note,) = utils_manifest.NOTES.iterdir()
     whole = note.read_bytes()
     for damaged in (b"", whole[:-1], whole[:-64], whole + b"\n", b"\xff" + whole):
         note.write_bytes(damaged)
-        assert utils_manifest.entry_of(weights) == entry
+        assert utils_manifest.entry_of(weights, noted=True) == entry
         assert note.read_bytes() == whole
     note.write_bytes(whole[:-64] + b"0" * 64)
     assert utils_manifest.fault_since_read(weights, entry) is None
     note.unlink()
     note.mkdir()
-    assert utils_manifest.entry_of(weights) == entry
+    assert utils_manifest.entry_of(weights, noted=True) == entry
     note.rmdir()
     utils_manifest.NOTES.rmdir()
     utils_manifest.NOTES.write_text("no folder")
-    assert utils_manifest.entry_of(weights) == entry
+    assert utils_manifest.entry_of(weights, noted=True) == entry
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,5 +240,5 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_noted(tmp_path: Path, m
         return sha256_of(path)
 
     monkeypatch.setattr(utils_manifest, "sha256_of", replaced)
-    entry = utils_manifest.entry_of(weights)
+    entry = utils_manifest.entry_of(weights, noted=True)
     assert "is changed" in str(utils_manifest.fault_since_read(linked, entry))

@@ -68,7 +68,7 @@ def write_manifest(folder: Path, format: str, tensors: Tensors) -> Manifest:
     """Describe a finished folder in its manifest.json. `tensors` reads the weights back from that folder."""
     with ThreadPoolExecutor(1) as thread:  # hashing releases the interpreter lock
         summary = thread.submit(summary_of, tensors)
-        files = {name: entry_of(folder / name) for name in _names(folder)}
+        files = {name: entry_of(folder / name, noted=True) for name in _names(folder)}
         manifest = Manifest(format=format, files=files, tensors=summary.result())
     save_manifest(folder, manifest)
     return manifest
