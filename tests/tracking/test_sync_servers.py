@@ -99,7 +99,7 @@ def test_what_a_foreign_server_answers_reaches_no_terminal_as_it_is(
 def test_an_error_that_nobody_expected_is_told_without_control_characters(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(uri: str, artifacts: str | None) -> int:
+    def fail(uri: str, artifacts: str | None, *, all_folders: bool) -> int:
         raise RuntimeError("\x1b[2J")
 
     monkeypatch.setattr(sync, "_record", fail)

@@ -72,8 +72,14 @@ class NoSignal:
         say(sentence)
 
     def _limit(self, watched: Watched) -> float | None:
-        limit: float | None = getattr(self._params, watched.limit)
-        return limit
+        gates = self._params
+        limits = {
+            "without_advantage": gates.without_advantage,
+            "truncated": gates.truncated,
+            "missing_answers": gates.missing_answers,
+            "unverifiable": gates.unverifiable,
+        }
+        return limits[watched.limit]
 
     def _sentence(self, watched: Watched, step: int) -> str:
         row, limit = self._rows[watched.count], self._limit(watched)
