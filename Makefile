@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-run: setup ## train and score the experiment of params.yaml (as shipped: six minutes on two cores)
+run: setup ## train and score the experiment of params.yaml (as shipped: ten minutes on two cores)
 	snakemake --cores all target
 
 # Threads that spin while they wait would take the core of the other worker.
@@ -29,7 +29,7 @@ pytest -n 2 --dist loadfile --no-loadscope-reorder $(1); tests=$$?; \
 wait $$mypy || { cat $$types; exit 1; }; exit $$tests
 endef
 
-test: setup style ## style, types and all everyday tests: twenty minutes on two cores
+test: setup style ## style, types and all everyday tests: 37 minutes on two cores
 	$(call tested)
 
 check: setup style ## the fast part of `make test`: two minutes

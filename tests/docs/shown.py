@@ -54,7 +54,7 @@ NOT_RUN = {
     "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
     "make gpu-check": "needs a GPU",
     "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",
-    "make run": "sets up .venv and trains for six minutes: `snakemake --cores all target` is its last line",
+    "make run": "sets up .venv and trains for ten minutes: `snakemake --cores all target` is its last line",
     "make test": "is what runs this",
     "snakemake --cores all target --config training__steps=20": _BY_DAG,
     "dagrpo show own_task --step 10 --best 3 --worst 3": _OF_AN_EXAMPLE,
