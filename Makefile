@@ -32,7 +32,7 @@ endef
 test: setup style ## style, types and all everyday tests: 37 minutes on two cores
 	$(call tested)
 
-check: setup style ## the fast part of `make test`: two minutes
+check: setup style ## the fast part of `make test`: four minutes
 	$(call tested,-m "not (nightly or slow or server or dag)" tests)
 
 # These ask megatron-core, TRL or verl itself, in environments of their own.
