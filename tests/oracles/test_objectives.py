@@ -227,7 +227,7 @@ ENGINE, POLICY, ADVANTAGE = zip(*itertools.product(CERTAIN, CERTAIN, (-1.0, 1.0)
 
 @pytest.mark.parametrize("divergence", ["tv", "kl"])
 def test_dppo_masks_the_tokens_that_verl_masks_in_float32_where_one_is_certain_or_impossible(divergence: str) -> None:
-    batch = {
+    batch: dict[str, Any] = {
         "mask": [[1.0] * len(ENGINE)],
         "advantages": [ADVANTAGE],
         "logprobs": [POLICY],

@@ -55,7 +55,7 @@ def _random_texts() -> list[tuple[str, str]]:
 
 
 def _cases(name: str) -> list[tuple[str, str]]:
-    own = [(text, truth) for text, truth, *_ in (*TEXTS, *GOLDEN)]
+    own = [*((each[0], each[1]) for each in TEXTS), *((each[0], each[1]) for each in GOLDEN)]
     return own if name == "math_verify" else own + _random_texts()
 
 
