@@ -1,11 +1,14 @@
 """Snakemake's records, derived from provenance.
 
 Snakemake's records are missing or of another execution after `dvc repro` has restored a stage from its cache, after `dvc pull`,
-`dvc checkout` or `dvc exp apply`, and after a failed job whose former outputs were kept. The provenance.json beside the outputs is
-right: a job whose provenance matches today's parameters, code and inputs is recorded as finished, any other as unfinished.
+`dvc checkout` or `dvc exp apply`, and after a failed job whose former outputs were kept; and they say nothing of outputs that were
+changed or removed. The provenance.json beside the outputs is right: a job whose provenance matches today's parameters, code, inputs and
+outputs is recorded as finished, any other as unfinished.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from dagrpo.pipeline.snakemake.private import (
 )
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
 from dagrpo.utils.provenance import TOPS
 
 
@@ -32,10 +36,13 @@ def reconcile(params: Params, experiment: str) -> None:
     """Update Snakemake's records of an experiment that do not match provenance; takes milliseconds if all do."""
     for parts in by_job(planned_jobs(params, experiment)):
         there = [part for part in parts if Path(part.provenance).is_file()]
-        if all(_is_believed(experiment, Path(part.provenance)) for part in there):
+        if all(_is_believed(experiment, part) for part in there):
             continue
         current = [part for part in there if _is_current(part, params)]
         _record(current, params)
+        for part in current:
+            with suppress(OSError):  # another user's: compared again the next time
+                os.utime(part.provenance)
         for path in all_files(part for part in there if part not in current):
             record_unfinished(Path(path))
     unmark_damaged(experiment)
@@ -51,8 +58,25 @@ def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dic
     return files if digest_of(files) == code else None
 
 
-def _is_believed(experiment: str, provenance: Path) -> bool:
-    return _is_known(provenance) and not is_marked_damaged(experiment, provenance)
+def _is_believed(experiment: str, part: PlannedJob) -> bool:
+    provenance = Path(part.provenance)
+    return _is_known(provenance) and not is_marked_damaged(experiment, provenance) and _is_untouched(part)
+
+
+def _is_untouched(part: PlannedJob) -> bool:
+    """Return True if all outputs are there, files of folders have their sizes, and none was written after the provenance."""
+    try:
+        written = Path(part.provenance).stat().st_mtime_ns
+        for path in map(Path, part.files):
+            listed = listed_files(path) if path.name == MANIFEST else {}
+            files = [path, *(path.parent / name for name in listed)]
+            if any(file.stat().st_mtime_ns > written for file in files):
+                return False
+            if any(fault_of_size(path.parent / name, entry) for name, entry in listed.items()):
+                return False
+    except (OSError, UserError):  # missing or damaged
+        return False
+    return True
 
 
 def _is_known(provenance: Path) -> bool:
