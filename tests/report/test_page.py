@@ -287,7 +287,7 @@ def test_published_scorers_stand_beside_the_main_one_on_their_own_tasks(tmp_path
     text = render(page)
     Checker(text)
     assert "Table 4.</b> The same completions by other projects" in text
-    assert text.count('rowspan="2">verl_gsm8k<') == 1
+    assert text.count('<th scope="row">verl_gsm8k, mean@4</th>') == 1
 
 
 def test_without_published_scorers_there_is_no_table_of_them(page: Page) -> None:
