@@ -193,7 +193,7 @@ def print_slow_path(rows: int = 400) -> None:
     """Answers that only math-verify can compare, all different."""
     texts = [f"\\boxed{{\\frac{{{2 * n}\\sqrt{{2}}}}{{{3 * n}}} + {n}}}" for n in range(1, rows + 1)]
     truths = [f"\\frac{{2\\sqrt{{2}}}}{{3}} + {n}" for n in range(1, rows + 1)]
-    verifiers = ["math_verify"] * rows
+    verifiers = ["math"] * rows
     alone = _speed_of(with_math_verify, Corpus(name="", verifier="", texts=texts, truths=truths), time.perf_counter)
     print("\n| answers for math-verify | per second | ratio |")
     print(f"|---|---|---|\n| math-verify in the calling process | {alone:,.0f} | 1.00 |")
@@ -260,11 +260,11 @@ def print_hostile() -> None:
     print("\n| answer | verdict | seconds for it and 32 others | the others right |")
     print("|---|---|---|---|")
     with Grader(VERIFY_SECONDS, 2) as grader:
-        grader.judge(ordinary, [HALF_ROOT] * 32, ["math_verify"] * 32, "strict")
+        grader.judge(ordinary, [HALF_ROOT] * 32, ["math"] * 32, "strict")
         for name, answer in HOSTILE.items():
             texts = [f"\\boxed{{{answer}}}", *ordinary]
             started = time.perf_counter()
-            judged = grader.judge(texts, [HALF_ROOT] * 33, ["math_verify"] * 33, "strict")
+            judged = grader.judge(texts, [HALF_ROOT] * 33, ["math"] * 33, "strict")
             took = time.perf_counter() - started
             others = sum(score.verdict == "right" for score in judged[1:])
             print(f"| {name} | {judged[0].verdict} | {took:.2f} | {others} of 32 |")

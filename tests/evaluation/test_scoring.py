@@ -8,10 +8,13 @@ import pyarrow as pa
 import pytest
 from tests.rollout.problems import SINGLE_TURN
 
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import BLIND
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -174,7 +177,7 @@ def test_a_missing_column_and_an_empty_table_name_the_file(tmp_path: Path) -> No
 
 def test_an_answer_that_cannot_be_verified_in_time_is_counted_by_itself_and_not_as_missing(tmp_path: Path) -> None:
     endless = "\\boxed{9^{9^{9}}}"
-    path = write(tmp_path, [(endless, "\\boxed{8}", endless, "none", "\\boxed{7}")], verifier="math_verify")
+    path = write(tmp_path, [(endless, "\\boxed{8}", endless, "none", "\\boxed{7}")], verifier="math")
     scores, summary = score(path, Scoring(bootstrap_draws=100, verify_seconds=0.5))
     assert scores["verdict"].to_pylist() == ["unverifiable", "right", "unverifiable", "missing", "wrong"]
     assert summary["unverifiable_rate"] == {"greedy": 1.0, "sampled": 1 / 4}
@@ -216,3 +219,58 @@ def test_there_is_no_score_of_the_text_alone_where_none_was_asked_for(tmp_path: 
     assert "greedy_without_pictures" not in summary
     assert scores["correct_without_pictures"].null_count == scores.num_rows
     assert "greedy_without_pictures" not in values_per_problem(outcomes(scores, tmp_path))
+
+
+def test_published_scorers_have_a_column_each_and_their_accuracies_beside_the_main_ones(tmp_path: Path) -> None:
+    """By verl a last `8.0` is not 8; by the harness a text without `####` may be right: by hand, completion by completion."""
+    also = ["verl_gsm8k", "lm_eval_gsm8k_flexible"]
+    scores, summary = score(write(tmp_path), Scoring(bootstrap_draws=100, also=also))
+    plain_scores, plain = score(write(tmp_path), SCORING)
+    assert scores.drop_columns([f"correct_by_{name}" for name in also]) == plain_scores
+    assert {name: value for name, value in summary.items() if name != "scorers"} == plain
+    verl, harness = (summary["scorers"][name] for name in also)
+    assert scores["correct_by_verl_gsm8k"].to_pylist()[15:] == [False, False, False, True, False]
+    assert verl["greedy"] == plain["greedy"]
+    assert verl["mean_at_k"]["value"] == pytest.approx((1 + 1 / 4 + 0 + 1 / 4) / 4)
+    assert (verl["differing"], verl["undecided"], verl["completions"]) == (1, 0, 20)
+    assert harness["mean_at_k"]["value"] == pytest.approx((1 + 1 / 4 + 3 / 4 + 1 / 4) / 4)
+    assert harness["pass_at_k"]["4"]["value"] == 1
+    assert harness["differing"] == 4
+    assert "maj_at_k" not in harness
+    assert verl["source"].startswith("verl 0.9.1")
+
+
+def test_an_excluded_attempt_and_one_that_the_library_leaves_are_undecided_and_not_right(tmp_path: Path) -> None:
+    path = write(tmp_path, [("\\boxed{9^{9^{9}}}", "\\boxed{8}", "\\boxed{8}")], verifier="math")
+    table = read_table(path, ROLLOUTS)
+    reasons = pa.array(["answered", "answered", "excluded"])
+    write_parquet(path, table.set_column(table.column_names.index("stop_reason"), "stop_reason", reasons))
+    scores, summary = score(path, Scoring(bootstrap_draws=100, verify_seconds=0.5, also=["math_verify", "verl_gsm8k"]))
+    assert scores["correct_by_math_verify"].to_pylist() == [None, True, None]
+    assert list(summary["scorers"]) == ["math_verify"]  # the other one is for another verifier's tasks
+    assert summary["scorers"]["math_verify"]["mean_at_k"]["value"] == 1 / 2
+    assert summary["scorers"]["math_verify"]["undecided"] == 2
+
+
+def test_a_scorer_that_no_evaluated_task_is_for_is_refused_and_an_unknown_one_gets_the_nearest_name() -> None:
+    with pytest.raises(
+        UserError, match=r"also names verl_gsm8k, .* of the verifiers gsm8k, but .* have countdown: delete"
+    ):
+        parse(
+            {
+                "evaluation": {"scoring": {"also": ["verl_gsm8k"]}},
+                "experiment": {"train": "countdown", "evaluate": ["countdown"], "tasks": ["countdown"]},
+            }
+        )
+    with pytest.raises(UserError, match=r"`verl_gsm8` is not a scorer: the nearest known one is `verl_gsm8k`"):
+        parse({"evaluation": {"scoring": {"also": ["verl_gsm8"]}}})
+
+
+def test_no_stage_but_score_reads_the_list_of_scorers() -> None:
+    """So that another list samples nothing again."""
+    readers = [
+        stage.name
+        for stage in all_stages().values()
+        if any("evaluation.scoring.also".startswith(key) for key in stage.reads)
+    ]
+    assert readers == ["score"]

@@ -1,8 +1,8 @@
 """What TRL's and verl's own functions make of a few numbers: test_objectives.py runs this in the environment that has them.
 
-Reads from stdin {"batch": {name: [sequences][tokens]}, "cases": [{"library", "function", "options"}]}, and writes to stdout
-one record per case: {"loss", "gradient": [sequences][tokens]}, or {"unavailable": why} where a library cannot be imported.
-Nothing of dagrpo is imported.
+Reads from stdin {"batch": {name: [sequences][tokens]}, "cases": [{"library", "function", "options"}]}, where a case may have
+a batch and a dtype of its own, and writes to stdout one record per case: {"loss", "gradient": [sequences][tokens]}, or
+{"unavailable": why} where a library cannot be imported. Nothing of dagrpo is imported.
 """
 
 import json
@@ -120,7 +120,8 @@ LIBRARIES: dict[str, Callable[[Batch, str, Mapping[str, Any]], Tensor]] = {
 
 def computed(values: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, Any]:
     """The record of one case."""
-    batch = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in values.items()}
+    dtype = getattr(torch, case.get("dtype", "float64"))
+    batch = {name: torch.tensor(rows, dtype=dtype) for name, rows in case.get("batch", values).items()}
     batch["logprobs"].requires_grad_()
     try:
         loss = LIBRARIES[case["library"]](batch, case["function"], case["options"])

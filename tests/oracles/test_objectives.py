@@ -4,6 +4,7 @@ They need an environment of their own (requirements/objectives-test.lock): DAGRP
 `make oracle` does.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -218,3 +219,38 @@ def test_the_loss_and_its_gradient_are_the_librarys(place: int, case: Case, thei
     assert loss == pytest.approx(result["loss"], **NEAR)
     assert gradient == pytest.approx(expected.tolist(), **NEAR)
     assert any(gradient), "a gradient of zeros compares nothing"
+
+
+CERTAIN = [0.0, -1e-9, -1e-6, -0.01, -0.7, -5.0, -30.0, -1e4]
+ENGINE, POLICY, ADVANTAGE = zip(*itertools.product(CERTAIN, CERTAIN, (-1.0, 1.0)), strict=True)
+
+
+@pytest.mark.parametrize("divergence", ["tv", "kl"])
+def test_dppo_masks_the_tokens_that_verl_masks_in_float32_where_one_is_certain_or_impossible(divergence: str) -> None:
+    batch: dict[str, Any] = {
+        "mask": [[1.0] * len(ENGINE)],
+        "advantages": [ADVANTAGE],
+        "logprobs": [POLICY],
+        "rollout_logprobs": [ENGINE],
+    }
+    limits = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.05, "clip_ratio_c": 20.0, "anchor": "rollout_logprobs"}
+    case = {"library": "verl", "function": f"dppo_{divergence}", "dtype": "float32", "batch": batch}
+    (theirs,) = answers("objectives.py", {"batch": {}, "cases": [{**case, "options": limits}]})
+    require("verl", theirs)
+    tensors = {name: torch.tensor(rows[0], dtype=torch.float32) for name, rows in batch.items()}
+    tokens = TokenBatch(
+        logprobs=tensors["logprobs"].requires_grad_(),
+        old_logprobs=tensors["rollout_logprobs"],
+        rollout_logprobs=tensors["rollout_logprobs"],
+        reference_logprobs=None,
+        entropy=torch.zeros(len(ENGINE)),
+        advantages=tensors["advantages"],
+        positive=tensors["advantages"] > 0,
+        sequence=torch.arange(len(ENGINE)),
+        sequences=len(ENGINE),
+    )
+    keys = {"name": "dppo", "divergence": divergence, "limit_low": 0.05, "limit_high": 0.05}
+    loss = loss_of(tokens, LOSSES.get("dppo").config.model_validate(keys)).per_token.mean()
+    (gradient,) = torch.autograd.grad(loss, tokens.logprobs)
+    torch.testing.assert_close(gradient, torch.tensor(theirs["gradient"][0]), rtol=1e-6, atol=0)
+    assert 0 < int((gradient == 0).sum()) < len(ENGINE)

@@ -64,6 +64,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
     assert selected_modules(params, params.experiment.tasks) == {
         "task": ["example_lab.tasks"],
         "verifier": ["example_lab.verifiers"],
+        "scorer": [],
         "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],
         "advantage": ["example_lab.advantages"],
         "loss": ["example_lab.losses"],

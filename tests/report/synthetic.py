@@ -1,5 +1,6 @@
 """A made-up experiment in the results layout: every file the report reads, small, and the same each time."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,13 @@ def make_experiment(
     steps: int = 12,
     trained_accuracy: float = 0.9,
     samples: int = SAMPLES,
+    also: Sequence[str] = (),
 ) -> Files:
     """Write an experiment `tiny` under root/results; paths in provenance are relative to root.
 
-    A task whose name ends in _tool has conversations, also in training where it is the first one.
+    also: published scorers. A task whose name ends in _tool has conversations, also in training where it is the first one.
     """
-    maker = _Maker(root, np.random.default_rng(7), problems, steps, samples)
+    maker = _Maker(root, np.random.default_rng(7), problems, steps, samples, also)
     for task in tasks:
         maker.prepare(task)
     maker.model()
@@ -108,12 +110,15 @@ def make_experiment(
 
 
 class _Maker:
-    def __init__(self, root: Path, random: np.random.Generator, problems: int, steps: int, samples: int) -> None:
+    def __init__(
+        self, root: Path, random: np.random.Generator, problems: int, steps: int, samples: int, also: Sequence[str]
+    ) -> None:
         self._root = root
         self._random = random
         self._problems = problems
         self._steps = steps
         self._samples = samples
+        self._also = also
         self.files = Files(experiment="tiny", scores=[], summaries=[], metrics=[], rollouts=[], provenance=[])
 
     def prepare(self, task: str) -> None:
@@ -169,7 +174,7 @@ class _Maker:
             else _completions(task, self._problems, self._samples, accuracy, self._random)
         )
         write_parquet(completions, made)
-        scoring = Scoring(bootstrap_draws=200)
+        scoring = Scoring(bootstrap_draws=200, also=[*self._also])
         table, found = score(completions, scoring)
         write_parquet(scores, table)
         write_json(summary, found)

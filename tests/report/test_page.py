@@ -16,6 +16,7 @@ from tests.report.synthetic import HOSTILE, Files, make_experiment
 from dagrpo.config.schema import Params
 from dagrpo.core.escape import visible
 from dagrpo.report.build import FIGURE_FILES, build, write
+from dagrpo.report.comparison import compare_scorers
 from dagrpo.report.config import Report
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
@@ -272,3 +273,23 @@ def test_what_scrolls_has_a_shadow_at_its_edge_and_print_cuts_no_table(built: Pa
     assert ".scroll { overflow: visible; background: none; }" in printed
     assert "table:not(.small) { break-inside: avoid; }" in printed
     assert "caption, thead, dt { break-after: avoid; }" in printed
+
+
+def test_published_scorers_stand_beside_the_main_one_on_their_own_tasks(tmp_path: Path) -> None:
+    page = page_of(make_experiment(tmp_path, seeds=(0, 1), also=["verl_gsm8k", "lm_eval_gsm8k_strict"]))
+    main, verl, _ = compare_scorers(page.inputs, "arithmetic")
+    assert (main.name, main.differing) == ("strict (main)", None)
+    assert main.metrics == tuple(each for each in page.comparisons[0].metrics if each.metric in ("greedy", "mean_at_4"))
+    scores = [page.inputs.evaluations["arithmetic", "base", seed].summary["scorers"]["verl_gsm8k"] for seed in (0, 1)]
+    assert verl.metrics[0].base.value == pytest.approx(sum(each["greedy"]["value"] for each in scores) / 2)
+    assert verl.differing is not None
+    assert verl.differing[0] == sum(each["differing"] for each in scores)
+    text = render(page)
+    Checker(text)
+    assert "Table 4.</b> The same completions by other projects" in text
+    assert text.count('<th scope="row">verl_gsm8k, mean@4</th>') == 1
+
+
+def test_without_published_scorers_there_is_no_table_of_them(page: Page) -> None:
+    assert compare_scorers(page.inputs, "aime") == ()
+    assert "published scorers" not in render(page)

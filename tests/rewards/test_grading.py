@@ -22,7 +22,7 @@ BATCH: list[tuple[str, str, str, str | None, Verdict]] = [
     ("Answer: 9^{9^{9}}", "1025", "math_dapo", "9^{9^{9}}", "unverifiable"),
     ("\\boxed{\\frac{2}{4}}", "\\frac12", "math", "\\frac{2}{4}", "right"),
     ("\\boxed{\\sqrt{44}}", "2 \\sqrt { 11 }", "geo3k", "\\sqrt{44}", "right"),
-    ("\\boxed{\\dfrac{1}{2}}", "\\frac{1}{2}", "math_verify", "\\dfrac{1}{2}", "right"),
+    ("\\boxed{\\dfrac{1}{2}}", "\\frac{1}{2}", "math", "\\dfrac{1}{2}", "right"),
     ("<answer>paris</answer>", '["Paris"]', "exact_match", "paris", "right"),
     ("<answer>2 * 3</answer>", '{"numbers": [2, 3], "target": 6}', "countdown", "2 * 3", "right"),
 ]

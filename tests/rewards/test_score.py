@@ -38,7 +38,7 @@ def test_right_wrong_and_missing_have_their_prices(
 
 def test_an_unverifiable_answer_is_neither_right_nor_wrong_and_has_its_own_price(grader: Grader) -> None:
     reward = rewarded(accuracy={"wrong": -1.0, "unverifiable": -0.25})
-    hopeless = attempt("\\boxed{" + "x" * 5000 + "}", verifier="math_verify")
+    hopeless = attempt("\\boxed{" + "x" * 5000 + "}", verifier="math")
     score = scores([hopeless], reward, grader)[0]
     assert (score.correct, score.reward, score.verdict) == (None, -0.25, "unverifiable")
 

@@ -101,7 +101,7 @@ def _one_allowed(option: dict[str, Any]) -> str:
     if "const" in option:
         return f"`{option['const']}`"
     if option.get("type") == "array":
-        return f"list of {_one_allowed(option['items'])}"
+        return f"list of {_allowed(option['items'])}"
     names = {
         "exclusiveMinimum": "> ",
         "minimum": ">= ",

@@ -17,6 +17,7 @@ from dagrpo.core.user_code import NamedCode
 from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import ENGINES
 from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rewards.scorers import SCORERS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.rollout.agents import AGENTS
 from dagrpo.tools import TOOLS, config_for
@@ -40,6 +41,7 @@ def selected_modules(params: Params, tasks: Collection[str]) -> dict[str, list[s
     return {
         "task": sorted({TASKS.module_of(name) for name in tasks}),
         "verifier": sorted({VERIFIERS.module_of(name) for name in verifiers}),
+        "scorer": sorted({SCORERS.module_of(name) for name in params.evaluation.scoring.also}),
         "component": sorted({COMPONENTS.module_of(name) for name in components}),
         "advantage": [ADVANTAGES.module_of(params.algorithm.advantage.name)],
         "format": [FORMATS.module_of(params.checkpoint.format)],

@@ -45,7 +45,7 @@ class Plugins(Generic[T]):
     `folders`, a package in that folder offers one, and its modules do not.
     group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: precedes the
     attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
-    `capitals` of the module `my_lab.tasks`.
+    `capitals` of the module `my_lab.tasks`. renamed: names of an earlier version -> what to write, the middle of a sentence.
     """
 
     def __init__(
@@ -60,12 +60,14 @@ class Plugins(Generic[T]):
         several: bool = False,
         folders: bool = False,
         separator: str = ":",
+        renamed: Mapping[str, str] | None = None,
     ) -> None:
         self.what = what
         self.package = package
         self.group = group
         self.key = key
         self.separator = separator
+        self._renamed = renamed or {}
         self._attribute = attribute
         self._kind = kind
         self._several = several
@@ -122,6 +124,8 @@ class Plugins(Generic[T]):
         return _Place(module=module, attribute=attribute)
 
     def _hint(self, name: str) -> str:
+        if name in self._renamed:
+            return self._renamed[name]
         near = self.nearest(name)
         return (
             f"the nearest known one is `{near}`" if near else f"the known ones are {', '.join(sorted(self._known()))}"

@@ -1,11 +1,16 @@
 """Sections `evaluation` (stages sample and score) and `difficulty`."""
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.plugin_sections import NameOf
 from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed, Temperature, TopK, TopP
+from dagrpo.rewards.scorers import SCORERS, Scorer
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 class Sampling(Section):
@@ -38,12 +43,21 @@ class Scoring(Section):
     extractor: Extractor = Field(
         "strict", description=f"How to extract the answer; a change rescores without sampling again. {EXTRACTION}"
     )
+    also: Annotated[list[Annotated[str, NameOf(SCORERS)]], Field(max_length=20)] = Field(
+        [],
+        description="Published scorers to judge by besides, each on the tasks that it is for, for numbers beside a paper's; a change "
+        "rescores without sampling again.",
+    )
     verify_seconds: Seconds = Field(2.0, description="Time limit of math-verify for one answer, in seconds.")
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Confidence level of the intervals.")
     bootstrap_draws: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
         2000, description="Number of bootstrap resamples of the problems."
     )
     bootstrap_seed: Seed = Field(0, description="Seed of the bootstrap.")
+
+    def scorers_for(self, verifier: str) -> list[Scorer]:
+        """Return the published scorers of a task with this verifier, in the order of `also`, each once."""
+        return [scorer for scorer in map(SCORERS.get, dict.fromkeys(self.also)) if scorer.suits(verifier)]
 
 
 class Evaluation(Section):
@@ -53,6 +67,19 @@ class Evaluation(Section):
     )
     sampling: Sampling = Field(Sampling(), description="Sampling (stage sample).")
     scoring: Scoring = Field(Scoring(), description="Grading and intervals (stage score).")
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError if a published scorer is for none of the evaluated tasks."""
+        from dagrpo.data.task import get_task
+
+        verifiers = {get_task(name).verifier for name in params.experiment.evaluate} if self.scoring.also else set()
+        for scorer in map(SCORERS.get, self.scoring.also):
+            if not any(map(scorer.suits, verifiers)):
+                raise UserError(
+                    f"evaluation.scoring.also names {scorer.name}, which is for tasks of the verifiers "
+                    f"{', '.join(scorer.verifiers)}, but those of experiment.evaluate have {', '.join(sorted(verifiers))}: delete it, "
+                    "or evaluate another task"
+                )
 
 
 class Difficulty(Section):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
@@ -39,6 +40,7 @@ SCORES = pa.schema(
         *(ROLLOUTS.field(name) for name in ("turns", "stop_reason", "fault", "messages", "calls")),
     ]
 )
+BY_SCORER = "correct_by_"  # begins the column of a published scorer: bool; null: undecided, which counts as not right
 WITHOUT_PICTURES = "greedy_without_pictures"  # what the text of the problems alone gives
 PROPORTIONS = ("greedy", WITHOUT_PICTURES)  # metrics that are the share of problems with one right answer each
 
@@ -74,6 +76,28 @@ def outcomes(scores: pa.Table, source: Path) -> Outcomes:
             "run the stage sample again."
         )
     return _arranged(rows, problems, width)
+
+
+def scorers_of(scores: pa.Table) -> list[str]:
+    """Return the published scorers that have a column in a scores table, in its order."""
+    return [name.removeprefix(BY_SCORER) for name in scores.column_names if name.startswith(BY_SCORER)]
+
+
+def outcomes_by(scorer: str, scores: pa.Table, source: Path) -> Outcomes:
+    """Arrange a published scorer's verdicts by problem, without votes and pictures."""
+    nothing = {
+        "vote": pa.nulls(scores.num_rows, pa.string()),
+        "correct_without_pictures": pa.nulls(scores.num_rows, pa.bool_()),
+    }
+    correct = pc.fill_null(scores.column(BY_SCORER + scorer), False)
+    columns = {name: scores.column(name) for name in ("task", "problem_index", "sample_index")}
+    return outcomes(pa.table({**columns, **nothing, "correct": correct}), source)
+
+
+def differing(scorer: str, scores: pa.Table) -> int:
+    """Count the completions on which a published scorer differs from the main one."""
+    correct = pc.fill_null(scores.column(BY_SCORER + scorer), False)
+    return int(pc.sum(pc.not_equal(correct, scores.column("correct"))).as_py())
 
 
 def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Outcomes:

@@ -18,17 +18,22 @@ from dagrpo.core.types import Verdict
 from dagrpo.evaluation import conversations, verdicts
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import (
+    BY_SCORER,
     PROPORTIONS,
     SCORES,
     WITHOUT_PICTURES,
     Outcomes,
+    differing,
     outcomes,
+    outcomes_by,
     pass_counts,
+    scorers_of,
     values_per_problem,
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.pool import worker_count
+from dagrpo.rewards.scorers import SCORERS
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 
 OF_BLIND = "correct_without_pictures"
@@ -37,20 +42,28 @@ RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_co
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
-    """Grade every completion of a file; return the scores table and the content of scores.json."""
+    """Grade every completion of a file; return the scores table and the content of scores.json.
+
+    The table has the columns SCORES, and one for each published scorer.
+    """
     everything = read_table(completions, ROLLOUTS)
     table, hidden = sighted(everything), blind(everything)
     tasks = pc.unique(table.column("task")).to_pylist()
     if len(tasks) != 1:
         raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
+    scorers = scoring.scorers_for(table.column("verifier")[0].as_py())
     try:
         with Grader(scoring.verify_seconds, min(MOST_WORKERS, worker_count())) as grader:
             graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
             if hidden.num_rows:
                 graded = {name: with_blind(scores, grade_all(hidden, name, grader)) for name, scores in graded.items()}
+            by_scorer = {BY_SCORER + scorer.name: verdicts.by_scorer(table, scorer, grader) for scorer in scorers}
     except UserError as error:
         raise UserError(f"{completions}, {error}") from None
-    return graded[scoring.extractor], summarise(graded, scoring, completions)
+    scores = graded[scoring.extractor]
+    for name, correct in by_scorer.items():
+        scores = scores.append_column(name, pa.array(correct, pa.bool_()))
+    return scores, summarise({**graded, scoring.extractor: scores}, scoring, completions)
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
@@ -88,7 +101,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     Without sampled completions their metrics are left out. An unverifiable completion counts as not right, and separately: a score
     lies between its value and its value plus the unverifiable rate. `conversations` is included if an attempt called a tool, had several
     turns or went wrong; its excluded attempts are part of the unverifiable rate. `greedy_without_pictures` is included if problems were
-    attempted without their pictures.
+    attempted without their pictures, `scorers` if there are published ones, whose undecided completions count as not right.
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)
@@ -105,7 +118,27 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
         "accuracy_by_extractor": {
             name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
         },
+        **({"scorers": by_scorer} if (by_scorer := _by_scorer(scores, scoring, source)) else {}),
         **({"conversations": conversation_metrics} if conversation_metrics else {}),
+    }
+
+
+def _by_scorer(scores: pa.Table, scoring: Scoring, source: Path) -> dict[str, Any]:
+    """Return the metrics by each published scorer, and the number of completions on which it differs from the main one."""
+    resampling, sources = resampling_of(scoring), {each.name: each.source for each in map(SCORERS.get, scoring.also)}
+    return {
+        name: {
+            "source": sources[name],
+            **{
+                key: value
+                for key, value in _metrics(outcomes_by(name, scores, source), resampling).items()
+                if key != "maj_at_k"
+            },
+            "differing": differing(name, scores),
+            "undecided": scores.column(BY_SCORER + name).null_count,
+            "completions": scores.num_rows,
+        }
+        for name in scorers_of(scores)
     }
 
 
@@ -181,4 +214,13 @@ def rows_to_show(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rates = [
         (f"{rate.replace('_', ' ')}, {kind}", f"{value:.3f}") for rate in RATES for kind, value in summary[rate].items()
     ]
-    return estimates + rates + conversations.rows_to_show(summary.get("conversations", {}))
+    others = [
+        (
+            f"{metric.replace('_at_k', '@k')} by {name}",
+            f"{by[metric]['value']:.3f} ({by[metric]['low']:.3f} to {by[metric]['high']:.3f})",
+        )
+        for name, by in summary.get("scorers", {}).items()
+        for metric in ("greedy", "mean_at_k")
+        if metric in by
+    ]
+    return estimates + others + rates + conversations.rows_to_show(summary.get("conversations", {}))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from dagrpo.core.section import Extractor
 from dagrpo.core.types import Score
 from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.scorers import Scorer
 
 MOST_COMPARED = 40  # different wrong answers to one problem; others vote by their texts
 
@@ -34,6 +35,14 @@ def scores_of(completions: pa.Table, extractor: Extractor, grader: Grader) -> li
         replace(score, extracted=None, verdict="unverifiable") if out else score
         for score, out in zip(scores, excluded, strict=True)
     ]
+
+
+def by_scorer(completions: pa.Table, scorer: Scorer, grader: Grader) -> list[bool | None]:
+    """Return whether a published scorer finds each completion right; None where it could not decide, or the attempt was excluded."""
+    texts, truths = (completions.column(name).to_pylist() for name in ("completion", "ground_truth"))
+    right = grader.judge_as_published(texts, truths, scorer)
+    excluded = pc.equal(completions.column("stop_reason"), "excluded").to_pylist()
+    return [None if out else each for each, out in zip(right, excluded, strict=True)]
 
 
 def columns(scores: Sequence[Score], completions: pa.Table) -> dict[str, Any]:

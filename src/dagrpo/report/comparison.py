@@ -6,7 +6,7 @@ import numpy as np
 
 from dagrpo.evaluation.outcomes import PROPORTIONS, label_of, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
-from dagrpo.report.inputs import Inputs, Variant
+from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,39 @@ class TaskComparison:
         return self.metrics[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerComparison:
+    """Both policies by one scorer, over all seeds."""
+
+    name: str
+    metrics: tuple[MetricComparison, ...]  # greedy, and the mean over the sampled completions
+    differing: (
+        tuple[int, int] | None
+    )  # completions of base and trained that it judges otherwise than the main one; None: it is that
+    completions: int  # of each policy
+
+
+def compare_scorers(inputs: Inputs, task: str) -> tuple[ScorerComparison, ...]:
+    """Compare the two policies by the main scorer and each published one; () without a published one."""
+    first = inputs.evaluations[task, "base", inputs.seeds[0]]
+    names = [None, *first.by_scorer] if first.by_scorer else []
+    return tuple(_by_scorer(inputs, task, name) for name in names)
+
+
+def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
+    first, resampling = inputs.evaluations[task, "base", inputs.seeds[0]], inputs.resampling(task)
+    base, trained = (_values(inputs, task, variant, name) for variant in VARIANTS)
+    metrics = ("greedy", f"mean_at_{first.outcomes.samples}")
+    summaries = {variant: [inputs.summary(task, variant, seed) for seed in inputs.seeds] for variant in VARIANTS}
+    differing = None if name is None else [sum(s["scorers"][name]["differing"] for s in summaries[v]) for v in VARIANTS]
+    return ScorerComparison(
+        name=f"{first.summary['extractor']} (main)" if name is None else name,
+        metrics=tuple(compared(each, base[each], trained[each], resampling) for each in metrics if each in base),
+        differing=None if differing is None else (differing[0], differing[1]),
+        completions=first.scores.num_rows * len(inputs.seeds),
+    )
+
+
 def compare(inputs: Inputs, task: str) -> TaskComparison:
     """Compare the two policies on one task. With two seeds or more, intervals also resample the seeds."""
     base, trained = (_values(inputs, task, variant) for variant in ("base", "trained"))
@@ -62,9 +95,10 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
     )
 
 
-def _values(inputs: Inputs, task: str, variant: Variant) -> dict[str, Floats]:
-    """Return each metric's values, [seeds, problems]. The caller leaves out pass@1, which equals mean@k."""
-    per_seed = [values_per_problem(inputs.evaluations[task, variant, seed].outcomes) for seed in inputs.seeds]
+def _values(inputs: Inputs, task: str, variant: Variant, scorer: str | None = None) -> dict[str, Floats]:
+    """Return each metric's values, [seeds, problems]. The caller leaves out pass@1, which equals mean@k. scorer: a published one."""
+    evaluations = [inputs.evaluations[task, variant, seed] for seed in inputs.seeds]
+    per_seed = [values_per_problem(each.outcomes if scorer is None else each.by_scorer[scorer]) for each in evaluations]
     return {name: np.stack([values[name] for values in per_seed]) for name in per_seed[0]}
 
 

@@ -5,7 +5,7 @@ Evaluations, training metrics, rollouts and provenance. Seed, task and variant a
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out_table import HELD_OUT
-from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes
+from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes, outcomes_by, scorers_of
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.report.splits import Kinds, Pictures
 from dagrpo.rollout.table import read_table
@@ -33,6 +33,7 @@ class Evaluation:
     scores: pa.Table  # columns as in SCORES
     outcomes: Outcomes
     summary: Mapping[str, Any]  # scores.json
+    by_scorer: Mapping[str, Outcomes] = field(default_factory=dict)  # by each published scorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +123,10 @@ def _seed(path: Path) -> int:
 
 def read_evaluation(scores: Path, summary: Path) -> Evaluation:
     """Read a scores.parquet and the scores.json beside it. Raises UserError if either is missing or damaged."""
-    table = read_table(scores, SCORES)
-    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=read_object(summary))
+    table, content = read_table(scores, SCORES), read_object(summary)
+    whole = read_parquet(scores) if "scorers" in content else table
+    by_scorer = {name: outcomes_by(name, whole, scores) for name in scorers_of(whole)}
+    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=content, by_scorer=by_scorer)
 
 
 def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:
@@ -135,6 +138,8 @@ def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str
         same_problems = first.outcomes.problems.tolist() == other.outcomes.problems.tolist()
         if not same_problems or first.outcomes.samples != other.outcomes.samples:
             raise UserError(f"{files[key]} and {files[keys[0]]} are of different problems: run the stage sample again.")
+        if [*first.by_scorer] != [*other.by_scorer]:
+            raise UserError(f"{files[key]} and {files[keys[0]]} are by different scorers: run the stage score again.")
         for name in ("extractor", "confidence", "bootstrap"):
             if first.summary[name] != other.summary[name]:
                 raise UserError(f"{files[key]} and {files[keys[0]]} differ in {name}: run the stage score again.")

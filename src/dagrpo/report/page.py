@@ -18,7 +18,7 @@ from dagrpo.core.escape import visible
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import format as wording
 from dagrpo.report.breakdowns import SMALL, Breakdown
-from dagrpo.report.comparison import TaskComparison
+from dagrpo.report.comparison import TaskComparison, compare_scorers
 from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
@@ -78,6 +78,7 @@ def render(page: Page) -> str:
         conversation_figures=[each.name for each in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
         facts=setup(page.inputs, page.comparisons, page.parameters, len(page.curves.steps)),
+        scorers={each.task: rows for each in page.comparisons if (rows := compare_scorers(page.inputs, each.task))},
         is_control=value_of(page.parameters, "reward.permuted") == "true",
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
         glossary=glossary(_metrics_of(page), has_turns=page.conversations is not None),

@@ -1,4 +1,4 @@
-r"""Answers in `\boxed{...}`, for the verifiers math, math_verify and geo3k."""
+r"""Answers in `\boxed{...}`, for the verifiers math and geo3k."""
 
 from dagrpo.core.section import Extractor
 from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_formula, tidied

@@ -20,6 +20,7 @@ from dagrpo.rewards.latex import for_math_verify, no_latex
 from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
+from dagrpo.rewards.scorers import Scorer
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rewards.worker_process import Comparison
@@ -91,6 +92,20 @@ class Grader:
         }
         replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
         return [replies.get(row) == "right" if same is None else same for row, same in enumerate(equal)]
+
+    def judge_as_published(
+        self, texts: Sequence[str], ground_truths: Sequence[str], scorer: Scorer
+    ) -> list[bool | None]:
+        """Return for each whole text whether the scorer finds it right; None if math-verify did not decide within its limits."""
+        judged = [scorer.right(text, truth) for text, truth in zip(texts, ground_truths, strict=True)]
+        pending = {
+            row: Comparison(answer=texts[row], ground_truth=ground_truths[row], published=True)
+            for row, right in enumerate(judged)
+            if right is None
+        }
+        replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
+        decided = {row: None if reply == "unverifiable" else reply == "right" for row, reply in replies.items()}
+        return [decided.get(row) if right is None else right for row, right in enumerate(judged)]
 
     def _with_slow_verdicts(self, scores: list[Score], pending: Mapping[int, Comparison]) -> list[Score]:
         replies = self._pool.compare(list(pending.values()))

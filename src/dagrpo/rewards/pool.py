@@ -18,6 +18,7 @@ from dagrpo.utils.machine import memory_of_machine, processors
 
 LIMITS_OF_A_BATCH = 5  # times the limit of one answer, for each worker: time for all slow answers of a batch
 SECONDS_PER_ANSWER = 0.05  # on top of it: many times what an ordinary one takes
+SECONDS_PER_TEXT = 0.5  # the same for a whole text, which math-verify searches for an answer
 MOST_REMEMBERED = 1 << 15  # replies: some 10 MB of ordinary answers, and at most 500 MB
 BYTES_OF_A_WORKER = MEMORY_BYTES // 2  # at which it gives up; an ordinary one takes 0.1 GB
 
@@ -62,10 +63,12 @@ class WorkerPool:
             known = {each: self._known[each] for each in dict.fromkeys(comparisons) if each in self._known}
         unknown = (each for each in dict.fromkeys(comparisons) if each not in known)
         questions = sorted(unknown, key=lambda comparison: comparison.costly)
-        limit = LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + SECONDS_PER_ANSWER * len(questions)
-        budget = _Budget(limit)
+        ordinary = sum(SECONDS_PER_TEXT if each.published else SECONDS_PER_ANSWER for each in questions)
+        budget = _Budget(LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + ordinary)
         replies = dict(zip(questions, self._threads.map(lambda each: self._one(each, budget), questions), strict=True))
-        self._remember({each: reply for each, reply in replies.items() if reply != "unverifiable"})
+        self._remember(
+            {each: reply for each, reply in replies.items() if reply != "unverifiable" and not each.published}
+        )
         return [known.get(comparison) or replies[comparison] for comparison in comparisons]
 
     def _remember(self, replies: Mapping[Comparison, Reply]) -> None:

@@ -3,7 +3,8 @@ r"""The worker process of pool.py, which compares answers with math-verify.
 python -P -m dagrpo.rewards.worker MEMORY_BYTES
 
 One JSON line in, one out: `{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "seconds": 2.0}` -> `{"verdict": "right"}`;
-an answer of null asks only whether the ground truth can be read. The process ends when its input does, and the kernel
+an answer of null asks only whether the ground truth can be read, and with `"published": true` the answer is a whole text, which the
+library reads by its own defaults. The process ends when its input does, and the kernel
 ends it after somewhat more than a line's `seconds` (the parent is to end it first), so that it never outlives a killed
 parent. pool.py restarts it.
 """
@@ -20,7 +21,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TextIO
 
-from math_verify import LatexExtractionConfig, verify
+from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
 from sympy import And, Eq, Expr, Float, Symbol
 from sympy.core.function import AppliedUndef
@@ -84,12 +85,19 @@ def _serve(replies: TextIO, memory: int) -> None:
 def _reply(request: dict[str, Any], memory: int) -> dict[str, str]:
     """Return the verdict. math-verify takes an allocation that failed for two different values, so one that came near ends here."""
     try:
-        verdict = _judge(request["answer"], request["ground_truth"])
+        judge = _published if request["published"] else _judge
+        verdict = judge(request["answer"], request["ground_truth"])
     except (MemoryError, RecursionError):
         os._exit(1)
     if _peak_bytes() > memory // 2:
         os._exit(1)
     return {"verdict": verdict}
+
+
+def _published(text: str, ground_truth: str) -> str:
+    """Return the library's verdict on a whole text; its time limits are off, since they need the main thread."""
+    gold, target = (parse(each, parsing_timeout=None) for each in (f"\\boxed{{{ground_truth}}}", text))
+    return "right" if verify(gold, target, timeout_seconds=None) else "wrong"
 
 
 def _judge(answer: str | None, ground_truth: str) -> str:

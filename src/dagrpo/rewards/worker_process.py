@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO, Literal, get_args
 
 Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
@@ -30,15 +30,19 @@ _LONG_NUMBER = re.compile(r"[0-9]{4}\s*\}?\s*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One question to math-verify: is this answer the ground truth? Without an answer: can the ground truth be read?"""
+    """One question to math-verify: is this answer the ground truth? Without an answer: can the ground truth be read?
+
+    published: the answer is a whole text, and the library reads both by its own defaults.
+    """
 
     answer: str | None
     ground_truth: str
+    published: bool = False
 
     @property
     def hopeless(self) -> bool:
         """Return True if a text is so long or so deep that it would certainly exceed the limit."""
-        return any(
+        return not self.published and any(
             len(text) > LONGEST_ANSWER or _nesting(text) > DEEPEST_NESTING
             for text in (self.answer or "", self.ground_truth)
         )
@@ -47,7 +51,8 @@ class Comparison:
     def costly(self) -> bool:
         """Return True if the answer may take long: powers of powers, factorials, sums, much nesting."""
         answer = self.answer or ""
-        return self.endless or len(answer) > 200 or bool(_LONG_NUMBER.search(answer)) or _nesting(answer) > DEEP_NESTING
+        is_long = len(answer) > 200 or bool(_LONG_NUMBER.search(answer)) or _nesting(answer) > DEEP_NESTING
+        return not self.published and (self.endless or is_long)
 
     @property
     def endless(self) -> bool:
@@ -106,7 +111,7 @@ class Worker:
 
         Warming up does not count. Raises RuntimeError if no process can be started.
         """
-        request = {"answer": comparison.answer, "ground_truth": comparison.ground_truth, "seconds": seconds}
+        request = {**asdict(comparison), "seconds": seconds}
         question = json.dumps(request).encode() + b"\n"
         self.warm_up()
         start = time.monotonic()

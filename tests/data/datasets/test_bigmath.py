@@ -21,7 +21,7 @@ def test_the_pass_rate_is_the_one_that_was_measured_or_unknown(tmp_path: Path) -
     problems = _load(tmp_path, [0.25, None, 1.0])
     train = problems.splits["train"]
     assert [row.pass_rate for row in train] == [0.25, None, 1.0]
-    assert {(row.ground_truth, row.answer, row.verifier) for row in train} == {("4", "\\boxed{4}", "math_verify")}
+    assert {(row.ground_truth, row.answer, row.verifier) for row in train} == {("4", "\\boxed{4}", "math")}
     assert problems.held_out
     assert problems.expected == {"test": 0}
 

@@ -31,7 +31,7 @@ def test_the_first_solution_of_a_problem_stands_for_all(tmp_path: Path) -> None:
         ("\\frac{1}{2}", "Hm. \\boxed{\\frac{1}{2}}"),
     ]
     assert problems.read == {"train": 3, "test": 0}
-    assert {(row.verifier, row.pass_rate) for row in train} == {("math_verify", None)}
+    assert {(row.verifier, row.pass_rate) for row in train} == {("math", None)}
 
 
 def test_reading_ends_with_the_train_and_the_held_out_problems(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from dagrpo.rewards.latex import equal
 TEXTS_OF_AN_EXAMPLE = 3
 PLACES: tuple[tuple[str, Extractor, str], ...] = (
     ("math", "strict", "So \\boxed{{{}}}."),
-    ("math_verify", "strict", "$\\boxed{{{}}}$"),
+    ("math", "strict", "$\\boxed{{{}}}$"),
     ("geo3k", "flexible", "It is so.\nAnswer: {}"),
     ("math", "flexible", "<answer>{}</answer>"),
     ("math_dapo", "strict", "So it is.\n**Answer:** {}"),

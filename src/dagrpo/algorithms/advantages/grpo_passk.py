@@ -28,7 +28,7 @@ def grpo_passk(batch: RewardBatch, config: Config) -> torch.Tensor:
     rewards = batch.rewards
     best = rewards == batch.group_max(rewards)
     second = batch.group_max(rewards.masked_fill(best, float("-inf")))
-    alone = best & (batch.group_sum(best.double()) == 1)
+    alone = best & (batch.group_sum(best.double()) == 1) & (batch.group_sizes > 1)
     ahead = (rewards - second).masked_fill(~alone, 0.0)
     return ahead / (batch.group_std(rewards) + STD_EPSILON) if config.normalize_by_std else ahead
 

@@ -19,10 +19,10 @@ class Config(Choice):
 def rloo(batch: RewardBatch, config: Config) -> torch.Tensor:
     """Return A_i = r_i - mean of r_j, j != i, over each prompt's group of n: n / (n - 1) times r_i minus the group's mean.
 
-    [trajectories]
+    [trajectories]. 0 in a group of one.
     """
     sizes = batch.group_sizes
-    return (batch.rewards - batch.group_mean(batch.rewards)) * sizes / (sizes - 1)
+    return (batch.rewards - batch.group_mean(batch.rewards)) * sizes / (sizes - 1).clamp(min=1)
 
 
 ADVANTAGE = Advantage(config=Config, function=rloo)

@@ -59,8 +59,9 @@ def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
     published = PUBLISHED[config.divergence]
     low = published if config.limit_low is None else config.limit_low
     high = published if config.limit_high is None else config.limit_high
-    p, q = batch.logprobs.detach().exp(), batch.rollout_logprobs.exp()
-    divergence = (p - q).abs() if config.divergence == "tv" else _binary_kl(q, p)
+    logprobs = batch.logprobs.detach()
+    p, q = logprobs.exp(), batch.rollout_logprobs.exp()
+    divergence = (p - q).abs() if config.divergence == "tv" else _binary_kl(batch.rollout_logprobs, logprobs)
     pushed_up = batch.advantages > 0
     masked = (pushed_up & (p > q) & (divergence > high)) | (~pushed_up & (p < q) & (divergence > low))
     weight = batch.ratio_to(batch.rollout_logprobs).detach().clamp(max=config.maximum)
@@ -69,10 +70,10 @@ def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
     )
 
 
-def _binary_kl(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    smallest = 1e-8  # of a probability: a token may be certain
-    q, p = q.clamp(smallest, 1 - smallest), p.clamp(smallest, 1 - smallest)
-    return q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()
+def _binary_kl(log_q: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
+    smallest = 1e-8  # added to 1 - q and 1 - p, which are 0 where a token is certain; 1 - 1e-8 is 1 in float32
+    not_q, not_p = (-each.expm1() for each in (log_q, log_p))
+    return log_q.exp() * (log_q - log_p) + not_q * ((not_q + smallest) / (not_p + smallest)).log()
 
 
 LOSS = Loss(config=Config, function=dppo, aggregation="constant", anchored_on_rollout=lambda config: True)

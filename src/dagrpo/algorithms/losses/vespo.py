@@ -35,13 +35,14 @@ def vespo(batch: TokenBatch, config: Config) -> TokenLoss:
     """Return -A sg(W^c1 exp(c2 (1 - W))) logprob, with the ratio W of the whole sequence (equation 20). [tokens]
 
     W = exp(sum over the sequence's tokens of logprob - rollout logprob). c1 is the power and c2 the decay, by the sign of A.
+    No weight is above e^20.
     """
     log_ratio = batch.sum_of_sequence((batch.logprobs - batch.rollout_logprobs).detach())
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     negative = batch.advantages < 0
     power = log_ratio.new_full((), config.power_negative_advantage).where(negative, config.power_positive_advantage)
     decay = log_ratio.new_full((), config.decay_negative_advantage).where(negative, config.decay_positive_advantage)
-    weight = (power * log_ratio + decay * (1 - log_ratio.exp())).exp()
+    weight = (power * log_ratio + decay * (1 - log_ratio.exp())).clamp(max=LOG_RATIO_LIMIT).exp()
     return TokenLoss(per_token=-batch.advantages * weight * batch.logprobs, metrics={"sequence_weight": weight.sum()})
 
 

@@ -46,7 +46,7 @@ def to_row(raw: RawRow) -> Row:
     return Row(prompt=prompt, question=problem, answer=f"\\boxed{{{ground_truth}}}", ground_truth=ground_truth)
 
 
-_task = partial(sourced_task, to_row=to_row, verifier="math_verify")
+_task = partial(sourced_task, to_row=to_row, verifier="math")
 _tools = ("code_interpreter",)
 
 TASKS = (

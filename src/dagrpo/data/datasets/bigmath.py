@@ -33,4 +33,4 @@ def to_row(raw: RawRow) -> Row:
     )
 
 
-TASKS = (sourced_task("bigmath", SOURCE, to_row, verifier="math_verify"),)
+TASKS = (sourced_task("bigmath", SOURCE, to_row, verifier="math"),)

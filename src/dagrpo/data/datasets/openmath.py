@@ -37,4 +37,4 @@ def to_row(raw: RawRow) -> Row:
     )
 
 
-TASKS = (sourced_task("openmath", SOURCE, to_row, verifier="math_verify"),)
+TASKS = (sourced_task("openmath", SOURCE, to_row, verifier="math"),)

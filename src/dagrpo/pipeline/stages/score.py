@@ -42,5 +42,5 @@ STAGE = Stage(
     },
     seeded=seeded,
     label="{policy} policy on {task}, seed {seed}",
-    selects=("task", "verifier"),
+    selects=("task", "verifier", "scorer"),
 )

@@ -10,6 +10,10 @@ VERIFIERS: Plugins[Verifier] = Plugins(
     group="dagrpo.verifiers",
     key="reward.verifier",
     kind=Verifier,
+    renamed={
+        "math_verify": "it is now called `math`, whose grammar it was, and the library's own verdict is a scorer, "
+        "`evaluation.scoring: {also: [math_verify]}`"
+    },
 )
 
 

@@ -1,0 +1,138 @@
+r"""Published scorers: verdicts that follow from their published rules, by hand. tests/oracles asks the programs themselves."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dagrpo.core.errors import UserError
+from dagrpo.data.task import get_task
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.scorers import SCORERS
+from dagrpo.rewards.scorers.hendrycks_math import boxed, normalised
+from dagrpo.rewards.verifiers import get_verifier
+
+GSM8K = ("verl_gsm8k", "verl_gsm8k_flexible", "lm_eval_gsm8k_strict", "lm_eval_gsm8k_flexible")
+MATH = ("verl_math_dapo", "verl_math_dapo_or_box", "hendrycks_math", "math_verify")
+# completion, ground truth, the scorers of GSM8K and of MATH, in the order above, that find it right
+GOLDEN: list[tuple[str, str, str, str]] = [
+    ("So it is.\n#### 18", "18", "1111", "0001"),
+    ("#### 1,000", "1000", "1011", "0001"),
+    ("#### 18.", "18", "0011", "0001"),
+    ("#### $18", "18", "0101", "0001"),
+    ("#### 18\n" + "x" * 300, "18", "0011", "0001"),
+    ("#### 17\n#### 18", "18", "1101", "0001"),
+    ("#### 18.00", "18", "0000", "0001"),
+    ("It is 18 apples", "18", "0101", "0001"),
+    ("It is 18.", "18", "0001", "0001"),
+    ("#### 18 of 20", "18", "1010", "0000"),
+    ("####18", "18", "0101", "0000"),
+    ("So it is.", "18", "0000", "0000"),
+    ("Answer: 34", "34", "0101", "1101"),
+    ("Answer: $34$", "34", "0101", "1101"),
+    ("Answer: $34$.", "34", "0101", "1101"),
+    ("Answer: 34 degrees", "34", "0101", "1101"),
+    ("Answer: 3 4", "34", "0000", "1100"),
+    ("Answer: 1,234", "1234", "0001", "1101"),
+    ("Answer: x = 34", "34", "0101", "1101"),
+    ("\\boxed{34}", "34", "0101", "0111"),
+    ("Answer: \\boxed{34}", "34", "0101", "1111"),
+    ("\\boxed{34}" + " " * 100, "34", "0101", "0011"),
+    ("Answer: 35\n\\boxed{34}", "34", "0101", "0011"),
+    ("\\boxed{0.5}", "\\frac{1}{2}", "0000", "0011"),
+    ("\\boxed{.50}", "\\frac{1}{2}", "0000", "0001"),
+    ("\\boxed{\\frac12}", "\\frac{1}{2}", "0000", "0011"),
+    ("\\boxed{\\frac{2}{4}}", "\\frac{1}{2}", "0000", "0001"),
+    ("\\boxed{1/2}", "\\frac{1}{2}", "0000", "0011"),
+    ("\\boxed{5\\text{ cm}}", "5", "0101", "0011"),
+    ("\\boxed{x = 5}", "5", "0101", "0011"),
+    ("\\boxed{5} or $6$", "5", "0000", "0111"),
+    ("$\\boxed 5$", "5", "0101", "0011"),
+]
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_a_scorer_has_the_verdicts_of_its_published_rule(place: int, grader: Grader) -> None:
+    name = (*GSM8K, *MATH)[place]
+    texts, truths = [case[0] for case in GOLDEN], [case[1] for case in GOLDEN]
+    verdicts = grader.judge_as_published(texts, truths, SCORERS.get(name))
+    expected = [(of_gsm8k + of_math)[place] == "1" for _, _, of_gsm8k, of_math in GOLDEN]
+    assert [text for text, right, hand in zip(texts, verdicts, expected, strict=True) if right != hand] == []
+
+
+def test_all_scorers_have_a_golden_case_and_a_source_with_its_license() -> None:
+    assert sorted((*GSM8K, *MATH)) == SCORERS.own_names()
+    for name in SCORERS.own_names():
+        assert any(license in SCORERS.get(name).source for license in ("(MIT)", "(Apache-2.0)"))
+
+
+def test_maths_normalisation_is_the_published_one_step_by_step() -> None:
+    assert normalised("\\dfrac 1 2") == "\\frac{1}{2}"
+    assert normalised("\\tfrac{3}4") == "\\frac{3}4"
+    assert normalised("2\\sqrt3 ") == "2\\sqrt{3}"
+    assert normalised("\\left( 1,\\!000 \\right)") == "(1,000)"
+    assert normalised("90^{\\circ}") == normalised("90^\\circ") == "90"
+    assert normalised("k = .5") == "\\frac{1}{2}"
+    assert normalised("-3/4") == "\\frac{-3}{4}"
+    assert boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
+    assert boxed("\\boxed{1} and \\fbox{2}") == "1"
+    assert boxed("\\boxed{1") is None
+    assert boxed("\\fbox{1}") is None
+
+
+def test_what_the_library_does_not_decide_in_time_is_undecided_and_the_others_are_judged() -> None:
+    texts = ["\\boxed{9^{9^{9^9}}}", "It is $\\frac{2}{4}$", "(" * 100_000]
+    with Grader(0.5, 2) as grader:
+        verdicts = grader.judge_as_published(texts, ["1/2"] * 3, SCORERS.get("math_verify"))
+    assert verdicts[:2] == [None, True]
+    assert verdicts[2] is not True
+
+
+@pytest.mark.parametrize("name", [name for name in SCORERS.own_names() if name != "math_verify"])
+def test_no_text_takes_a_scorer_more_than_linear_time(name: str) -> None:
+    right = SCORERS.get(name).right
+
+    def seconds(length: int) -> float:
+        pieces = (
+            "9",
+            "1,",
+            "#### 1 ",
+            "Answer: ",
+            "\\boxed{",
+            "\\boxed ",
+            "{",
+            "}",
+            "$",
+            "\\frac",
+            "\\sqrt",
+            "=",
+            "9/",
+            "\\boxed{1}",
+        )
+        start = time.process_time()
+        for piece in pieces:
+            right(piece * (length // len(piece)), "1")
+            right("\\boxed{" + piece * (length // len(piece)) + "}", "1")
+        return time.process_time() - start
+
+    assert seconds(80_000) < 24 * seconds(10_000) + 0.2
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_verls_own_ground_truths_of_gsm8k_are_the_ones_here(split: str, data_folder: Path, grader: Grader) -> None:
+    path = data_folder / f"gsm8k/{split}.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path} is missing: set DAGRPO_DATA to a folder with copies")
+    solutions = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()]
+    truths = [solution.rpartition("#### ")[2].replace(",", "") for solution in solutions]
+    answers = grader.judge(solutions, truths, ["gsm8k"] * len(truths), "strict")
+    assert [answer.extracted for answer in answers] == truths
+
+
+def test_the_former_name_of_the_verifier_math_is_refused_with_both_of_its_successors() -> None:
+    with pytest.raises(
+        UserError, match=r"now called `math`.* scorer, `evaluation\.scoring: \{also: \[math_verify\]\}`"
+    ):
+        get_verifier("math_verify")
+    assert get_task("aime_2024").verifier == "math"

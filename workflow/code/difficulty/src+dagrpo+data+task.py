@@ -1,0 +1,1 @@
+../../../src/dagrpo/data/task.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/tools/retrieval/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/tools/simulated_users/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/verifiers/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/scorers/__init__.py
