@@ -50,9 +50,7 @@ def test_the_same_number_written_otherwise_is_no_conflict() -> None:
 
 
 def test_answers_that_only_math_verify_could_compare_conflict_when_their_texts_differ() -> None:
-    same = [
-        task_row("a", truth, index=i, verifier="math") for i, truth in enumerate([r"\frac{1}{x}", r"x^{-1}"])
-    ]
+    same = [task_row("a", truth, index=i, verifier="math") for i, truth in enumerate([r"\frac{1}{x}", r"x^{-1}"])]
     found = Sieve({"train": same})
     assert drop_conflicting(found)["train"] == 1
     repeated = [task_row("a", r"\frac{1}{x}", index=i, verifier="math") for i in range(2)]
