@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from packages.dagrpo_sandbox.tests.running import USERS, Driver, driver, program_of
+from packages.dagrpo_sandbox.tests.running import USERS, WITHOUT_PTRACE, Driver, driver, program_of
 
 CALL = """
 import ctypes
@@ -186,6 +186,13 @@ def test_children_that_share_the_work_of_filling_memory_are_stopped(box: Driver)
 def test_empty_files_count_as_memory(box: Driver) -> None:
     program = "import os\nfor name in range(10**7): os.mknod(f'/tmp/{name}')"
     assert box.run(program, seconds=60.0, memory_mb=64).status == "memory_limit"
+
+
+@pytest.mark.skipif("root" not in USERS, reason="only root has rights to give up")
+def test_memory_is_limited_where_root_may_not_read_other_processes() -> None:
+    program = "import os, time\nfor _ in range(3):\n  if os.fork() == 0: block = b'x' * (28 << 20); time.sleep(60)\ntime.sleep(60)"
+    with driver(WITHOUT_PTRACE) as box:
+        assert box.run(program, memory_mb=64).status == "memory_limit"
 
 
 def test_locks_of_ranges_take_no_memory(box: Driver) -> None:
