@@ -109,6 +109,25 @@ def test_a_session_that_is_lost_is_told_to_the_policy() -> None:
     assert told.endswith("Variables of earlier calls are lost.]")
 
 
+def test_a_session_that_is_given_up_for_others_is_told_to_the_policy() -> None:
+    async def use(tool: OpenTool) -> None:
+        for number in range(3):
+            code = {"code": "block = b'x' * (40 << 20)"}
+            await tool.call("code_interpreter", code, context(trajectory=str(number)))
+        with pytest.raises(
+            ToolFailure, match=r"all sessions together held too much memory.*Variables of earlier calls are lost"
+        ):
+            await tool.call("code_interpreter", {"code": "1"}, context(trajectory="0"))
+
+    _use(Config(mode="session", memory_mb=80, sessions_memory_mb=100, parallel=1), use)
+
+
+def test_sessions_may_hold_as_much_as_one_program() -> None:
+    with pytest.raises(ValueError, match="sessions_memory_mb is below memory_mb"):
+        Config(mode="session", memory_mb=8192)
+    Config(memory_mb=8192)
+
+
 def test_a_sandbox_fusion_server_answers_the_same() -> None:
     async def asked() -> list[str]:
         async with (

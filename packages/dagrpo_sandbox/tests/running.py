@@ -20,6 +20,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 DRIVER = Path(__file__).with_name("driver.py")
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("whoever runs the tests",)
 NOBODY = 65534
+WITHOUT_PTRACE = "root without CAP_SYS_PTRACE, as in a container of Docker"
 
 
 class Driver:
@@ -86,6 +87,8 @@ def _copy_for_everybody(place: Path) -> None:
 
 
 def _become(user: str) -> list[str]:
+    if user == WITHOUT_PTRACE:
+        return ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if user == "nobody" else []
 
 

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psutil
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from dagrpo_sandbox import Limits, SandboxUnavailable
 from dagrpo_sandbox.bubblewrap import find_installation
+from dagrpo_sandbox.proof import EXCESSES
 from dagrpo_sandbox.server import application
 
 LIMITS = Limits(seconds=5.0)
@@ -25,7 +27,7 @@ def _bubblewrap() -> None:
 
 @asynccontextmanager
 async def _client() -> AsyncIterator[Any]:
-    async with TestClient(TestServer(application(LIMITS, 1))) as client:
+    async with TestClient(TestServer(application(LIMITS, 2))) as client:
         yield client
 
 
@@ -79,3 +81,34 @@ def test_a_request_may_not_raise_them() -> None:
 )
 def test_what_the_server_cannot_do_is_refused(body: dict[str, Any]) -> None:
     assert _asked(**body)[0] == 422
+
+
+def test_programs_with_lower_limits_are_counted_too() -> None:
+    def programs() -> int:
+        running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+        return sum("bwrap" in each.name() or "setpriv" in each.name() for each in running)
+
+    async def ask() -> int:
+        most = 0
+        async with _client() as client:
+            body = {"code": "import time; time.sleep(0.3)", "language": "python", "run_timeout": 1}
+            asking = [asyncio.create_task(client.post("/run_code", json=body)) for _ in range(12)]
+            while not all(each.done() for each in asking):
+                most = max(most, programs())
+                await asyncio.sleep(0.02)
+            assert [each.result().status for each in asking] == [200] * 12
+        return most
+
+    assert asyncio.run(ask()) <= 2 + 2 + len(EXCESSES)  # those of the pool wait, and the first one proves its limits
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://example.org"}, {"Origin": "null"}, {"Host": "example.org:8080"}]
+)
+def test_requests_of_web_pages_are_refused(headers: dict[str, str]) -> None:
+    async def ask() -> int:
+        async with _client() as client:
+            response = await client.post("/run_code", json={"code": "1", "language": "python"}, headers=headers)
+            return int(response.status)
+
+    assert asyncio.run(ask()) == 403

@@ -30,6 +30,9 @@ class Config(ToolSection):
     memory_mb: Annotated[int, Field(ge=64, le=1 << 24)] = Field(
         512, description="Memory limit in MiB for all processes of a program."
     )
+    sessions_memory_mb: Annotated[int, Field(ge=64, le=1 << 24)] = Field(
+        4096, description="Memory limit in MiB of all sessions together, while they wait for their next program."
+    )
     max_output_characters: Annotated[int, Field(ge=16, le=MOST_CHARACTERS)] = Field(
         16384, description="Most characters that a program may print; one that prints more is stopped."
     )
@@ -44,9 +47,14 @@ class Config(ToolSection):
     )
 
     @model_validator(mode="after")
-    def _sessions_are_ours(self) -> Self:
+    def _sessions_are_possible(self) -> Self:
         if self.sandbox_fusion and self.mode == "session":
             raise UserError("Sandbox Fusion keeps no variables: set rollout.tools.code_interpreter.mode to per_call")
+        if self.mode == "session" and self.sessions_memory_mb < self.memory_mb:
+            raise UserError(
+                "rollout.tools.code_interpreter: sessions_memory_mb is below memory_mb, so that one program could end its own "
+                "session: set it to memory_mb or more"
+            )
         return self
 
 
@@ -58,6 +66,7 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
     limits = Limits(
         seconds=config.seconds,
         memory_mb=config.memory_mb,
+        sessions_mb=config.sessions_memory_mb,
         processes=config.processes,
         output_bytes=4 * config.max_output_characters,  # of UTF-8, at most
     )

@@ -1,6 +1,8 @@
 """Who may ask, and what a program is told that asks in vain."""
 
 import asyncio
+import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +13,8 @@ from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, ses
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
+from dagrpo.rollout.gateway import server
+from dagrpo.rollout.gateway.requests import Refused, read_request
 from dagrpo.rollout.gateway.server import Gateway, open_gateway
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "1+2=?"}]}
@@ -217,5 +221,66 @@ def test_the_time_in_which_the_policy_is_asked_is_not_the_programs() -> None:
             assert (await access.unless_broken(ask(http, access.base_url, access.key), 0.4))[0] == 200
             with pytest.raises(TimeoutError):
                 await access.unless_broken(asyncio.sleep(1000), 0.4)
+
+    with_gateway(test)
+
+
+def test_a_long_body_does_not_hold_the_others() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+            body = b'{"messages":[' + b",".join([b'{"role":"user","content":[1]}'] * 4000 + [b"1"] * 400_000) + b"]}"
+            asking = asyncio.create_task(ask(http, access.base_url, access.key, body))
+            longest, last = 0.0, time.thread_time()
+            while not asking.done():
+                await asyncio.sleep(0.002)
+                longest, last = max(longest, time.thread_time() - last), time.thread_time()
+            assert (await asking)[0] == 400
+            assert longest < 0.1 * _parsing(body)
+
+    with_gateway(test)
+
+
+def _parsing(body: bytes) -> float:
+    start = time.thread_time()
+    with pytest.raises(Refused):
+        read_request(body)
+    return time.thread_time() - start
+
+
+async def _connected(gateway: Gateway, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = gateway.address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    return reader, writer
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX: ", b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"]
+)
+def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(server, "STRANGER_SECONDS", 0.2)
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        reader, writer = await _connected(gateway, sent)
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
+            assert (await ask(http, access.base_url, access.key))[0] == 200
+            await asyncio.sleep(0.4)
+            assert gateway._strangers == {}
+            assert (await ask(http, access.base_url, access.key))[0] == 200
+
+    with_gateway(test)
+
+
+def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        open_files = len(os.listdir("/proc/self/fd"))
+        strangers = [await _connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(server.MOST_STRANGERS + 50)]
+        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+            assert (await ask(http, access.base_url, access.key))[0] == 200
+        assert len(os.listdir("/proc/self/fd")) - open_files <= len(strangers) + server.MOST_STRANGERS + 2
+        for _, writer in strangers:
+            writer.close()
 
     with_gateway(test)

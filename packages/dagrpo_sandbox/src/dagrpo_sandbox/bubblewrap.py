@@ -47,8 +47,8 @@ def find_installation(python: Path | None = None) -> Installation:
     return Installation(bwrap=bwrap, python=executable, prefix=prefix, become_nobody=_become_nobody())
 
 
-def command(installation: Installation, limits: Limits, *, warm: bool, seccomp: int, status: int) -> list[str]:
-    """Return the command line of one sandbox. `seccomp` and `status` are descriptors: of the filter, and for bubblewrap's status."""
+def command(installation: Installation, limits: Limits, *, warm: bool, seccomp: int) -> list[str]:
+    """Return the command line of one sandbox. `seccomp` is a descriptor from which the filter can be read."""
     return [
         *installation.become_nobody,
         str(installation.bwrap),
@@ -59,13 +59,14 @@ def command(installation: Installation, limits: Limits, *, warm: bool, seccomp: 
         *("--setenv", "MALLOC_ARENA_MAX", "2"),  # a thread else reserves 64 MiB of the address space
         *_system_folders(),
         *_interpreter_folders(installation),
-        *("--proc", "/proc", "--dev", "/dev"),
+        *("--proc", "/proc", "--tmpfs", "/proc/1", "--remount-ro", "/proc/1"),  # which counts what earlier programs did
+        *_devices(),
         *("--size", str(limits.file_mb * MEBIBYTE), "--tmpfs", "/tmp"),
         *("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),
         *("--chdir", "/tmp", "--remount-ro", "/", "--remount-ro", "/dev"),
-        *("--seccomp", str(seccomp), "--json-status-fd", str(status), "--"),
-        *(_place_of_python(installation), "-s", "-S", "-c", INSIDE.read_text(), str(limits.output_bytes)),
-        "warm" if warm else "cold",
+        *("--seccomp", str(seccomp), "--"),
+        *(_place_of_python(installation), "-s", "-S", "-c", INSIDE.read_text()),
+        *(str(limits.output_bytes), str(limits.memory_mb * MEBIBYTE), "warm" if warm else "cold"),
         *(f"{name}={value}" for name, value in _resource_limits(limits).items()),
     ]
 
@@ -137,6 +138,16 @@ def _become_nobody() -> tuple[str, ...]:
     return (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs")
 
 
+def _devices() -> list[str]:
+    """Return the arguments for /dev: no terminals, and no /dev/zero, whose shared pages stay when they are unmapped."""
+    arguments = ["--tmpfs", "/dev", "--symlink", "/proc/self/fd", "/dev/fd"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        arguments += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
+    for name in ("null", "full", "random", "urandom"):
+        arguments += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    return arguments
+
+
 def _system_folders() -> list[str]:
     """Return the arguments for /usr and the root folder's system folders, all read-only."""
     arguments = ["--ro-bind", "/usr", "/usr"]
@@ -172,7 +183,8 @@ def _resource_limits(limits: Limits) -> dict[str, int]:
         "NPROC": limits.processes + 1,
         "FSIZE": limits.file_mb * MEBIBYTE,
         "NOFILE": limits.descriptors,
-        "CORE": 0,
+        "CORE": 1,  # byte: 0 would still call a collector of crashes
+        "SIGPENDING": limits.processes + 64,
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
     }

@@ -3,8 +3,10 @@
 It runs one program after the other, and reports how each ended. The interpreter gets it as text, and it imports nothing of the
 package. The kernel ignores every signal that a program sends to the first process of its namespace, and ends the whole namespace with
 it. PR_SET_DUMPABLE keeps programs out of its memory and its descriptors, through which they could answer for the programs after them.
+Programs and their output pass from pipe to pipe and not through its memory, of which the next program gets a copy.
 
-Requests on stdin: REQUEST, then the program. Answers on stdout: READY once, then REPLY and the output for each request.
+Requests on stdin: REQUEST, then the program. Answers on stdout: READY once; then for each request its output as pieces, SIZE and that
+many bytes, a SIZE of 0, and REPLY.
 """
 
 import ctypes
@@ -16,24 +18,20 @@ import struct
 import sys
 import time
 
-REQUEST = struct.Struct(
-    "<Id?"
-)  # bytes of the program; seconds it may take; whether its variables are kept for the next
-REPLY = struct.Struct("<cd?I")  # how it ended; seconds it took; whether there may be a next; bytes of output
-LENGTH = struct.Struct("<I")
+REQUEST = struct.Struct("<Id?")  # bytes of the program; seconds it may take; whether its variables stay for the next
+REPLY = struct.Struct(
+    "<cd?Q"
+)  # how it ended; seconds it took; whether there may be a next; bytes that its processes hold
+SIZE = struct.Struct("<I")
 READY = b"R"
-FINE, FAILED, TIMED_OUT, TOO_MUCH_OUTPUT, SIGNALLED = b"K", b"F", b"T", b"O", b"S"
-PR_SET_DUMPABLE = 4
-SIG_DFL, SIGINT, SIGKILL, SIGCONT, SIGSTOP, SIGXCPU = (
-    None,
-    2,
-    9,
-    18,
-    19,
-    24,
-)  # the module signal takes a fifth of a cold start to import
+FINE, FAILED, TIMED_OUT, TOO_MUCH_OUTPUT, TOO_MUCH_MEMORY, SIGNALLED = b"K", b"F", b"T", b"O", b"M", b"S"
+PR_SET_DUMPABLE, SPLICE_F_NONBLOCK = 4, 2
+SIG_DFL, SIGINT, SIGKILL, SIGCONT, SIGSTOP, SIGXCPU = None, 2, 9, 18, 19, 24  # the module signal takes long to import
+WATCH_SECONDS, IDLE_WATCH_SECONDS = 0.05, 1.0
+INODE_BYTES = 1600  # of the kernel's memory, for a file in a tmpfs that the file system does not count
+CHANGE_BYTES = 1 << 20  # of a session's memory, below which it is not measured again
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WRITABLE = ("/tmp", "/dev/shm")  # whatever else there is, is mounted read-only
-CHUNK = 65536
 LONG_LINE = 1000  # characters; it is not quoted in a traceback
 OFTEN_USED = (
     *("collections", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "linecache", "math"),
@@ -80,7 +78,7 @@ def work() -> None:
     scope: dict[str, object] = {"__name__": "__main__", "__builtins__": __builtins__}
     sys.path.insert(0, os.getcwd())
     while True:
-        (size,) = LENGTH.unpack(receive(3, LENGTH.size))
+        (size,) = SIZE.unpack(receive(3, SIZE.size))
         fine = execute(receive(3, size).decode("utf-8", "replace"), scope)
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -134,7 +132,8 @@ def show(program: str, error: BaseException) -> None:
 class Worker:
     """Process of one program, or of several that share variables."""
 
-    def __init__(self, limits: dict[str, int]) -> None:
+    def __init__(self, limits: dict[str, int], kernel: ctypes.CDLL, passing: tuple[int, int]) -> None:
+        self.passing, self.pass_on = passing
         programs, self.programs = os.pipe()
         self.done, done = os.pipe()
         self.output, output = os.pipe()
@@ -144,50 +143,60 @@ class Worker:
                 os.setsid()
                 take_places(programs, done, output)
                 restrict(limits)
+                kernel.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or its share of pages could not be read
                 work()
             finally:
                 os._exit(1)
         for descriptor in (programs, done, output):
             os.close(descriptor)
-        self.ended = os.pidfd_open(
-            self.pid
-        )  # readable when the process has ended, even if another one still holds its pipes
-        os.set_blocking(self.output, False)
+        self.ended = os.pidfd_open(self.pid)  # readable at its end, even if another one still holds its pipes
 
-    def run(self, program: bytes, seconds: float, most: int) -> tuple[bytes, bytes]:
-        """Run a program; return how it ended (b"": its process has ended), and the output so far."""
-        deadline = time.monotonic() + seconds
+    def run(self, size: int, seconds: float, most_output: int, most_memory: int) -> bytes:
+        """Run the program on stdin; return how it ended, b"" if its process has. Its output goes to stdout."""
+        started = watched = time.monotonic()
         signal_all(SIGCONT)
-        send(self.programs, LENGTH.pack(len(program)) + program)
-        output = b""
+        send(self.programs, SIZE.pack(size))
+        move(0, self.programs, size)
+        self.left, self.at_end = most_output, False
         waiting_for = [self.output, self.done, self.ended]
         while True:
-            left = deadline - time.monotonic()
-            ready = select.select(waiting_for, [], [], max(left, 0))[0]
-            output += self.read(most + 1 - len(output)) if self.output in ready else b""
-            if len(output) > most:
-                return TOO_MUCH_OUTPUT, output[:most]
+            now = time.monotonic()
+            until = min(started + seconds, watched + WATCH_SECONDS)
+            ready = select.select(waiting_for, [], [], max(until - now, 0))[0]
+            if self.output in ready and not self.show_output():
+                return TOO_MUCH_OUTPUT
             said = os.read(self.done, 1) if self.done in ready else b""
             if said:  # by the interpreter, or by a program that writes to 4 itself
-                return FINE if said == FINE else FAILED, output
-            waiting_for = [each for each in waiting_for if each != self.done or each not in ready]  # it was closed
+                return FINE if said == FINE else FAILED
+            at_end = {self.done} & {*ready} | ({self.output} if self.at_end else set())  # a program has closed them
+            waiting_for = [each for each in waiting_for if each not in at_end]
             if self.ended in ready:
-                return b"", output
-            if left <= 0:
-                return TIMED_OUT, output
+                return b""
+            now = time.monotonic()
+            if now >= started + seconds:
+                return TIMED_OUT
+            if now >= watched + WATCH_SECONDS:
+                if held_bytes(most_memory) > most_memory:
+                    return TOO_MUCH_MEMORY
+                watched = time.monotonic()
 
-    def read(self, most: int) -> bytes:
-        """Read the available output."""
-        data = b""
-        try:
-            while len(data) < most:
-                chunk = os.read(self.output, min(CHUNK, most - len(data)))
-                if not chunk:
-                    break
-                data += chunk
-        except BlockingIOError:
-            pass
-        return data
+    def show_output(self) -> bool:
+        """Pass the available output to stdout; return False if it is more than may follow."""
+        while True:
+            try:
+                moved = os.splice(self.output, self.pass_on, self.left + 1, flags=SPLICE_F_NONBLOCK)
+            except BlockingIOError:
+                return True
+            shown = min(moved, self.left)
+            if shown:
+                send(1, SIZE.pack(shown))
+                move(self.passing, 1, shown)
+            self.left -= shown
+            if moved > shown:
+                return False
+            if moved == 0:
+                self.at_end = True
+                return True
 
     def end(self) -> int:
         """Kill every process but this one, and reap them; return the worker's wait status. Afterwards the namespace is empty."""
@@ -206,6 +215,15 @@ class Worker:
             os.close(descriptor)
 
 
+def move(source: int, target: int, size: int) -> None:
+    """Move exactly `size` bytes from pipe to pipe; at the end of the source the process ends."""
+    while size:
+        moved = os.splice(source, target, size)
+        if not moved:
+            os._exit(0)
+        size -= moved
+
+
 def signal_all(number: int) -> None:
     """Send a signal to every process but this one."""
     try:  # noqa: SIM105 contextlib takes a tenth of a cold start to import
@@ -221,42 +239,96 @@ def ending_of(status: int) -> bytes:
     return FINE if os.WEXITSTATUS(status) == 0 else FAILED
 
 
+def held_bytes(at_most: int) -> int:
+    """Return the bytes of all processes but this one, and of their files in tmpfs.
+
+    Resident sizes, which count shared pages several times; where they exceed `at_most`, proportional ones, which cost more.
+    """
+    held = 0
+    for folder in WRITABLE:
+        state = os.statvfs(folder)
+        held += (state.f_blocks - state.f_bfree) * state.f_frsize + (state.f_files - state.f_ffree) * INODE_BYTES
+    processes = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    resident = held + sum(map(resident_bytes, processes))
+    return resident if resident <= at_most else held + sum(map(proportional_bytes, processes))
+
+
+def resident_bytes(process: str) -> int:
+    """Return the resident bytes of a process; 0 once it has ended."""
+    try:
+        with open(f"/proc/{process}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * PAGE_BYTES
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return 0
+
+
+def proportional_bytes(process: str) -> int:
+    """Return the bytes of a process, shared pages divided among those that share them, and of what is swapped out."""
+    try:
+        with open(f"/proc/{process}/smaps_rollup", "rb") as rollup:
+            return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith((b"Pss:", b"SwapPss:")))
+    except PermissionError:  # it has closed itself
+        return resident_bytes(process)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def traces() -> list[tuple[int, int]]:
     """Return a value that changes with every change in the writable folders: a program cannot set a file's ctime."""
     return [(os.stat(folder).st_ctime_ns, os.stat(folder).st_mode) for folder in WRITABLE]
 
 
-def serve(most_output: int, limits: dict[str, int]) -> None:
+def last_pid() -> int:
+    """Return the last process number of the namespace, which the next program could read off its own."""
+    with open("/proc/loadavg", "rb") as load:
+        return int(load.read().split()[-1])
+
+
+def wait_stopped(most_memory: int) -> None:
+    """Wait for the next request. What a program has left is stopped again and again, and ends with the sandbox if it grows."""
+    while not select.select([0], [], [], IDLE_WATCH_SECONDS)[0]:
+        signal_all(SIGSTOP)
+        if held_bytes(most_memory) > most_memory:
+            os._exit(0)
+
+
+def serve(most_output: int, most_memory: int, limits: dict[str, int], kernel: ctypes.CDLL) -> None:
     """Answer requests. A sandbox in which a program has left a trace gets no further program."""
-    untouched = traces()
-    worker = None
+    untouched, passing = traces(), os.pipe()  # no program can open it, to take back output that was announced
+    worker, held, measured = None, 0, 0
     while True:
+        if worker is not None:
+            wait_stopped(most_memory)
         size, seconds, keep = REQUEST.unpack(receive(0, REQUEST.size))
-        program = receive(0, size)
         started = time.monotonic()
         cpu = {} if keep else {"CPU": int(seconds) + 2}
-        worker = worker or Worker({**limits, **cpu})
-        ending, output = worker.run(program, seconds, most_output)
+        worker = worker or Worker({**limits, **cpu}, kernel, passing)
+        ending = worker.run(size, seconds, most_output, most_memory)
         kept = keep and ending in (FINE, FAILED)
         if kept:
-            signal_all(SIGSTOP)  # threads and children that it has left: they are not watched until the next program
+            signal_all(SIGSTOP)
         else:
             status = worker.end()
             ending = ending or ending_of(status)
-        output += worker.read(most_output + 1 - len(output))
-        if len(output) > most_output:
-            ending, output = TOO_MUCH_OUTPUT, output[:most_output]
+        if ending != TOO_MUCH_OUTPUT and not worker.show_output():
+            ending, kept = TOO_MUCH_OUTPUT, False
+            worker.end()
+        if kept:
+            signal_all(SIGSTOP)  # reading the output must not have woken anything
+            if abs((resident := held_bytes(most_memory)) - measured) > CHANGE_BYTES:
+                held, measured = held_bytes(0), resident
+        unchanged = not keep and ending != TOO_MUCH_OUTPUT and traces() == untouched and last_pid() == worker.pid
+        again = kept or unchanged
         if not kept:
             worker.close()
             worker = None
-        again = kept or (not keep and traces() == untouched)
-        send(1, REPLY.pack(ending, time.monotonic() - started, again, len(output)) + output)
+        send(1, SIZE.pack(0) + REPLY.pack(ending, time.monotonic() - started, again, held))
         if not again:
             os._exit(0)
 
 
 def main() -> None:
-    """Parse the arguments and serve: bytes of output, whether to import what programs often use, and the limits as NAME=value."""
+    """Parse the arguments and serve: bytes of output and memory, whether to import what programs often use, and limits as NAME=value."""
     kernel = ctypes.CDLL(None)
     kernel.signal(SIGINT, SIG_DFL)  # a handler, such as Python's, would let a program interrupt the server
     os.closerange(3, 4096)
@@ -264,14 +336,19 @@ def main() -> None:
         os._exit(1)
     sys.path[:] = [place for place in sys.path if place]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    output, warm, *limits = sys.argv[1:]
+    output, memory, warm, *limits = sys.argv[1:]
     if warm == "warm":
         for name in OFTEN_USED:
             __import__(name)
         gc.collect()
         gc.freeze()
     send(1, READY)
-    serve(int(output), {name: int(value) for name, _, value in (each.partition("=") for each in limits)})
+    serve(
+        int(output),
+        int(memory),
+        {name: int(value) for name, _, value in (each.partition("=") for each in limits)},
+        kernel,
+    )
 
 
 if __name__ == "__main__":

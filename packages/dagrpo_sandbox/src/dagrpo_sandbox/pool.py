@@ -6,19 +6,18 @@ from pathlib import Path
 from types import TracebackType
 
 from dagrpo_sandbox.bubblewrap import Installation, find_installation
-from dagrpo_sandbox.records import Limits, Result, SandboxClosed, SandboxUnavailable
+from dagrpo_sandbox.proof import prove_limits, run_once
+from dagrpo_sandbox.records import MEBIBYTE, Limits, Result, SandboxClosed, SandboxUnavailable
 from dagrpo_sandbox.sandbox import Sandbox
 
 TRIES = 3  # whatever killed one sandbox may have killed those that wait, too
 
 
 async def run_cold(program: str, limits: Limits | None = None, *, python: Path | None = None) -> Result:
-    """Run a program in a separate, cold sandbox. Raises SandboxUnavailable if it cannot start."""
-    sandbox = await Sandbox.start(find_installation(python), limits or Limits(), warm=False)
-    try:
-        return await sandbox.run(program)
-    finally:
-        await sandbox.close()
+    """Run a program in a separate, cold sandbox. Raises SandboxUnavailable if it cannot start, or does not limit programs."""
+    installation = find_installation(python)
+    await prove_limits(installation)
+    return await run_once(installation, program, limits or Limits())
 
 
 class SandboxPool:
@@ -47,6 +46,7 @@ class SandboxPool:
             self._start()
         try:
             await asyncio.gather(*self._waiting)
+            await prove_limits(self._installation)
         except BaseException:
             await self._close()
             raise
@@ -127,6 +127,15 @@ class SandboxPool:
         """Forget a closed session."""
         self._sessions.discard(session)
 
+    def limit_memory(self, caller: "Session") -> None:
+        """Drop the largest of the waiting sessions, the caller among them, until all together hold no more than they may."""
+        most = self._limits.sessions_mb * MEBIBYTE
+        while sum(each.held_bytes for each in self._sessions) > most:
+            waiting = [each for each in self._sessions if each.held_bytes and (each is caller or not each.is_running)]
+            if not waiting:
+                break
+            max(waiting, key=lambda each: each.held_bytes).give_up()
+
     def _start(self) -> None:
         assert self._installation is not None, "the pool is not open"
         if self._open:
@@ -150,7 +159,8 @@ class SandboxPool:
 class Session:
     """Programs of one conversation, one after the other, in one interpreter: each knows the definitions of those before it.
 
-    Files in /tmp are kept too. A program that ends with neither `ok` nor `error` takes all of that with it.
+    Files in /tmp are kept too. A program that ends with neither `ok` nor `error` takes all of that with it. So does the pool with the
+    largest session, where all together hold more than `sessions_mb`.
     """
 
     def __init__(self, pool: SandboxPool, turns: asyncio.Semaphore) -> None:
@@ -159,7 +169,18 @@ class Session:
         self._order = asyncio.Lock()
         self._sandbox: Sandbox | None = None
         self._is_lost = False
+        self._is_given_up = False
         self._open = True
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes that its processes held after its last program."""
+        return self._sandbox.held_bytes if self._sandbox else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Return True while it runs a program, or waits to run one."""
+        return self._order.locked()
 
     async def run(self, program: str) -> Result:
         """Run the next program. Raises SandboxUnavailable if no sandbox starts any more, SandboxClosed after `close`.
@@ -168,6 +189,9 @@ class Session:
         fault of a program: every later call then raises SandboxUnavailable.
         """
         async with self._order, self._turns:
+            if self._is_given_up:
+                self._is_given_up = False
+                return Result(stdout="", status="sessions_limit", seconds=0.0)
             for _ in range(TRIES):
                 if not self._open:
                     raise SandboxClosed("the session is closed, and runs no more programs")
@@ -178,7 +202,13 @@ class Session:
                 if not broken:
                     break
                 self._is_lost = held_variables
+            self._pool.limit_memory(self)
             return result
+
+    def give_up(self) -> None:
+        """Lose its variables and processes, and answer its next program with `sessions_limit`."""
+        self._is_given_up = True
+        self._drop()
 
     async def _run(self, program: str) -> tuple[Result, bool]:
         """Return the result, and whether the sandbox broke."""

@@ -9,6 +9,7 @@ Status = Literal[
     "timed_out",
     "output_limit",
     "memory_limit",  # of all its processes together; one process alone gets a MemoryError, which is an error
+    "sessions_limit",  # it was not run: sessions together held too much memory, and this one most, so that it lost its variables
     "killed",  # it ended by a signal, or took its sandbox down
 ]
 MEBIBYTE = 1 << 20
@@ -28,6 +29,7 @@ class Limits:
 
     seconds: float = 10.0  # of the clock
     memory_mb: int = 512  # MiB: of address space in one process, and resident in all together
+    sessions_mb: int = 4096  # MiB: resident in all sessions of a pool together, while they wait for their next program
     processes: int = 16  # threads among them
     output_bytes: int = 65536  # of stdout and stderr together
     file_mb: int = 16  # MiB: one file, and all of /tmp together

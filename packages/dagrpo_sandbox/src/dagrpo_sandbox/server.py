@@ -5,7 +5,8 @@ has POST /run_code for Python, without other languages, files and notebooks. Nee
 """
 
 import argparse
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from dagrpo_sandbox.records import Limits, Result
 LOOPBACK = "127.0.0.1"
 POOL = web.AppKey("pool", SandboxPool)
 LIMITS = web.AppKey("limits", Limits)
+TURNS = web.AppKey("turns", asyncio.Semaphore)  # of programs, warm and cold
+HOSTS = ("127.0.0.1", "localhost")
 REQUEST_BYTES = 4 << 20
 
 
@@ -29,9 +32,21 @@ async def run_code(request: web.Request) -> web.Response:
         return web.json_response({"detail": f"{type(error).__name__}: {error}"}, status=422)
     if not isinstance(code, str) or language != "python":
         return web.json_response({"detail": "code is a text, and language is python: there is no other"}, status=422)
-    if limits == request.app[LIMITS]:
-        return web.json_response(answer(await request.app[POOL].run(code)))
-    return web.json_response(answer(await run_cold(code, limits)))
+    async with request.app[TURNS]:
+        warm = limits == request.app[LIMITS]
+        return web.json_response(answer(await (request.app[POOL].run(code) if warm else run_cold(code, limits))))
+
+
+@web.middleware
+async def refuse_web_pages(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse what a browser sends for a page, whose name may point to this machine: it bears an origin, or another host."""
+    if "Origin" in request.headers or request.url.host not in HOSTS:
+        return web.json_response(
+            {"detail": "requests of web pages are refused: name 127.0.0.1, and no origin"}, status=403
+        )
+    return await handler(request)
 
 
 def answer(result: Result) -> dict[str, Any]:
@@ -68,7 +83,8 @@ def application(limits: Limits, size: int) -> web.Application:
         async with SandboxPool(limits, size=size) as app[POOL]:
             yield
 
-    app = web.Application(client_max_size=REQUEST_BYTES)
+    app = web.Application(client_max_size=REQUEST_BYTES, middlewares=[refuse_web_pages])
+    app[TURNS] = asyncio.Semaphore(size)
     app[LIMITS] = limits
     app.cleanup_ctx.append(pool)
     app.router.add_post("/run_code", run_code)

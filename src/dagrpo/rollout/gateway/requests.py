@@ -5,15 +5,30 @@ not supported (several answers, stop texts, enforced formats, images) are refuse
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.untrusted_json import read_json
 
 IGNORED = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one
+
+
+MOST_ITEMS = 4096  # of each list of a request
+Item = TypeVar("Item")
+
+
+def _within_size(received: Any) -> Any:
+    """Return what was received. Raises PydanticCustomError for a list that is too long, before any of it is looked at."""
+    if isinstance(received, list) and len(received) > MOST_ITEMS:
+        raise PydanticCustomError("too_long", f"List should have at most {MOST_ITEMS} items")
+    return received
+
+
+Items = Annotated[list[Item], Field(fail_fast=True), BeforeValidator(_within_size)]
 
 
 class Refused(Exception):
@@ -54,9 +69,9 @@ class _Call(_Received):
 
 class _Message(_Received):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
+    content: str | Items[_Part] | None = None
     reasoning_content: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Items[_Call] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -81,15 +96,15 @@ class _Form(_Received):
 
 
 class _Body(_Received):
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[Items[_Message], Field(min_length=1)]
     model: str = "policy"
-    tools: list[_Tool] | None = None
+    tools: Items[_Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     n: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     response_format: _Form | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -136,7 +151,8 @@ def read_request(data: bytes, *, again: bool = False) -> ChatRequest:
 
 
 def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
+    errors = error.errors(include_url=False, include_input=False)
+    first = next((each for each in errors if each["type"] == "too_long"), errors[0])
     place = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str")))
     return f"{place or 'The body'}: {first['msg']}."
 
@@ -163,7 +179,7 @@ def _plain(message: _Message, place: int) -> Message:
     return plain
 
 
-def _text(content: str | list[_Part] | None, place: int) -> str:
+def _text(content: str | Items[_Part] | None, place: int) -> str:
     if not isinstance(content, list):
         return content or ""
     for part in content:

@@ -19,6 +19,8 @@ MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request
 SHUTDOWN_SECONDS = 1.0
 SHORTEST_NAP = 0.05
+STRANGER_SECONDS = 10.0  # that a connection has to send its headers, with a session's key
+MOST_STRANGERS = 256  # connections that have not; the oldest gives way
 Result = TypeVar("Result")
 
 
@@ -100,6 +102,7 @@ class Gateway:
         self.address = ""  # http://127.0.0.1:<port>, once it listens
         self._open: dict[str, Access] = {}
         self._reported: set[str] = set()
+        self._strangers: dict[web.RequestHandler, asyncio.TimerHandle] = {}
 
     @asynccontextmanager
     async def admit(
@@ -120,6 +123,25 @@ class Gateway:
             del self._open[access.identifier]
             await access.close()
 
+    def connect(self, server: web.Server) -> web.RequestHandler:
+        """Return the protocol of a new connection, which is closed unless it shows a key in time."""
+        for stranger in [each for each in self._strangers if each.transport is None]:
+            self._strangers.pop(stranger).cancel()  # gone
+        while len(self._strangers) >= MOST_STRANGERS:
+            self._turn_away(next(iter(self._strangers)))
+        connection = server()
+        timer = asyncio.get_running_loop().call_later(STRANGER_SECONDS, self._turn_away, connection)
+        self._strangers[connection] = timer
+        return connection
+
+    def _turn_away(self, connection: web.RequestHandler) -> None:
+        self._strangers.pop(connection).cancel()
+        connection.force_close()
+
+    def _welcome(self, http: web.Request) -> None:
+        if (timer := self._strangers.pop(http.protocol, None)) is not None:
+            timer.cancel()
+
     def application(self) -> web.Application:
         """Return the application with its routes."""
         application = web.Application(client_max_size=MOST_BYTES, middlewares=[_errors_as_json])
@@ -133,7 +155,7 @@ class Gateway:
         if "Content-Encoding" in http.headers:
             raise Refused("Content-Encoding is not supported: send the body uncompressed.", code="encoding")
         again = http.headers.get("X-Stainless-Retry-Count", "0") != "0"  # OpenAI's clients count their retries
-        request = read_request(await http.read(), again=again)
+        request = await asyncio.to_thread(read_request, await http.read(), again=again)
         self._tell(request.ignored)
         reply = await access.answer(request)
         if request.stream:
@@ -144,6 +166,7 @@ class Gateway:
         key = _key(http)
         if not any(secrets.compare_digest(access.key.encode(), key) for access in self._open.values()):
             raise _no_session()
+        self._welcome(http)
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "dagrpo"}]})
 
     def _access(self, http: web.Request) -> Access:
@@ -153,6 +176,7 @@ class Gateway:
         access = self._open.get(identifier)
         if access is None or not secrets.compare_digest(access.key.encode(), key):
             raise _no_session()
+        self._welcome(http)
         return access
 
     def _tell(self, ignored: tuple[str, ...]) -> None:
@@ -196,10 +220,12 @@ async def open_gateway() -> AsyncIterator[Gateway]:
     gateway = Gateway()
     runner = web.AppRunner(gateway.application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
+    server = runner.server
+    assert server is not None, "it has been set up"
+    listening = await asyncio.get_running_loop().create_server(lambda: gateway.connect(server), "127.0.0.1", 0)
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        gateway.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        gateway.address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         yield gateway
     finally:
+        listening.close()
         await runner.cleanup()

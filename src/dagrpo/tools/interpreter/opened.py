@@ -103,6 +103,7 @@ def result_text(result: Result, limits: Limits, most_characters: int, lost: str 
         "timed_out": f"[The program was stopped: it ran for more than {limits.seconds:g} seconds.{lost}]",
         "output_limit": f"[The program was stopped: it printed more than {most_characters} characters.{lost}]",
         "memory_limit": f"[The program was stopped: it used more than {limits.memory_mb} MiB of memory.{lost}]",
+        "sessions_limit": f"[The program was not run: all sessions together held too much memory, and this one most.{lost}]",
         "killed": f"[The program was ended by a signal.{lost}]",
     }[result.status]
     text = output if not why else f"{output}\n{why}" if output else why

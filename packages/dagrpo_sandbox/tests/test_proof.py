@@ -1,0 +1,69 @@
+"""Where a limit does not hold, nothing is run."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dagrpo_sandbox import (
+    Limits,
+    SandboxPool,
+    SandboxUnavailable,
+    bubblewrap,
+    proof,
+    run_cold,
+    seccomp,
+)
+
+INSIDE = bubblewrap.INSIDE.read_text()
+ALLOW_ALL = seccomp._instruction(seccomp.RETURN, seccomp.ALLOW)
+
+
+@pytest.fixture(autouse=True)
+def _unproved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "_proved", set())
+
+
+def _refusal() -> str:
+    async def run() -> None:
+        async with SandboxPool(Limits(), size=1):
+            pass
+
+    with pytest.raises(SandboxUnavailable) as refusal:
+        asyncio.run(run())
+    return str(refusal.value)
+
+
+def test_limits_that_hold_are_proved_once() -> None:
+    assert asyncio.run(run_cold("print(1)")).stdout == "1\n"
+    assert len(proof._proved) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("AS", "memory of one process"), ("NPROC", "processes"), ("NOFILE", "open files")]
+)
+def test_a_limit_of_processes_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, name: str, limit: str) -> None:
+    limits = bubblewrap._resource_limits
+    monkeypatch.setattr(
+        bubblewrap,
+        "_resource_limits",
+        lambda given: {key: value for key, value in limits(given).items() if key != name},
+    )
+    assert f"does not limit {limit} on this machine" in _refusal()
+
+
+def test_memory_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    line, without = "resident = held + sum(map(resident_bytes, processes))", tmp_path / "inside.py"
+    assert line in INSIDE
+    without.write_text(INSIDE.replace(line, "resident = 0"))
+    monkeypatch.setattr(bubblewrap, "INSIDE", without)
+    program, status, _ = proof.EXCESSES[proof.MEMORY]
+    monkeypatch.setitem(proof.EXCESSES, proof.MEMORY, (program, status, 1.0))
+    assert "does not limit memory of all processes together on" in _refusal()
+
+
+def test_a_filter_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "bpf", lambda: ALLOW_ALL)
+    assert "does not limit network, system calls on" in _refusal()
+    with pytest.raises(SandboxUnavailable, match="does not limit"):
+        asyncio.run(run_cold("1"))

@@ -1,0 +1,98 @@
+"""What a session's programs leave behind neither runs nor grows until the next program."""
+
+import asyncio
+import time
+
+import psutil
+import pytest
+from packages.dagrpo_sandbox.tests.test_pool import _with_pool
+
+from dagrpo_sandbox import Limits, SandboxPool, Session
+
+SIGCONT = 18
+WAKERS = {
+    "the server reads its output": (
+        "fcntl.fcntl(1, fcntl.F_SETOWN, os.getpid())\n"
+        "fcntl.fcntl(1, fcntl.F_SETSIG, 18)\n"
+        "fcntl.fcntl(1, fcntl.F_SETFL, os.O_ASYNC | os.O_WRONLY)"
+    ),
+    "a timer": (
+        "event = struct.pack('<QiI48x', 0, 18, 0)\n"
+        "timer = ctypes.create_string_buffer(8)\n"
+        "if libc.syscall(222, 1, event, timer) < 0: raise OSError\n"
+        "libc.syscall(223, int.from_bytes(timer.raw[:4], 'little'), 0, struct.pack('<4Q', 0, 10**7, 0, 10**7), 0)"
+    ),
+    "a terminal that hangs up": "primary, secondary = os.openpty()\nos.setsid()\nfcntl.ioctl(secondary, 0x540E, 0)",
+}
+LEFT_BEHIND = """
+import ctypes, fcntl, os, struct, time
+libc = ctypes.CDLL(None)
+if os.fork() == 0:
+    try:
+        {waker}
+    except OSError: pass
+    file = open("/tmp/times", "w", buffering=1)
+    while True:
+        print(time.monotonic(), file=file)
+        time.sleep(0.01)
+time.sleep(0.1)
+print("x" * 30000)
+"""
+
+
+@pytest.mark.parametrize("waker", WAKERS)
+def test_nothing_runs_between_two_programs(waker: str) -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        program = LEFT_BEHIND.format(waker=WAKERS[waker].replace("\n", "\n        "))
+        assert (await session.run(program)).status == "ok"
+        begin = time.monotonic() + 0.1
+        await asyncio.sleep(0.5)
+        end = time.monotonic()
+        times = [float(each) for each in (await session.run("print(open('/tmp/times').read())")).stdout.split()]
+        assert times
+        assert [each for each in times if begin < each < end] == []
+
+    _with_pool(use, size=1)
+
+
+def test_a_process_that_is_woken_all_the_same_is_stopped_again() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("import os, time\nif os.fork() == 0:\n  while True: pass")
+        left = await _stopped(2)
+        for process in left:
+            process.send_signal(SIGCONT)
+        assert await _stopped(2) == left
+
+    _with_pool(use, size=1)
+
+
+async def _stopped(count: int) -> list[psutil.Process]:
+    """The processes below this one that are stopped, once there are as many."""
+    deadline = time.monotonic() + 10
+    while True:
+        below = psutil.Process().children(recursive=True)
+        stopped = [each for each in below if each.status() == psutil.STATUS_STOPPED]
+        if len(stopped) == count or time.monotonic() > deadline:
+            return stopped
+        await asyncio.sleep(0.05)
+
+
+def test_sessions_together_hold_no_more_than_their_limit() -> None:
+    """The largest is given up, which its next caller is told; the one after that begins anew."""
+
+    async def use(pool: SandboxPool) -> None:
+        sizes = (8, 24, 16, 12)
+        sessions = [pool.session() for _ in sizes]
+        for session, size in zip(sessions, sizes, strict=True):
+            assert (await session.run(f"block = b'x' * ({size} << 20)")).status == "ok"
+        assert sum(session.held_bytes for session in sessions) <= 72 << 20
+        assert await _statuses(sessions, "block") == ["ok", "sessions_limit", "ok", "ok"]
+        assert await _statuses(sessions, "block") == ["ok", "error", "ok", "ok"]
+
+    _with_pool(use, Limits(memory_mb=128, sessions_mb=72), size=1)
+
+
+async def _statuses(sessions: list[Session], program: str) -> list[str]:
+    return [(await session.run(program)).status for session in sessions]
