@@ -1,8 +1,11 @@
 """One job for several tasks: each has its record, what is made already is kept, and what they share is opened once."""
 
+import multiprocessing
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +55,26 @@ def _work(job: Job) -> None:
 STAGE = Stage(name="sample", work=_work, reads=("evaluation",), spreads="task")
 
 
-def _folder(task: str, experiment: str = "e") -> Path:
-    return Path("results", experiment, "runs/seed_3/eval", task, "base")
+OF_ALL_SEEDS = replace(STAGE, seeded=lambda params, inputs: False)
+
+
+def _folder(task: str, experiment: str = "e", seed: int = 3) -> Path:
+    return Path(f"results/{experiment}/runs/seed_{seed}/eval/{task}/base")
 
 
 def _run(
-    tasks: Sequence[str], experiment: str = "e", *, model: str = "m", reuse: bool = True, **tests: str
+    tasks: Sequence[str],
+    experiment: str = "e",
+    *,
+    seed: int = 3,
+    stage: Stage = STAGE,
+    model: str = "m",
+    reuse: bool = True,
+    **tests: str,
 ) -> list[str]:
     """Run the job of one policy for some tasks; what was done for it. `tests`: the split of a task, where it is not its name."""
     done.clear()
-    manifest = Path("results", experiment, "sft.txt")
+    manifest = Path(f"results/{experiment}/runs/seed_{seed}/sft.txt")
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text(model)
     write_json(Path("job.json"), {"stage": "sample", "params": {}, "code": []})
@@ -71,21 +84,21 @@ def _run(
         split = Path("data", experiment, task, "test.parquet")
         split.parent.mkdir(parents=True, exist_ok=True)
         split.write_text(tests.get(task, task))
-        folder = _folder(task, experiment)
+        folder = _folder(task, experiment, seed)
         files += [
             f"--input=test@{task}={split}",
             f"--output=completions@{task}={folder / COMPLETIONS}",
             f"--output=provenance@{task}={folder}/completions.provenance.json",
         ]
-    whose = ["--job", "job.json", "--runtime", "runtime.json", "--experiment", experiment, "--seed", "3"]
-    options = runner.parse([*whose, "--log", f"logs/{experiment}/seed_3/sample_base.log", *files])
-    if not is_made(STAGE, options):
-        runner.run(STAGE, options)
+    whose = ["--job", "job.json", "--runtime", "runtime.json", "--experiment", experiment, "--seed", str(seed)]
+    options = runner.parse([*whose, "--log", f"logs/{experiment}/seed_{seed}/sample_base.log", *files])
+    if not is_made(stage, options):
+        runner.run(stage, options)
     return list(done)
 
 
-def _record(task: str, experiment: str = "e") -> dict[str, Any]:
-    record: dict[str, Any] = read_json(_folder(task, experiment) / "completions.provenance.json")
+def _record(task: str, experiment: str = "e", seed: int = 3) -> dict[str, Any]:
+    record: dict[str, Any] = read_json(_folder(task, experiment, seed) / "completions.provenance.json")
     return record
 
 
@@ -101,7 +114,7 @@ def test_three_tasks_share_an_engine_and_each_has_a_record_of_its_own_files() ->
     completions = _folder("two") / COMPLETIONS
     assert completions.read_text() == "m two"
     assert record["outputs"] == {str(completions): sha256_of(completions)}
-    assert sorted(record["inputs"]) == ["data/e/two/test.parquet", "results/e/sft.txt"]
+    assert sorted(record["inputs"]) == ["data/e/two/test.parquet", "results/e/runs/seed_3/sft.txt"]
     assert len({_record(task)["key"] for task in ("one", "two", "three")}) == 3
     assert len(list((runner.RAN / "e").iterdir())) == 3
     assert len(list(Path("logs/e/seed_3").glob("sample_base.*.execution.json"))) == 3
@@ -161,3 +174,52 @@ def test_what_is_finished_when_the_job_fails_is_not_made_again(is_there: bool) -
     assert not list(Path(".state").glob("e-*/finished")), "what the job has kept until its end"
     shutil.rmtree("results/e/runs")
     assert _run(["one", "two"], reuse=False) == ["open", "one", "two", "close"]
+
+
+def test_what_is_the_same_for_all_seeds_is_sampled_by_one_and_linked_by_the_others() -> None:
+    assert _run(["one"], stage=OF_ALL_SEEDS) == ["open", "one", "close"]
+    assert _run(["one"], seed=4, stage=OF_ALL_SEEDS) == []
+    first, second = _record("one"), _record("one", seed=4)
+    assert second["taken_from"] == str(_folder("one") / "completions.provenance.json")
+    assert (first["key"], first["seed"], second["seed"]) == (second["key"], 3, 4)
+    assert list(second["outputs"]) == [str(_folder("one", seed=4) / COMPLETIONS)]
+    assert (_folder("one", seed=4) / COMPLETIONS).samefile(_folder("one") / COMPLETIONS)
+    assert _run(["one"], "other", seed=7, stage=OF_ALL_SEEDS) == []
+    assert _run(["one"], seed=5, stage=OF_ALL_SEEDS, model="another") == ["open", "one", "close"]
+    assert _run(["one"], seed=6, stage=OF_ALL_SEEDS, reuse=False) == ["open", "one", "close"]
+
+
+def test_seeds_that_matter_are_sampled_each() -> None:
+    for seed in (3, 4):
+        assert _run(["one"], seed=seed) == ["open", "one", "close"]
+        assert "taken_from" not in _record("one", seed=seed)
+
+
+def test_of_two_seeds_at_once_one_samples_and_the_other_waits(capfd: pytest.CaptureFixture[str]) -> None:
+    def slowly(job: Job) -> None:
+        Path("begun").touch()
+        while not Path("go").exists():
+            time.sleep(0.01)
+        _work(job)
+
+    fork = multiprocessing.get_context("fork")
+    slow = replace(OF_ALL_SEEDS, work=slowly)
+    first = fork.Process(target=_run, args=(["one"],), kwargs={"stage": slow})
+    second = fork.Process(target=_run, args=(["one"],), kwargs={"stage": slow, "seed": 4})
+    first.start()
+    _wait_until(Path("begun").exists)
+    second.start()
+    _wait_until(lambda: "Waiting for" in capfd.readouterr().err)
+    assert not (_folder("one", seed=4) / COMPLETIONS).exists()
+    Path("go").touch()
+    for process in (first, second):
+        process.join(30)
+        assert process.exitcode == 0
+    assert (_folder("one", seed=4) / COMPLETIONS).samefile(_folder("one") / COMPLETIONS)
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

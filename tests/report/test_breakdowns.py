@@ -62,6 +62,22 @@ def test_groups_are_made_from_the_samples_of_base_and_compared_by_the_greedy_com
     assert all(group.is_small for group in found.by_base)
 
 
+def test_completions_that_the_seeds_share_count_once(tmp_path: Path) -> None:
+    made = make_experiment(tmp_path, seeds=(1, 2, 3), problems=6, samples=2).read()
+    of_seeds = breakdown(made, TASK)
+    assert of_seeds.samples == 6
+    shared = {(TASK, "base", seed): made.evaluations[TASK, "base", 1] for seed in made.seeds}
+    inputs = replace(made, evaluations={**made.evaluations, **shared})
+    found = breakdown(inputs, TASK)
+    assert found.samples == 2
+    assert {group.name for group in found.by_base} <= {"0 of 2", "1 of 2", "2 of 2"}
+    trained = [made.evaluations[TASK, "trained", seed].outcomes.sampled for seed in made.seeds]
+    whole = np.concatenate(trained, axis=1).all(axis=1).sum()
+    assert sum(group.moved[2] for group in found.by_base if group.moved) == whole
+    assert inputs.seeds_sampled(TASK, "base") == [1]
+    assert inputs.seeds_sampled(TASK, "trained") == [1, 2, 3]
+
+
 def test_kinds_are_those_of_the_split_by_the_row_of_the_problem(inputs: Inputs, tmp_path: Path) -> None:
     path = split(tmp_path / "s", ability=["b", "a", "b", "b", "a", "a"], data_source=["x"] * 6)
     found = breakdown(replace(inputs, kinds=Kinds([path])), TASK)

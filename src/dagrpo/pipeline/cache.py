@@ -1,27 +1,32 @@
-"""Reuse: outputs that are there are kept, those of other experiments linked.
+"""Reuse: outputs that are there are kept, equal ones elsewhere linked.
 
-Either needs the same stage, seed, parameters, code, inputs and environment. Of other experiments the files' paths differ in the
-experiment's name alone: a cache hit. `runtime.reuse: false` recomputes everything.
+Either needs the same stage, seed, parameters, code, inputs and environment; a job whose outputs are the same for all seeds needs no
+equal seed. Elsewhere, in another experiment or seed, the files have the same paths below its folder: a cache hit.
+`runtime.reuse: false` recomputes everything.
 
 The finished parts of a job that spreads are also in its state until it ends, since Snakemake removes the outputs of a job that fails.
 """
 
 import argparse
+import math
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.pipeline.record import declared, is_whole, outputs_of, parts_of, record_of, runtime_of
+from dagrpo.pipeline.declaration import SEED, Job, Stage
+from dagrpo.pipeline.record import STATES, declared, inputs_of, is_whole, outputs_of, parts_of, record_of, runtime_of
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
+from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
 SAME = ("key", "environment")
+MAKING = STATES / "making"  # locks of outputs that are the same for all seeds
 FINISHED = "finished"  # in the state of a part: its outputs, until the job ends
 
 
@@ -34,7 +39,7 @@ def is_made(stage: Stage, options: argparse.Namespace) -> bool:
 
 
 def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
-    """Return a stage that links another experiment's outputs; None without a cache hit, or if reuse is off."""
+    """Return a stage that links equal outputs of another experiment or seed; None without a cache hit, or if reuse is off."""
     if not _may_reuse(stage, options):
         return None
     source = equal_execution(record_of(stage, options), outputs_of(options)["provenance"])
@@ -42,6 +47,19 @@ def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
         return None
     options.taken_from = source
     return replace(stage, work=partial(link_outputs, source=source))
+
+
+@contextmanager
+def waiting_for_other_seeds(stage: Stage, options: argparse.Namespace) -> Iterator[None]:
+    """Wait until no other seed's job makes a part that is the same for all seeds, and keep others waiting."""
+    is_seeded = not stage.spreads or stage.seeded(declared(options.job)["params"], inputs_of(options))
+    if is_seeded or not _may_reuse(stage, options):
+        yield
+        return
+    outputs = outputs_of(options)
+    lock = MAKING / f"{record_of(stage, options)['key'][:16]}.lock"
+    with exclusive_access(outputs["provenance"].parent, lock, patience=math.inf):
+        yield
 
 
 def _may_reuse(stage: Stage, options: argparse.Namespace) -> bool:
@@ -66,16 +84,15 @@ def restored(state: Path, outputs: Mapping[str, Path]) -> bool:
 
 
 def equal_execution(record: Mapping[str, Any], provenance: Path) -> Path | None:
-    """Return the provenance.json of another experiment's outputs that match this record; None without a match.
+    """Return the provenance.json of outputs elsewhere that match this record; None without a match.
 
     `provenance`: where this record's provenance.json is to be written.
     """
-    own = PurePosixPath(provenance)
-    if own.parts[1:2] != (record["experiment"],):
+    if provenance.parts[1:2] != (record["experiment"],):
         return None
-    top, _, *inner = own.parts
+    top, _, *inner = SEED.sub("/runs/*/", provenance.as_posix()).split("/")
     for candidate in sorted(Path(top).glob("/".join(["*", *inner]))):
-        if candidate.parts[1] != record["experiment"] and _is_the_same(candidate, record):
+        if candidate != provenance and _is_the_same(candidate, record):
             return candidate
     return None
 
@@ -85,24 +102,25 @@ def link_outputs(job: Job, source: Path) -> None:
 
     Raises UserError if an original changed while it was linked.
     """
-    other, digests = source.parts[1], read_json(source)["outputs"]
+    digests = read_json(source)["outputs"]
     for name, path in job.outputs.items():
         if name == "provenance":
             continue
-        original = in_experiment(path, other)
+        original = _as_beside(source, path)
         if path.name == MANIFEST:
             _link_folder(original.parent, path.parent)
         else:
             _link(original, path)
         if sha256_of(path) != digests.get(str(original)):
             raise UserError(f"{original} changed while it was linked: run again.")
-    say(f"{job.stage}: cache hit, linked from {other}.")
+    say(f"{job.stage}: cache hit, linked from {source.parent}.")
 
 
-def in_experiment(path: Path, experiment: str) -> Path:
-    """Return the corresponding path in another experiment."""
+def _as_beside(source: Path, path: Path) -> Path:
+    """Return the path that corresponds to this one in the experiment and seed of another file."""
     top, _, *inner = path.parts
-    return Path(top, experiment, *inner)
+    seed = SEED.search(source.as_posix())
+    return Path(SEED.sub(seed[0] if seed else "", Path(top, source.parts[1], *inner).as_posix()))
 
 
 def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:

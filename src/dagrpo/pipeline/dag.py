@@ -14,6 +14,7 @@ from dagrpo.pipeline.declaration import (
     NAME_IN_BRACES,
     POLICIES,
     PROVENANCE_OUTPUT,
+    SEED,
     WILDCARDS,
     Stage,
     names_in,
@@ -21,8 +22,6 @@ from dagrpo.pipeline.declaration import (
 )
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.manifest import MANIFEST
-
-SEED = re.compile(r"/runs/seed_(\d+)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ DATA = "data/{experiment}/{task}"
 TRAIN_DATA = "data/{experiment}/{train}"
 MODEL = "models/{experiment}/{model}/manifest.json"
 RUN = "results/{experiment}/runs/seed_{seed}"
+SEED = re.compile(r"/runs/seed_(\d+)/")  # in the path of a seed's results
 EVALUATION = f"{RUN}/eval/{{task}}/{{policy}}"
 POLICIES = {"base": "sft", "trained": "exported"}  # what is evaluated: each policy's checkpoint, a folder of the run
 EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do not come after this one
@@ -106,6 +107,10 @@ def _always(params: Mapping[str, Any]) -> bool:
     return True
 
 
+def _by_seed(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """The one declaration of a stage: its rule, its entry in dvc.yaml and every list of stages follow from it.
@@ -135,6 +140,8 @@ class Stage:
     processes: Callable[[Runtime], int] = _one_process  # that are launched together
     # False for parameters with which the work starts these processes itself, so that it runs once
     launched: Callable[[Mapping[str, Any]], bool] = _always
+    # of its parameters and inputs: False if the outputs are the same for all seeds, so that one seed's job makes them for all
+    seeded: Callable[[Mapping[str, Any], Mapping[str, Sequence[Path]]], bool] = _by_seed
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     pages: Mapping[str, str] = field(default_factory=dict)  # outputs in Snakemake's report, with what each shows
     reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dagrpo.core.errors import UserError
 from dagrpo.engine import engine_of
-from dagrpo.pipeline.declaration import Stage
+from dagrpo.pipeline.declaration import SEED, Stage
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.environment import environment
@@ -115,7 +115,8 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
         "inputs": digests,
     }
-    return record | {"key": _key(record, outputs_of(options).values())}
+    is_seeded = stage.seeded(job["params"], inputs_of(options))
+    return record | {"key": _key(record, outputs_of(options).values(), is_seeded=is_seeded)}
 
 
 def _require_unchanged(experiment: str, inputs: Sequence[Path]) -> None:
@@ -162,12 +163,19 @@ def _has(path: Path, digest: str) -> bool:
     return path.is_file() and sha256_of(path) == digest
 
 
-def _key(record: Mapping[str, Any], outputs: Iterable[Path]) -> str:
-    """Return one digest of everything that determines the outputs, equal for experiments with equal outputs."""
-    experiment = record["experiment"]
-    inputs = {in_any_experiment(path, experiment): digest for path, digest in record["inputs"].items()}
-    places = sorted(in_any_experiment(str(path), experiment) for path in outputs)
-    return digest_of(_what_decides(record) | {"inputs": inputs, "outputs": places})
+def _key(record: Mapping[str, Any], outputs: Iterable[Path], *, is_seeded: bool) -> str:
+    """Return one digest of everything that determines the outputs: equal wherever the outputs are.
+
+    is_seeded: the outputs of another seed are others.
+    """
+
+    def anywhere(path: str) -> str:
+        path = in_any_experiment(path, record["experiment"])
+        return path if is_seeded else SEED.sub("/runs/*/", path)
+
+    inputs = {anywhere(path): digest for path, digest in record["inputs"].items()}
+    places = {"inputs": inputs, "outputs": sorted(anywhere(str(path)) for path in outputs)}
+    return digest_of(_what_decides(record) | places | ({} if is_seeded else {"seed": None}))
 
 
 def in_any_experiment(path: str, experiment: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.redaction import RedactingFormatter
-from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored
+from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored, waiting_for_other_seeds
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Job, Shared, Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind
@@ -111,8 +111,9 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             if stage.spreads and is_made(stage, part):
                 records.append((part, record_of(stage, part)))
                 continue
-            linking = cache_hit(stage, part) if stage.spreads else None
-            records.append((part, _execute_part(linking or stage, part, shared)))
+            with waiting_for_other_seeds(stage, part):
+                linking = cache_hit(stage, part) if stage.spreads else None
+                records.append((part, _execute_part(linking or stage, part, shared)))
     for part, record in records if rank() == 0 else ():
         outputs = outputs_of(part)
         note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dagrpo.evaluation.statistics import Floats, Integers
+from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.comparison import MetricComparison, compared
-from dagrpo.report.inputs import Inputs, Variant
+from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 
+Booleans = npt.NDArray[np.bool_]
 SMALL = 30  # problems: in a smaller group, one or two decide
 MOST_KINDS = 12  # with a separate row; the others share one more
 OTHERS = "all others"
@@ -43,19 +44,20 @@ class Breakdown:
 
     by_kind: Sequence[Group]
     by_base: Sequence[Group]
-    samples: int  # sampled completions of each problem, over all seeds, from which `by_base` is formed
+    samples: (
+        int  # sampled completions of each problem, over all seeds, from which `by_base` is formed: copies count once
+    )
 
 
 def breakdown(inputs: Inputs, task: str) -> Breakdown:
     """Group one task's problems over all seeds."""
     problems = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes.problems
     kinds = inputs.kinds.of(task, problems.tolist())
-    base, trained = (_right(inputs, task, variant) for variant in ("base", "trained"))
-    samples = len(inputs.seeds) * inputs.evaluations[task, "base", inputs.seeds[0]].outcomes.samples
+    base, trained = (_samples(inputs, task, variant) for variant in VARIANTS)
     return Breakdown(
         by_kind=[] if kinds is None else _by_kind(inputs, task, kinds),
-        by_base=_by_base(inputs, task, base, trained, samples) if samples else [],
-        samples=samples,
+        by_base=_by_base(inputs, task, base, trained) if base.shape[1] else [],
+        samples=base.shape[1],
     )
 
 
@@ -67,25 +69,29 @@ def _by_kind(inputs: Inputs, task: str, kinds: Sequence[str]) -> list[Group]:
     return [_group(inputs, task, name, np.array(names) == name) for name in order]
 
 
-def _by_base(inputs: Inputs, task: str, base: Integers, trained: Integers, samples: int) -> list[Group]:
-    """Group problems by whether none, some or all of the base policy's samples are right; leave out empty groups."""
+def _by_base(inputs: Inputs, task: str, base: Booleans, trained: Booleans) -> list[Group]:
+    """Group problems by whether none, some or all of the base policy's samples are right; leave out empty groups.
+
+    base, trained: as of `_samples`.
+    """
+    samples = base.shape[1]
     some = "1" if samples == 2 else f"1 to {samples - 1}"
     names = (f"0 of {samples}", f"{some} of {samples}", f"{samples} of {samples}")
     groups = []
-    for name, members in zip(names, _none_some_all(base, samples), strict=True):
+    for name, members in zip(names, _none_some_all(base), strict=True):
         if members.any():
-            none, some_of_them, every = (int((each & members).sum()) for each in _none_some_all(trained, samples))
+            none, some_of_them, every = (int((each & members).sum()) for each in _none_some_all(trained))
             groups.append(_group(inputs, task, name, members, (none, some_of_them, every)))
     return groups
 
 
-def _none_some_all(right: Integers, samples: int) -> tuple[npt.NDArray[np.bool_], ...]:
-    return right == 0, (right > 0) & (right < samples), right == samples
+def _none_some_all(right: Booleans) -> tuple[Booleans, ...]:
+    """Return, for each problem, whether none, some, or all of its samples are right. right: [problems, samples]"""
+    counts, samples = right.sum(axis=1), right.shape[1]
+    return counts == 0, (counts > 0) & (counts < samples), counts == samples
 
 
-def _group(
-    inputs: Inputs, task: str, name: str, members: npt.NDArray[np.bool_], moved: tuple[int, int, int] | None = None
-) -> Group:
+def _group(inputs: Inputs, task: str, name: str, members: Booleans, moved: tuple[int, int, int] | None = None) -> Group:
     base, trained = (_greedy(inputs, task, variant)[:, members] for variant in ("base", "trained"))
     greedy = compared("greedy", base, trained, inputs.resampling(task))
     return Group(name=name, problems=int(members.sum()), greedy=greedy, moved=moved)
@@ -97,8 +103,7 @@ def _greedy(inputs: Inputs, task: str, variant: Variant) -> Floats:
     return np.stack(of_seeds).astype(np.float64)
 
 
-def _right(inputs: Inputs, task: str, variant: Variant) -> Integers:
-    """Count the right sampled completions of each problem over all seeds. [problems]"""
-    of_seeds = [inputs.evaluations[task, variant, seed].outcomes.sampled.sum(axis=1) for seed in inputs.seeds]
-    right: Integers = np.sum(of_seeds, axis=0).astype(np.int64)
-    return right
+def _samples(inputs: Inputs, task: str, variant: Variant) -> Booleans:
+    """Return whether each sampled completion is right, over the seeds whose samples are no copies. [problems, samples]"""
+    seeds = inputs.seeds_sampled(task, variant)
+    return np.concatenate([inputs.evaluations[task, variant, seed].outcomes.sampled for seed in seeds], axis=1)

@@ -54,6 +54,15 @@ class Inputs:
     def summary(self, task: str, variant: Variant, seed: int) -> Mapping[str, Any]:
         return self.evaluations[task, variant, seed].summary
 
+    def seeds_sampled(self, task: str, variant: Variant) -> list[int]:
+        """List the seeds whose completions are no copies: a base policy that all seeds share is sampled by one of them."""
+        seeds = dict[int, pa.Table]()
+        for seed in self.seeds:
+            scores = self.evaluations[task, variant, seed].scores
+            if not any(scores.equals(other) for other in seeds.values()):
+                seeds[seed] = scores
+        return list(seeds)
+
     def resampling(self, task: str) -> Resampling:
         """Return how the intervals of this task's scores were resampled."""
         summary = self.summary(task, "base", self.seeds[0])

@@ -48,10 +48,15 @@ def setup(
         "Evaluated on": ", ".join(
             f"{comparison.label} ({wording.plural(comparison.problems, 'problem')})" for comparison in comparisons
         ),
-        "Completions": f"1 greedy and {first.samples} sampled per problem",
+        "Completions": f"1 greedy and {first.samples} sampled per problem" + _shared_by_seeds(inputs, first.task),
         "Answers parsed by": f"the {inputs.summary(first.task, 'base', first.seeds[0])['extractor']} extractor",
     }
     return [(name, value) for name, value in recorded.items() if value]
+
+
+def _shared_by_seeds(inputs: Inputs, task: str) -> str:
+    is_shared = len(inputs.seeds_sampled(task, "base")) < len(inputs.seeds)
+    return "; those of the base policy are the same for all seeds" if is_shared else ""
 
 
 def _text(value: str | None) -> str:

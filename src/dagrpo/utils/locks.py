@@ -53,24 +53,25 @@ def noted_holder(note: Path) -> Holder | None:
 
 
 @contextmanager
-def exclusive_access(path: Path, lock: Path) -> Iterator[int]:
+def exclusive_access(path: Path, lock: Path, patience: float | None = None) -> Iterator[int]:
     """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
 
     Yields the descriptor of that file: a child that inherits it holds the lock, too, and keeps it if this process is killed. Raises
-    UserError naming another process that has held the path for a minute, and where the disk of `lock` has no file locks.
+    UserError naming another process that has held the path for `patience` seconds (None: a minute), and where the disk of `lock` has
+    no file locks.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
-        _wait_for(file, path, lock)
+        _wait_for(file, path, lock, patience)
         write_json(_note(lock), asdict(Holder(process=Process.current(), command=_command(psutil.Process()))))
         yield file.fileno()
 
 
-def _wait_for(file: IO[str], path: Path, lock: Path) -> None:
+def _wait_for(file: IO[str], path: Path, lock: Path, patience: float | None) -> None:
     if _is_locked(file, lock):
         return
     say(f"Waiting for {_holder(lock)} to end, which writes {path}, too.")
-    deadline = time.monotonic() + SECONDS_TO_WAIT
+    deadline = time.monotonic() + (SECONDS_TO_WAIT if patience is None else patience)
     while not _is_locked(file, lock):
         if time.monotonic() > deadline:
             raise UserError(f"{path} is being written by {_holder(lock)}: wait for it to end, or stop it.")

@@ -7,7 +7,6 @@ from typing import Literal
 from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.engine import engine_of, may_share_memory
-from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
@@ -78,8 +77,9 @@ def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | 
 
 
 def _runs(stage: str, params: Params) -> int:
-    policies = len(POLICIES) if stage == SAMPLE else 1
-    return 1 if stage == DIFFICULTY else policies * len(params.experiment.seeds)
+    seeds = len(params.experiment.seeds)
+    of_base = seeds if params.sft.steps else 1  # without fine-tuning all seeds have the same base policy
+    return {DIFFICULTY: 1, SAMPLE: of_base + seeds}.get(stage, seeds)
 
 
 def _estimated(stage: str, params: Params, steps: int, parts: Mapping[str, float], rate: float) -> StageSeconds:

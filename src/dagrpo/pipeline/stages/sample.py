@@ -1,6 +1,10 @@
 """Stage sample: a checkpoint completes every problem of a test split."""
 
-from dagrpo.pipeline.declaration import DATA, EVALUATION, RUN, Job, Needs, Stage
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RUN, Job, Needs, Stage
 from dagrpo.trainer.config.runtime import Runtime
 
 
@@ -24,7 +28,7 @@ def work(job: Job) -> None:
         without_pictures=section.without_pictures,
         conversation=conversation_of(job.params["rollout"]),
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
-        seeds=(section.seed, job.own_seed),
+        seeds=(section.seed, job.own_seed if seeded(job.params, job.inputs) else 0),
         engine=job.runtime.engine,
         dtype=job.params["rollout"]["dtype"],
         head_dtype=job.params["rollout"]["head_dtype"],
@@ -41,6 +45,12 @@ def work(job: Job) -> None:
     summary(f"sample {completions['task'][0]}", [*rows, ("file", str(job.output("completions")))])
 
 
+def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
+    """Return False for the base policy without fine-tuning: all seeds have the same, and it is sampled once."""
+    (model,) = inputs["model"]
+    return bool(params["sft"]["steps"]) or model.parent.name != POLICIES["base"]
+
+
 def needs(runtime: Runtime) -> Needs:
     return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=1440)
 
@@ -50,6 +60,7 @@ STAGE = Stage(
     work=work,
     reads=(
         "evaluation.sampling",
+        "sft.steps",
         "rollout.agent",
         "rollout.tools",
         "rollout.chat",
@@ -67,6 +78,7 @@ STAGE = Stage(
         "provenance": f"{EVALUATION}/completions.provenance.json",
     },
     spreads="task",
+    seeded=seeded,
     label="{policy} policy, seed {seed}",
     selects=("agent", "tool", "chat", "interaction", "engine"),
     needs=needs,

@@ -1,5 +1,9 @@
 """Stage score: grade completions and summarise them with intervals."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from dagrpo.pipeline.declaration import EVALUATION, Job, Stage
 
 
@@ -21,6 +25,11 @@ def work(job: Job) -> None:
     summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))
 
 
+def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
+    """Return False: equal completions have equal scores."""
+    return False
+
+
 STAGE = Stage(
     name="score",
     work=work,
@@ -31,6 +40,7 @@ STAGE = Stage(
         "summary": f"{EVALUATION}/scores.json",
         "provenance": f"{EVALUATION}/scores.provenance.json",
     },
+    seeded=seeded,
     label="{policy} policy on {task}, seed {seed}",
     selects=("task", "verifier"),
 )
