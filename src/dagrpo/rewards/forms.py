@@ -32,6 +32,9 @@ DEEPEST = 4  # lists in lists
 _SPACE_OF_FORMULAS = re.compile(r"(?<![^\W\d_]) | (?![^\W\d_])")
 _ABOUT = ("~", "\u223c", "\u2248")
 _REMARK = re.compile(r"([^()]*[0-9][^()A-Za-z]*+)(?:\\text ?\{ ?)?\(([A-Za-z][A-Za-z -]{2,100})\) ?\}?")
+_ANSWER_IS = re.compile(
+    r"\A(?:\\text ?\{ ?)?(?:(?:[Tt]he|[Mm]y) )?(?:[Ff]inal )?[Aa]nswer is:? ?(?:\} ?)?(?=[-+0-9\\.$(x-z])"
+)
 _CHOICE = re.compile(r"\( ?(?:\\text(?:bf)? ?\{ ?)?([A-Za-z]) ?\}? ?\)")
 
 
@@ -58,6 +61,7 @@ def read(answer: str) -> Form:
     text = usual(undressed(spaced(to_latex(answer))))
     if not balanced(text):
         return _words(text)
+    text = _ANSWER_IS.sub("", text) if "nswer" in text else text
     choice = _CHOICE.fullmatch(text)
     text = choice.group(1) if choice else text
     return _several(text) or _equation(text) or _single(text)
