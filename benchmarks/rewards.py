@@ -85,7 +85,7 @@ def _dapo_truths(path: Path, rows: int) -> list[str]:
 
 _STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
 _FLEXIBLE = re.compile(r"(\-?[0-9\.\,]+)")
-_ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _REPLACED = (("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", ""), ("mbox", "text"))
 _WORDS = (
     "square|ways|integers|dollars|mph|inches|hours|km|units|sue|points|feet|minutes|digits|cents|degrees|cm|gm|pounds|meters|"
@@ -105,7 +105,7 @@ def published_gsm8k(text: str, truth: str, flexible: bool = False) -> bool:
 
 def published_math_dapo(text: str, truth: str) -> bool:
     """The last `Answer:` of the last 300 characters and the ground truth have the same Minerva form."""
-    found = _ANSWER.findall(text[-PUBLISHED_CHARACTERS:])
+    found = ANSWER.findall(text[-PUBLISHED_CHARACTERS:])
     return _minerva(found[-1] if found else "[INVALID]") == _minerva(truth)
 
 

@@ -179,7 +179,23 @@ def test_a_tools_echo_is_left_out_in_any_case(name: str) -> None:
 
 @pytest.mark.parametrize(
     "repeated",
-    ["m\u00b2 ", "cm^2 ", "&#1", "&#x", "\\boxed{", "\\boxed{\\boxed{1}} ", "<b>", "\u7b54\u68481", "\u0301"],
+    [
+        "<<1=1>>",
+        "1<<1=",
+        "\\boxed{1} or ",
+        "x=1 or ",
+        "\u6216\u4e00",
+        "(two) ",
+        "m\u00b2 ",
+        "cm^2 ",
+        "&#1",
+        "&#x",
+        "\\boxed{",
+        "\\boxed{\\boxed{1}} ",
+        "<b>",
+        "\u7b54\u68481",
+        "\u0301",
+    ],
 )
 def test_no_long_text_makes_a_reading_fail_or_grow_faster_than_its_length(repeated: str, growth: Growth) -> None:
     def read_it(text: str) -> None:

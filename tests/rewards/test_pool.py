@@ -25,7 +25,7 @@ HOSTILE = {
     "a tower of powers": "9^{9^{9}}",
     "a power of ten": "10^{10^{10}}",
     "400 parentheses": "(" * 400 + "1" + ")" * 400,
-    "50 parentheses": "(" * 50 + "1" + ")" * 50,
+    "50 parentheses": "(" * 50 + "x" + ")" * 50,
     "300 fractions": "\\frac{1}{" * 300 + "2" + "}" * 300,
     "a factorial": "(10^{9})!",
     "factorials of factorials": "((100!)!)!",

@@ -32,6 +32,16 @@ def test_every_solution_of_gsm8k_is_right_by_its_own_ground_truth(
     assert all(extract(solution, "strict") == extract(solution, "flexible") for solution in solutions)
 
 
+@pytest.mark.parametrize("verifier", ["gsm8k", "math"])
+def test_the_flexible_answer_of_a_solution_without_its_mark_is_the_last_result(
+    verifier: str, data_folder: Path, grader: Grader
+) -> None:
+    answers = [row["answer"].rpartition("\n####") for row in _rows(data_folder / "gsm8k/test.jsonl")]
+    texts, truths = [reasoning for reasoning, _, _ in answers], [truth.strip() for _, _, truth in answers]
+    judgements = grader.judge(texts, truths, [verifier] * len(texts), "flexible")
+    assert sum(judgement.verdict == "right" for judgement in judgements) > 0.95 * len(texts)
+
+
 def test_every_ground_truth_of_dapo_can_be_compared_with_and_is_right_by_itself(
     data_folder: Path, grader: Grader
 ) -> None:

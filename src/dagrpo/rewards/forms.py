@@ -1,36 +1,40 @@
-r"""An answer's form: a number, words, several values, or a formula.
+r"""An answer's form: number, words, several values, formula, or equation.
 
 It does not depend on the ground truth, so an answer has one meaning, and is right for one ground truth only. Numbers are parsed in
 numbers.py and rational.py, units in words.py. A formula is a text that math-verify reads reliably: names, functions, roots,
-intervals, matrices, relations. Any other text is words, which equal the same words alone: an answer with `or` in it, a denial, a
-question, a command that is not listed.
+intervals, matrices, relations. An equation states what its sides say of a name, and is compared whole otherwise (comparing.py).
+Any other text is words, which equal the same words alone: a denial, a question, a command that is not listed.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 from dagrpo.rewards.dressing import balanced, undressed
-from dagrpo.rewards.formulas import SHORT_WORDS, commands_are_known, is_formula, without_separators
-from dagrpo.rewards.numbers import NUMERAL, spaced
+from dagrpo.rewards.formulas import is_formula, without_separators
+from dagrpo.rewards.intervals import union
+from dagrpo.rewards.lists import bracketed, parts, sides
+from dagrpo.rewards.names import is_name
+from dagrpo.rewards.numbers import spaced
 from dagrpo.rewards.rational import rational
 from dagrpo.rewards.shorthand import usual, written_out
+from dagrpo.rewards.spelled import spelled
 from dagrpo.rewards.symbols import to_latex
-from dagrpo.rewards.words import COMMAND, TEXT, changes_a_number, without_currency, without_unit
+from dagrpo.rewards.words import COMMAND, TEXT, without_currency, without_unit
 
-Kind = Literal["number", "words", "values", "formula", "too large"]
+Kind = Literal["number", "words", "values", "formula", "equation", "too large"]
 LONGEST = 2000  # characters; a longer answer is compared as text
+DEEPEST = 4  # lists in lists
 
 _SPACE_OF_FORMULAS = re.compile(r"(?<![^\W\d_]) | (?![^\W\d_])")
-_EQUALS = re.compile(r"(?<![<>!=:])=(?!=)")
-RELATION = re.compile(r"[<>]|\\(?:le|leq|ge|geq|lt|gt|in|pm|mp)(?![A-Za-z])")
 _ABOUT = ("~", "\u223c", "\u2248")
-_OF_DOUBT = SHORT_WORDS - {"of", "in", "the", "an"}
-_CONSTANTS = re.compile(r"\\(?:[dtc]?frac|sqrt|pi|infty|cdot|times|div)(?![A-Za-z])")
-_NAMED = re.compile(r"[A-Za-z]")
+_REMARK = re.compile(r"([^()]*[0-9][^()A-Za-z]*+)(?:\\text ?\{ ?)?\(([A-Za-z][A-Za-z -]{2,100})\) ?\}?")
+_ANSWER_IS = re.compile(
+    r"\A(?:\\text ?\{ ?)?(?:(?:[Tt]he|[Mm]y) )?(?:[Ff]inal )?[Aa]nswer is:? ?(?:\} ?)?(?=[-+0-9\\.$(x-z])"
+)
 _CHOICE = re.compile(r"\( ?(?:\\text(?:bf)? ?\{ ?)?([A-Za-z]) ?\}? ?\)")
 
 
@@ -43,7 +47,8 @@ class Form:
     value: Fraction = Fraction(0)  # of a number
     unit: str = ""  # of a number; "" for none, and for a unit with one name only
     brackets: str = ""  # around several values; "": none
-    values: tuple["Form", ...] = ()
+    values: tuple["Form", ...] = ()  # of a list; of an equation, its sides but for the name
+    name: str = ""  # of what an equation states
 
 
 @lru_cache(maxsize=1 << 13)
@@ -56,9 +61,10 @@ def read(answer: str) -> Form:
     text = usual(undressed(spaced(to_latex(answer))))
     if not balanced(text):
         return _words(text)
+    text = _ANSWER_IS.sub("", text) if "nswer" in text else text
     choice = _CHOICE.fullmatch(text)
     text = choice.group(1) if choice else text
-    return _equation(text) or _values(text) or _single(text)
+    return _several(text) or _equation(text) or _single(text)
 
 
 def _words(text: str) -> Form:
@@ -84,6 +90,8 @@ def _single(text: str) -> Form:
     if unit and currency and unit != currency:
         return _words(text)
     latex = written_out(head).strip()
+    if latex.endswith((")", "}")) and (remark := _REMARK.fullmatch(latex)):
+        return _spelled(text, _single(remark.group(1)), remark.group(2))
     try:
         value = rational(latex)
     except OverflowError:
@@ -93,106 +101,84 @@ def _single(text: str) -> Form:
     return Form(kind="formula", latex=without_separators(latex)) if not currency and is_formula(latex) else _words(text)
 
 
+def _spelled(text: str, form: Form, remark: str) -> Form:
+    """Return a number after which brackets spell it in words; words for any other remark."""
+    return form if form.kind == "number" and form.value == spelled(remark) else _words(text)
+
+
 def _written(value: Fraction) -> str:
     if value.denominator == 1:
         return str(value)
     return f"{'-' * (value < 0)}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
 
 
-# ---- equations, and several values ----
+# ---- equations ----
 
 
-def _equation(text: str) -> Form | None:
-    """Return the number that an equation states: 34 for `x = 34`, and for `30 + 4 = 34`, which is true. Words for any other equation."""
-    parts = [part.strip() for part in _EQUALS.split(text)]
-    if len(parts) == 1 or re.search(r"[,;&]|\\begin", re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", text)):
+def _equation(text: str, depth: int = 0) -> Form | None:
+    """Return what an equation states, None for any other text.
+
+    The value after a name, and the number on all of its sides: 34 for `x = 34` and for `30 + 4 = 34`. Otherwise an equation: of
+    `2x + 1` for `y = 2x + 1`, of `2x` and 34 for `2x = 34`. Words if it is false, or has words on a side.
+    """
+    whole = sides(text)
+    if len(whole) == 1 or "\\begin" in whole[0] or ("\\begin" in text and len(whole) > 2):
         return None
-    last = _single(parts[-1])
-    if last.kind != "number":
-        return None
-    is_named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
-    if not is_named and len(parts) == 2 and _single(parts[0]).kind == "formula":
-        return None  # \\sqrt{16} = 4: math-verify decides
-    middle = parts[1:-1] if is_named else parts[:-1]
-    return last if all(_says(part, last.value) or _is_name(part) for part in middle) else _words(text)
+    if "" in whole[1:]:
+        return _words(text)
+    names = [side for side in whole if is_name(side)][: len(whole) - 1]
+    forms = _forms((side for side in whole if side and side not in names), depth)
+    if names and any(_holds(form, names[0]) for form in forms):  # x = 2x - 1 names nothing
+        names, forms = [], _forms(whole, depth)
+    name = "".join(names[0].split()) if names else ""
+    kinds = {form.kind for form in forms}
+    if kinds == {"number"}:
+        return replace(forms[-1], name=name) if len({form.value for form in forms}) == 1 else _words(text)
+    if len(forms) == 1 and (not name or kinds < {"values", "too large"}):
+        return replace(forms[0], name=name)
+    if not kinds.isdisjoint(("words", "too large")):
+        return _words(text)
+    latex = "=".join(without_separators(written_out(side)).strip() for side in whole)
+    return Form(kind="equation", latex=latex, name=name, values=forms)
 
 
-def _names(part: str) -> bool:
-    """Return True if the left side of an equation names its right side: a letter or a function, and no words of doubt."""
-    plain = TEXT.sub(r" \1 ", part)
-    letters = COMMAND.sub(" ", plain)
-    doubt = changes_a_number(letters) or not _OF_DOUBT.isdisjoint(letters.lower().split())
-    return (
-        commands_are_known(plain)
-        and not doubt
-        and not RELATION.search(part)
-        and bool(_NAMED.search(_CONSTANTS.sub(" ", plain)))
-    )
+def _forms(texts: Iterable[str], depth: int) -> tuple[Form, ...]:
+    return tuple((_several(text, depth + 1) if depth < DEEPEST else None) or _single(text) for text in texts)
 
 
-def _is_name(part: str) -> bool:
-    return not re.search(r"[0-9]", part) and _names(part)
+def _holds(form: Form, name: str) -> bool:
+    return len(name) == 1 and form.kind != "number" and name in COMMAND.sub(" ", form.latex)
 
 
-def _says(part: str, value: Fraction) -> bool:
-    form = _single(part)
-    return form.kind == "number" and form.value == value
+# ---- several values ----
 
 
-def _values(text: str) -> Form | None:
-    """Return several values: `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `[1, 2)`. None for a single value."""
+def _several(text: str, depth: int = 0) -> Form | None:
+    r"""Return several values: `1, 2`, `(1, 2)`, `\{1, 2\}`, `[1, 2)`, `1 \text{ or } 2`. None for a single value."""
     opening, inside, closing = bracketed(text)
     values = parts(inside, grouped=not opening)
     if values is None or len(values) == 1:
         return None
-    forms = tuple(_single(part) for part in values)
+    if not opening and (intervals := union(text)):
+        return Form(kind="formula", latex=written_out(intervals))
+    forms = _without_one_name([_member(part, depth) for part in values])
     if any(form.kind in ("words", "too large") for form in forms):
-        latex = f"{opening}{', '.join(values)}{closing}"
-        return Form(kind="words", latex=_spaces_between_words_alone(latex.casefold()))
-    return Form(
-        kind="values",
-        latex=f"{opening}{', '.join(form.latex for form in forms)}{closing}",
-        brackets=opening + closing,
-        values=forms,
+        listed = f"{opening}{', '.join(values)}{closing}" if "," in text or ";" in text else text
+        return _words(listed)
+    latex = ", ".join(
+        f"{form.name}={form.latex}" if form.name and form.kind != "equation" else form.latex for form in forms
     )
+    return Form(kind="values", latex=f"{opening}{latex}{closing}", brackets=opening + closing, values=forms)
 
 
-# ---- lists of values: brackets around them, commas and semicolons between ----
+def _member(part: str, depth: int) -> Form:
+    form = (_several(part, depth + 1) if depth < DEEPEST else None) or _equation(part, depth + 1) or _single(part)
+    return replace(form.values[0], name=form.name) if form.kind == "equation" and len(form.values) == 1 else form
 
 
-def bracketed(text: str) -> tuple[str, str, str]:
-    """Return a text as its opening bracket, what is inside, and its closing one; "" for brackets that are not around all of it."""
-    for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
-        for closing in closings:
-            if text.startswith(opening) and text.endswith(closing):
-                inside = text[len(opening) : -len(closing)]
-                return (opening, inside, closing) if _depths(inside) else ("", text, "")
-    return "", text, ""
-
-
-def _depths(text: str) -> bool:
-    """Return True if brackets close only what was opened inside the text."""
-    depth = 0
-    for character in text:
-        depth += (character in "({[") - (character in ")}]")
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def parts(text: str, *, grouped: bool) -> list[str] | None:
-    """Split a text at its outermost commas and semicolons, except, if `grouped`, commas of thousands. None: a part is empty."""
-    parts, depth, start = [], 0, 0
-    thousands = {at for numeral in NUMERAL.finditer(text) if grouped for at in _commas(numeral)}
-    for at, character in enumerate(text):
-        depth += (character in "({[") - (character in ")}]")
-        if character in ",;" and depth == 0 and at not in thousands:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    parts.append(text[start:].strip())
-    return None if "" in parts or "\\begin" in text else parts
-
-
-def _commas(numeral: re.Match[str]) -> Sequence[int]:
-    text = numeral.group() if numeral.group("grouped") else ""
-    return [numeral.start() + at for at, character in enumerate(text) if character == ","]
+def _without_one_name(forms: Sequence[Form]) -> tuple[Form, ...]:
+    """Return values without their name if it is the same one: `x = 1, x = 2` and `x = 1, 2` are 1 and 2."""
+    names = {form.name for form in forms[1:]}
+    if names - {forms[0].name, ""} or len(names) > 1 or any(form.kind == "equation" for form in forms):
+        return tuple(forms)
+    return tuple(replace(form, name="") for form in forms)

@@ -7,7 +7,7 @@ before it, a command that is not listed, arithmetic that rational.py cannot read
 import re
 
 from dagrpo.rewards.numbers import NUMERAL
-from dagrpo.rewards.words import CHANGING, COMMAND
+from dagrpo.rewards.words import COMMAND, WORDS_OF_CHANGE
 
 _COMMAND_NAMES = (
     "frac sqrt pi cdot times div pm mp log ln lg exp sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh binom infty cup "
@@ -31,6 +31,9 @@ _BARE_END = re.compile(
 _SEVERAL = re.compile(r"[0-9] ++[0-9.]|\} ++[0-9]")
 _REPEATED = re.compile(r"\\(?:overline|bar|dot|vec|hat) *+\{ *+[-0-9]")
 _WORDS = re.compile(r"[A-Za-z ,.;']++")
+_PRODUCT = re.compile(  # of two letters that are a word elsewhere: ax + by, at^2
+    r"(?:(?<=[-+*/^=({}0-9])|(?<=[-+*/=] )|(?<![\s\S]))(?:an|as|at|be|by)(?= ?[-+*/^_=)(}]|(?<=[-+*/=0-9]..)\Z|(?<=[-+*/=] ..)\Z)"
+)
 _FRACTIONAL_POWER = re.compile(  # a root
     r"\^\{ *-? *(?:[0-9]++ */ *[0-9]++|\\frac *\{[0-9]++\} *\{[0-9]++\}|[0-9]*+\.[0-9]++) *\}"
 )
@@ -49,7 +52,7 @@ def is_formula(latex: str) -> bool:
         return False
     if plain.count("|") % 2 or _BASE_OF_DIGITS.search(plain):
         return False
-    letters = _LETTERS.findall(COMMAND.sub(" ", plain))
+    letters = _LETTERS.findall(_PRODUCT.sub("x", COMMAND.sub(" ", plain)))
     if any(_is_a_word(run) for run in letters):
         return False
     only_letters = len("".join(letters)) > 1 and _WORDS.fullmatch(plain) is not None
@@ -63,7 +66,9 @@ def commands_are_known(latex: str) -> bool:
 
 def _is_a_word(letters: str) -> bool:
     """Return True if letters side by side are a word rather than a product of names."""
-    return letters not in _FUNCTIONS and (len(letters) > 3 or letters.lower() in SHORT_WORDS or letters in CHANGING)
+    return letters not in _FUNCTIONS and (
+        len(letters) > 3 or letters.lower() in SHORT_WORDS or letters in WORDS_OF_CHANGE
+    )
 
 
 def without_separators(latex: str) -> str:

@@ -6,6 +6,8 @@ forms.py and gsm8k.py parse it. Nothing is returned where the number ends a long
 
 import re
 
+from dagrpo.rewards.calculations import without_calculations
+from dagrpo.rewards.chinese import LETTERS, changes_the_next
 from dagrpo.rewards.dressing import undressed, without_tags_at_the_end
 from dagrpo.rewards.symbols import NUMERIC
 from dagrpo.rewards.words import changes_a_number
@@ -36,8 +38,25 @@ _GOES_ON = re.compile(  # a half, 0.5, base 8
     r"|point\s++[a-z]{3,6}|\(?(?:in\s++)?base)\b",
     re.IGNORECASE,
 )
-_ASIAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]++[\uff1a:]?")
-_ASIAN_DENIALS = frozenset("\u4e0d\u975e\u6ca1\u672a\u7ea6\u7d04\u8d1f\u8ca0\u51cf\u6e1b\u7b2c")  # not, about, minus
+_ASIAN = re.compile(f"[{LETTERS}]")
+_LIGHT_WORDS = (  # that may stand between an `or` or a `not` and its number
+    "a about also approximately around as at be been can could equal equals even exactly have is it just may might most perhaps probably "
+    "roughly simply the to was were would"
+)
+_DENYING_WORDS = (
+    "or nor not never neither cannot can't isn't aren't wasn't isnt ain't don't doesn't didn't won't shouldn't couldn't wouldn't vs vs. "
+    "versus than maybe perhaps possibly unlikely unless except"
+)
+_LIGHT, _DENYING = frozenset(_LIGHT_WORDS.split()), frozenset(_DENYING_WORDS.split())
+_OR_GLUED = re.compile(r"[\"'`*_$(]*+(?:or|not)[\"'`*_$(\\]++[0-9]", re.IGNORECASE)
+_RESULT = re.compile(r"[0-9)]=")
+_INSTEAD = ("instead", "of")
+_TAKEN_BACK = re.compile(
+    r"[^.;:!?,\n]{0,20}?\b(?:(?:is|was|are|were|be)\s++(?:\w++\s++)?(?:wrong|incorrect|false|mistaken|invalid|untrue|impossible"
+    r"|not\s++(?:the|right|correct|it|true|possible)\b)|(?:isn't|wasn't)\s++(?:the|right|correct|it|true)\b)",
+    re.IGNORECASE,
+)
+_CLAUSE_ENDS = (".", ",", ";", ":", "!", "?")
 _OPERAND_END = re.compile(r"[^\W_]|[)\]}%]")
 _NUMBER_END = re.compile(r"[0-9)\]}%]")
 _GROUP = re.compile(r"[0-9]{3}")
@@ -51,23 +70,48 @@ def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
     last = last_digit(text)
     if last < 0:
         return None
+    if text.rfind("<<") > (start := text.rfind("\n", 0, last)):
+        text = text[: start + 1] + without_calculations(text[start + 1 :])
+        last = last_digit(text)
     glued, after = _NEXT.match(text, last + 1).groups()  # type: ignore[union-attr]  # it matches anywhere
     line = text[max(text.rfind("\n", 0, last), text.rfind("\r", 0, last)) + 1 : last + 1]
     *before, token = line.rsplit(None, _MOST_TOKENS)
     token += glued
+    before = [] if token.startswith("=") else before
     bare = _bare(token)
     if before and not before_a_unit and not bare[:1].isdecimal() and (unit := _RAISED_UNIT.fullmatch(bare)):
         form = last_form(text[: text.rindex(token, 0, last + len(glued) + 1)], before_a_unit=True)
         return form and f"{form} {unit.group()}"
-    doubtful = _ends_a_list(line, token) or _STRUCK_OUT.search(token) or _DASH.match(token)
+    doubtful = _ends_a_list(line, token) or _STRUCK_OUT.search(token) or _DASH.match(token) or is_denied(before, token)
     form = None if doubtful else _joined(before, bare)
     if form is None:
+        return None
+    if _TAKEN_BACK.match(text, last + 1 + len(glued)):
         return None
     if goes_on := _GOES_ON.match(text, last + 1 + len(glued)):
         return f"{form} {goes_on.group()}"
     if after and (changes_a_number(after) or after in _OPERATORS - {"-", "\u2013", "x", "X", ":", "="}):
         return f"{form} {after}"
     return form
+
+
+def is_denied(before: list[str], token: str) -> bool:
+    """Return True if the words before a number deny it, or name it as one of several: `not 24`, `41 or maybe 42`, `between 41 and 42`."""
+    words = [word.strip("\"'`*_$([{").lower() for word in before]
+    while words and words[-1].isdecimal():  # of 7 1/2, of 1 234
+        words.pop()
+    if words[-1:] == ["and"] and words[-3:-2] == ["between"]:
+        return True
+    if words[-1:] == ["or"] and _RESULT.search(token) and not any(map(str.isdecimal, "".join(words[-2:-1]))):
+        return False  # half as many, or 60/2=30
+    if tuple(words[-2:]) == _INSTEAD or _OR_GLUED.match(token):
+        return True
+    for word in reversed(words):
+        if word in _DENYING or word.replace("\u2019", "'") in _DENYING:
+            return True
+        if word not in _LIGHT or word.endswith(_CLAUSE_ENDS):
+            return False
+    return False
 
 
 def last_digit(text: str) -> int:
@@ -156,7 +200,8 @@ def _end_of_tags(token: str) -> int:
     close = token.rfind(">", 0, last_digit(token) + 1)
     tag = _TAGS.fullmatch(token, token.rfind("<", 0, close + 1), close + 1) if close > 0 else None
     start = tag.end() if tag and not token[tag.start() - 1 : tag.start()].isdecimal() else 0
-    letters = _ASIAN.match(token, start)
-    if letters and not any(map(str.isnumeric, letters.group())) and _ASIAN_DENIALS.isdisjoint(letters.group()):
-        return letters.end()
-    return start
+    last = last_digit(token)
+    letters = next((at for at in range(last, start - 1, -1) if _ASIAN.match(token[at])), -1)
+    if letters < 0 or changes_the_next(token[: letters + 1]):
+        return start
+    return letters + 2 if token[letters + 1] in ":\uff1a" else letters + 1

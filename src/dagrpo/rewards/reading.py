@@ -15,6 +15,13 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[-+$\\]?[0-9.]|\(|\\(?:[dt]?fra
 _UNBRACED = re.compile(r"\\?\$?[-+]?(?:[0-9]++(?:[.,/][0-9]++)*+|\.[0-9]++)|\([^()\n$]*+\)|[^\n$]*+")
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _BOX_BEFORE = re.compile(r"\\(?:boxed|fbox)\s*+\{\Z")
+_BESIDE = r"(?:[\s$~]|\\[()\[\],; ]|\\q?quad(?![A-Za-z]))*+"
+_JOINER = rf"(?:\\text\s*+\{{\s*+(?:and|or)\s*+\}}|\b(?:and|or)\b){_BESIDE}"
+_BESIDE_A_BOX = re.compile(  # the brace that ends a box, and what joins the next one to it
+    rf"\}}{_BESIDE}(?:[,;\u3001\uff0c\u6216\u548c]{_BESIDE}(?:{_JOINER})?|{_JOINER})\Z"
+)
+_LONGEST_JOINER = 40  # characters
+_MOST_BOXES = 10
 _SENTENCE = re.compile(
     r"(?:[^\W\d]|[\s$.,:;*'\"`()\[\]{}%=]|\\(?:text|textbf|mathbf|mathrm|left|right)(?![A-Za-z])|\\[()\[\]$%])*+"
 )
@@ -26,19 +33,38 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` or `\fbox{...}` that is not empty, its braces matched; or `34` in `\boxed 34`.
 
-    None without one, and if the last one never ends.
+    With nothing but a comma, an `and` or an `or` between them, several boxes are one answer: `1, 2`. None without a box, and if the
+    last one never ends.
     """
-    at = len(text)
+    found = _last_box(text, len(text))
+    if found is None:
+        return None
+    start, contents = found[0], [found[1]]
+    while len(contents) < _MOST_BOXES and (
+        beside := _BESIDE_A_BOX.search(text, max(0, start - _LONGEST_JOINER), start)
+    ):
+        before = _last_box(text, beside.start() + 1)
+        if before is None or before[2] != beside.start():
+            break
+        start = before[0]
+        contents.append(before[1])
+    different = list(dict.fromkeys(reversed(contents)))
+    return to_ascii(", ".join(different))
+
+
+def _last_box(text: str, limit: int) -> tuple[int, str, int] | None:
+    """Return the start of the last box before `limit`, its content, and the index of its last brace; None if it never ends."""
+    at = limit
     while (at := text.rfind("box", 0, at)) >= 0:
         box = _BOX.match(text, max(0, at - 1 - (text[at - 1] == "f")))
         if box and not box.group().endswith("{"):
-            return to_ascii(_unbraced(text, box.end()))
+            return box.start(), _unbraced(text, box.end()), -1
         end = closing_brace(text, box.end()) if box else None
         if box and end is None:
             return None
         if box and end is not None and (content := text[box.end() : end].strip()):
             around = _box_around(text, box.start(), end) if "box" in text[:at] else None
-            return to_ascii(content if around is None else _without_boxes(around))
+            return box.start(), content if around is None else _without_boxes(around), end
     return None
 
 

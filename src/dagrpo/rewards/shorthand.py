@@ -131,6 +131,8 @@ _COMMANDS = {
     "neq": "\\ne",
     "leq": "\\le",
     "geq": "\\ge",
+    "leqslant": "\\le",
+    "geqslant": "\\ge",
     "lt": "<",
     "gt": ">",
     "textdegree": "\\degree",
@@ -143,6 +145,8 @@ _IN_PLAIN_TEXT = {"infinity": "\\infty", "oo": "\\infty"}
 _NAME = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|theta|sin|cos|tan|sec|csc|cot|ln|log|exp|infinity|oo)(?![A-Za-z])")
 _OVER = re.compile(r"\{?([^{}\\]*+)\\over(?![A-Za-z])([^{}]*+)\}?")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text|mathit) *+\{ *+([ei]) *+\}")  # the constants
+_OF_AN_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_DEGREES = re.compile(r"([0-9]++(?:\.[0-9]++)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
 _BLACKBOARD = re.compile(r"\\mathbb *+([A-Z])(?![A-Za-z])")
 _DIGITS_AS_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf) *+\{ *+([0-9.]*+|\\?\$) *+\}")
 
@@ -156,6 +160,8 @@ def usual(latex: str) -> str:
         latex = _COMMAND.sub(lambda command: _COMMANDS[command.group(1)], latex)
         latex = _BLACKBOARD.sub(r"\\mathbb{\1}", _UPRIGHT.sub(r" \1 ", latex))
         latex = _DIGITS_AS_TEXT.sub(lambda text: " \\$ " if "$" in text.group() else f" {text.group(1)} ", latex)
+        if "\\circ" in latex and _OF_AN_ANGLE.search(latex):
+            latex = _DEGREES.sub(r"\\frac{\1\\pi}{180}", latex)
         over = _OVER.fullmatch(latex) if "\\over" in latex else None
         latex = f"\\frac{{{over.group(1)}}}{{{over.group(2)}}}" if over else latex
     return _NAME.sub(lambda name: _IN_PLAIN_TEXT.get(name.group(), f"\\{name.group()} "), latex)

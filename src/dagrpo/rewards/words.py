@@ -11,11 +11,11 @@ from functools import lru_cache
 from dagrpo.rewards.numbers import CURRENCIES
 
 _SAME = {  # each unit with all of its names
-    "dollar": "dollars usd buck bucks $",
+    "dollar": "dollars usd buck bucks $ 美元 美金",
     "cent": "cents ¢",
-    "euro": "euros eur €",
-    "pound sterling": "gbp £",
-    "yen": "jpy yuan rmb ¥",
+    "euro": "euros eur € 欧元",
+    "pound sterling": "gbp £ 英镑",
+    "yen": "jpy yuan rmb ¥ 元 块 块钱 圆 円 人民币",
     "rupee": "rupees ₹",
     "won": "₩",
     "rouble": "roubles rubles rub ₽",
@@ -28,32 +28,32 @@ _SAME = {  # each unit with all of its names
     "hryvnia": "₴",
     "bitcoin": "bitcoins ₿",
     "percent": "% pct percentage",
-    "degree": "degrees deg °",
+    "degree": "degrees deg ° 度 摄氏度",
     "radian": "radians rad",
-    "millimetre": "millimeter millimeters millimetres mm",
-    "centimetre": "centimeter centimeters centimetres cm",
-    "metre": "meter meters metres",
-    "kilometre": "kilometer kilometers kilometres km",
-    "inch": "inches in",
-    "foot": "feet ft",
+    "millimetre": "millimeter millimeters millimetres mm 毫米",
+    "centimetre": "centimeter centimeters centimetres cm 厘米 公分",
+    "metre": "meter meters metres 米 公尺",
+    "kilometre": "kilometer kilometers kilometres km 千米 公里",
+    "inch": "inches in 英寸",
+    "foot": "feet ft 英尺",
     "yard": "yards yd",
-    "mile": "miles mi",
-    "milligram": "milligrams mg",
-    "gram": "grams gm gms",
-    "kilogram": "kilograms kg kgs",
+    "mile": "miles mi 英里",
+    "milligram": "milligrams mg 毫克",
+    "gram": "grams gm gms 克",
+    "kilogram": "kilograms kg kgs 千克 公斤",
     "pound": "pounds lb lbs",
     "ounce": "ounces oz",
-    "ton": "tons tonne tonnes",
-    "millilitre": "milliliter milliliters millilitres ml",
-    "litre": "liter liters litres",
+    "ton": "tons tonne tonnes 吨",
+    "millilitre": "milliliter milliliters millilitres ml 毫升",
+    "litre": "liter liters litres 升 公升",
     "gallon": "gallons gal",
-    "second": "seconds sec secs",
-    "minute": "minutes min mins",
-    "hour": "hours hr hrs",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years yr yrs",
+    "second": "seconds sec secs 秒 秒钟",
+    "minute": "minutes min mins 分钟",
+    "hour": "hours hr hrs 小时 个小时 钟头",
+    "day": "days 天 日",
+    "week": "weeks 周 星期 个星期",
+    "month": "months 月 个月",
+    "year": "years yr yrs 年 岁 歲",
     "ante meridiem": "am",
     "post meridiem": "pm",
     "mile per hour": "mph",
@@ -64,6 +64,10 @@ _COUNTED = (
     "childrentickets multiples sue apple apples egg eggs book books item items step steps ticket tickets child children solution "
     "solutions value values"
 )
+_COUNTERS = frozenset(  # of Chinese: `34个`, and `34个苹果`
+    "个個名人只隻本张張次种種条條页頁题題分点點步支枝棵瓶杯箱盒袋包件辆輛座家所位对對双雙组組套圈层層倍朵匹头頭颗顆粒根把台间間场場局轮輪班户排行"
+)
+_NO_NOUN = frozenset("或不非没未是半多余餘几幾错錯还還约")
 _LETTERS = {
     "m": "metre",
     "s": "second",
@@ -86,31 +90,36 @@ _NUMBERS = (
 )
 _SCALES = (
     "hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens lakh lakhs crore crores "
-    "k K M B bn mn tn half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths ninth ninths tenth tenths "
+    "half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths ninth ninths tenth tenths "
     "hundredth hundredths thousandth thousandths quarter squared cubed factorial double twice triple "
     "mil mln mio thou lac lacs gross tens repeating recurring mille tausend millionen milliarden millones millón "
     "milhões mila milioni тыс тысяч тысяча тысячи млн миллион миллиона миллионов млрд ألف مليون 만 억 천 조"
 )
+_ABBREVIATED = "k K M B bn mn tn"  # beside a number; in a formula they are letters
 _OPERATIONS = "plus minus divided multiplied mod modulo choose"
 _DENIALS = (
     "or nor not no never wrong false incorrect mistaken mistake maybe perhaps possibly versus vs either neither isn ain unlikely "
     "invalid untrue impossible unless wait actually alternatively otherwise instead oops sorry correction excluded except else"
 )
-CHANGING = frozenset(" ".join((_NUMBERS, _SCALES, _OPERATIONS, _DENIALS)).split()) - {"one"}
+WORDS_OF_CHANGE = frozenset(" ".join((_NUMBERS, _SCALES, _OPERATIONS, _DENIALS)).split()) - {"one"}
+_CHANGING = WORDS_OF_CHANGE | frozenset(_ABBREVIATED.split())
+_NO_NUMBERS = _CHANGING - frozenset(_NUMBERS.split())
 _WORD = re.compile(r"[^\W\d_]++")
 COMMAND = re.compile(r"\\([A-Za-z]++)")  # of LaTeX
 
-_UNIT_WORD = rf"(?:(?:sq|cu)\.|[A-Za-z]++|\\?[%$]|[¢{CURRENCIES}])"
+_HAN = "\u4e00-\u9fff"
+_UNIT_WORD = rf"(?:(?:sq|cu)\.|[A-Za-z]++|[{_HAN}]++|\\?[%$]|[¢{CURRENCIES}])"
 _POWER = r"(?:\^(?:\{ ?[23] ?\}|[23])|(?<=[A-Za-z])[23](?![0-9]))?"
 _PER = r"(?: ?/ ?| ?\\cdot ?| per | )"
 UNIT = re.compile(rf"{_UNIT_WORD}{_POWER}(?:{_PER}{_UNIT_WORD}{_POWER}){{0,4}}\.?")
-_PARTS = re.compile(rf"[A-Za-z]++|[%¢{CURRENCIES}]")
+_PARTS = re.compile(rf"[A-Za-z]++|[{_HAN}]++|[%¢{CURRENCIES}]")
 _BESIDE_UNITS = frozenset({"per", "square", "cubic", "sq", "cu", "a", "an", "C", "F", "Celsius", "Fahrenheit"})
 
 
-def changes_a_number(text: str) -> bool:
-    """Return True if a word beside a number changes it, denies it, or names an alternative."""
-    return any(word in CHANGING or word.lower() in CHANGING for word in _WORD.findall(text))
+def changes_a_number(text: str, *, by_numbers: bool = True) -> bool:
+    """Return True if a word beside a number changes it, denies it, or names an alternative; one that is a number only if `by_numbers`."""
+    changing = _CHANGING if by_numbers else _NO_NUMBERS
+    return any(word in changing or word.lower() in changing for word in _WORD.findall(text))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -132,7 +141,21 @@ def unit_of(text: str, *, letters: bool) -> str | None:
 def _canonical(word: str, letters: bool) -> str | None:
     if letters and word in _LETTERS:
         return _LETTERS[word]
-    return CANONICAL.get(word, CANONICAL.get(word.lower()))
+    unit = CANONICAL.get(word, CANONICAL.get(word.lower()))
+    return _of_chinese(word) if unit is None and not word.isascii() else unit
+
+
+def _of_chinese(word: str) -> str | None:
+    """Return the unit that a Chinese word names: of area and volume, and "" for a counter with a noun after it."""
+    noun = word[1:5]
+    if (
+        word[0] in _COUNTERS
+        and word == word[0] + noun
+        and _NO_NOUN.isdisjoint(noun)
+        and not any(map(str.isnumeric, noun))
+    ):
+        return ""
+    return CANONICAL.get(word[2:]) if word[:2] in ("平方", "立方") else None
 
 
 # ---- units and currencies of a LaTeX answer ----
@@ -142,7 +165,7 @@ _CURRENCY = re.compile(rf"([-+]?) *+(\\\$|[{CURRENCIES}]) *+([-+]?) *+(?=[0-9.\\
 _DEGREES = re.compile(
     r" *\^ *(?:\{ ?\\circ ?\}|\\circ)(?= *+(?:\\text *\{ *)?[CF]?\}?\Z)|\\(?:text)?degree(?=\Z)|\\%(?=\Z)"
 )
-_UNIT_START = re.compile(rf"[A-Za-z%¢{CURRENCIES}]")
+_UNIT_START = re.compile(rf"[A-Za-z{_HAN}%¢{CURRENCIES}]")
 _SCIENTIFIC = re.compile(r"(?<=[0-9.])[eE](?=[-+]?[0-9])")
 
 

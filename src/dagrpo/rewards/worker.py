@@ -23,9 +23,11 @@ from typing import Any, TextIO
 
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
-from sympy import And, Eq, Expr, Float, Symbol
-from sympy.core.function import AppliedUndef
+from sympy import And, Eq, Expr, Float, Ne, cancel, nan, simplify
+from sympy.core.relational import Relational
 
+from dagrpo.rewards.comparing import same
+from dagrpo.rewards.forms import Form, read
 from dagrpo.rewards.worker_process import Comparison
 
 GRACE_SECONDS = 1.0
@@ -72,7 +74,7 @@ def _private_stdout() -> TextIO:
 
 def _serve(replies: TextIO, memory: int) -> None:
     for answer in WARM_UP:
-        _compare(answer, answer)
+        _decide(answer, answer)
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -101,23 +103,54 @@ def _published(text: str, ground_truth: str) -> str:
 
 
 def _judge(answer: str | None, ground_truth: str) -> str:
-    gold = _parse(ground_truth)
-    if not gold:
+    truth = read(ground_truth)
+    if not _is_readable(truth, ground_truth):
         return "no_ground_truth"
     if answer is None:
         return "right"
-    return "right" if _compare(answer, ground_truth) else "wrong"
+    return "right" if same(read(answer), truth, _decide) else "wrong"
 
 
-def _compare(answer: str, ground_truth: str) -> bool:
+def _is_readable(form: Form, text: str) -> bool:
+    """Return True if math-verify reads a ground truth, or each part of one that is compared in parts."""
+    if form.kind in ("values", "equation"):
+        return all(_is_readable(value, value.latex) for value in form.values)
+    return form.kind == "number" or bool(_parse(text))
+
+
+def _decide(answer: str, ground_truth: str) -> bool:
+    """Return True if two formulas or two equations are equal."""
     gold, target = _parse(ground_truth), _parse(answer)
-    equations = [equation for each in target for equation in _equations(each)]
-    if not any(map(_equations, gold)) and any(map(_contradicts_itself, equations)):
-        return False  # math-verify takes the last side alone
+    if not gold or not target:
+        return False
+    if isinstance(gold[0], Eq) and isinstance(target[0], Eq):
+        return _is_the_same_relation(gold[0], target[0])
+    if _are_the_same_relations(gold[0], target[0]):
+        return True
     if Comparison(answer=answer, ground_truth=ground_truth).endless:
         return _verified(gold, target) and not _differ_in_some_digit(gold, target)
     # Digits first: math-verify takes some ten times as long to simplify the difference of two exact numbers.
     return not _differ_in_some_digit(gold, target) and _verified(gold, target)
+
+
+def _are_the_same_relations(gold: Any, target: Any) -> bool:
+    """Return True if two inequalities, or two chains of as many of them, are the same in any order."""
+    golds, targets = (list(each.args) if isinstance(each, And) else [each] for each in (gold, target))
+    if len(golds) != len(targets) or not all(isinstance(each, Relational) for each in (*golds, *targets)):
+        return False
+    return all(any(_is_the_same_relation(one, other) for other in targets) for one in golds)
+
+
+def _is_the_same_relation(gold: Any, target: Any) -> bool:
+    """Return True if one relation is the other with its sides moved, or scaled by a number: `2x > 6` and `3 < x`."""
+    if not all(isinstance(side, Expr) for side in (gold.lhs, gold.rhs, target.lhs, target.rhs)):
+        return _verified([gold.lhs], [target.lhs]) and _verified([gold.rhs], [target.rhs])
+    first, second = (relation.lhs.doit() - relation.rhs.doit() for relation in (gold, target))
+    ratio = cancel(first / second) if second.expand() != 0 else nan
+    ratio = ratio if ratio.is_number else simplify(ratio)
+    if not ratio.is_number or not ratio.is_finite or ratio.is_zero:
+        return False
+    return target.func is (gold.func if isinstance(gold, Eq | Ne) or ratio.is_positive else gold.reversed.func)
 
 
 def _verified(gold: Sequence[Any], target: Sequence[Any]) -> bool:
@@ -138,20 +171,6 @@ def _is_exact(expression: Any) -> bool:
         and bool(expression.is_number and expression.is_finite)
         and not expression.has(Float)
     )
-
-
-def _equations(expression: Any) -> list[Any]:
-    """Return an equation, or those of a chain of them; none for anything else."""
-    each = expression.args if isinstance(expression, And) else [expression]
-    return list(each) if all(isinstance(part, Eq) for part in each) else []
-
-
-def _contradicts_itself(equation: Any) -> bool:
-    r"""Return True if two sides in the same names differ, as in `\sqrt{2} = \sqrt{3}`; `y = 2x` gives `2x` a name."""
-    left, right = equation.lhs, equation.rhs
-    if isinstance(left, Symbol) or not hasattr(left, "free_symbols") or left.atoms(AppliedUndef):
-        return False
-    return left.free_symbols <= right.free_symbols and not _verified([left], [right])
 
 
 @lru_cache(maxsize=64)

@@ -68,7 +68,7 @@ def test_the_exact_answer_is_compared_as_it_stands() -> None:
         ("1{,}234", "1234", True),
         ("1 000 000", "1000000", True),
         ("x=34", "34", True),
-        ("x + y = 34", "34", True),
+        ("x + y = 34", "34", None),
         ("34 degrees", "34", True),
         ("34^\\circ", "34", True),
         ("34 \\text{ cm}", "34", True),

@@ -10,9 +10,12 @@ import unicodedata
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
+from dagrpo.rewards.calculations import without_calculations
+from dagrpo.rewards.chinese import changes_the_last, without_words
 from dagrpo.rewards.dressing import without_end_tokens
 from dagrpo.rewards.numbers import CURRENCIES, GROUPED, MINUS_SIGNS, normalise, plain_number, truth_number
 from dagrpo.rewards.prose import last_form
+from dagrpo.rewards.spelled import spelled_first
 from dagrpo.rewards.symbols import to_latex
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.words import changes_a_number, unit_of
@@ -26,10 +29,11 @@ _CLOSERS = re.compile(rf"(?:[ \t)\]}}>|*_`'\"%.,;!?{CURRENCIES}]|\\(?![A-Za-z]))
 _CONTINUES = re.compile(  # after closers: an operator, or a command that makes another number
     r"[*+=<^~&(]|/(?![A-Za-z]{2})|-\s*+[0-9(\\$.{]|:\s*+[0-9]|\\(?:times|cdot|div|frac|pm|sqrt|pi|approx|overline|bar|dot|ldots)(?![A-Za-z])"
 )
-_REMARK = re.compile(r"\([A-Za-z][^()]*+\)")  # (see step 2)
+_REMARK = re.compile(r"\(([^\W\d_][^()]*+)\)")  # (see step 2)
 _RAISED_UNIT = re.compile(r"(?<![^A-Za-z][eExX])(?<=[A-Za-z}])\^?\{?[23]\}?(?![0-9])")  # m^2, ft3; not e3
 _LETTER = "(?:[^\\W\\d_](?<![\u0e00-\uffff]))"  # Latin, Greek, Cyrillic; not scripts without spaces, nor letters that could be digits
 _GLUED = re.compile(rf"{_LETTER}{{1,2}}(?!{_LETTER})|[OoIlQ\u039f\u03bf\u0406\u041e\u043e\u0417]++(?!{_LETTER})")
+_SPELLED_SCALE = re.compile(r"\b(?:hundred|thousand|million|billion)\b", re.IGNORECASE)
 _BASE = re.compile(r"\bbase\b", re.IGNORECASE)
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
 _BESIDE = rf"[\s%*_`'\"\\)\]}}>.,{{\u00a2{CURRENCIES}]"  # that changes nothing about a number
@@ -88,7 +92,7 @@ def _after_the_mark(text: str, *, alone: bool) -> str | None:
 
 def _first_number(line: str, *, alone: bool) -> str | None:
     """Return the number that a line begins with, where the rest of the line leaves it as it is."""
-    whole = without_end_tokens(to_latex(line))
+    whole = without_end_tokens(to_latex(without_calculations(line))).replace("\\boxed{", "{")
     line = whole.lstrip(_DECORATION)
     before = whole[: len(whole) - len(line)]
     if "<" in before and ("<=" in before or ">" not in line):  # less than; <18> is in brackets
@@ -119,8 +123,23 @@ def _leaves_it(rest: str, number: str) -> bool:
     assert after is not None  # it may be empty
     if _CONTINUES.match(rest, after.end()) and not _REMARK.match(rest, after.end()):
         return False
-    digits = _RAISED_UNIT.sub("", _REMARK.sub("", rest))
-    return not any(map(str.isnumeric, digits)) and not changes_a_number(rest) and _BASE.search(rest) is None
+    if not rest.isascii():
+        if changes_the_last(rest):
+            return False
+        rest = without_words(rest)
+    if _BASE.search(rest) or not all(_is_harmless(remark, number) for remark in _REMARK.findall(rest)):
+        return False
+    rest = _REMARK.sub(" ", rest)
+    digits = _RAISED_UNIT.sub("", rest)
+    return not any(map(str.isnumeric, digits)) and not changes_a_number(rest)
+
+
+def _is_harmless(remark: str, number: str) -> bool:
+    """Return True if a remark in brackets denies nothing, and spells no other number: 20 (twenty), 20 (see step two)."""
+    spelled = spelled_first(remark)
+    if spelled is not None and str(spelled) != normalise(number.replace(" ", ""), negative=False):
+        return False
+    return not changes_a_number(_SPELLED_SCALE.sub("", remark) if spelled else remark, by_numbers=False)
 
 
 def _is_a_unit(rest: str) -> bool:

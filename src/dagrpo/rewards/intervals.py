@@ -1,0 +1,43 @@
+r"""Relations with `or` between them, as intervals.
+
+`x < 1 \text{ or } x \ge 3` is `(-\infty,1)\cup[3,\infty)`.
+"""
+
+import re
+
+from dagrpo.rewards.lists import ALTERNATIVES, split
+from dagrpo.rewards.names import is_name
+
+_RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
+_TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+_BELOW = ("<", "\\le")
+
+
+def union(text: str) -> str | None:
+    """Return the set of several relations about one name with `or` between them; None for any other text."""
+    intervals = [_interval(part) for part in split(text, ALTERNATIVES)]
+    if len(intervals) < 2 or None in intervals or len({interval[0] for interval in intervals if interval}) > 1:
+        return None
+    return "\\cup ".join(interval[1] for interval in intervals if interval)
+
+
+def _interval(relation: str) -> tuple[str, str] | None:
+    """Return the name that a relation is about, and its interval."""
+    sides = [side.strip() for side in _RELATION.split(relation)]
+    if len(sides) == 3 and "" not in sides:
+        left, sign, right = sides if is_name(sides[0]) else (sides[2], _TURNED[sides[1]], sides[0])
+        if is_name(left) and not is_name(right):
+            return left, _written("", "", sign, right) if sign in _BELOW else _written(right, _TURNED[sign], "", "")
+    if len(sides) == 5 and "" not in sides and is_name(sides[2]):
+        low, first, name, second, high = sides
+        if first not in _BELOW:
+            low, first, second, high = high, _TURNED[second], _TURNED[first], low
+        if first in _BELOW and second in _BELOW:
+            return name, _written(low, first, second, high)
+    return None
+
+
+def _written(low: str, first: str, second: str, high: str) -> str:
+    opening = f"{'[' if first == _BELOW[1] else '('}{low}" if low else "(-\\infty"
+    closing = f"{high}{']' if second == _BELOW[1] else ')'}" if high else "\\infty)"
+    return f"{opening},{closing}"

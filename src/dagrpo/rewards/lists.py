@@ -1,0 +1,71 @@
+"""Lists of values: brackets around them, and signs and words between them."""
+
+import re
+from collections.abc import Iterator
+
+from dagrpo.rewards.numbers import NUMERAL
+
+_JOINER = (  # `, and`, `\text{ or }`, `\lor`
+    r"\s*+(?:,\s*+)?(?:\\text(?:bf|rm|it)?\s*+\{{\s*+(?:{words})\s*+,?\s*+\}}|(?<![A-Za-z\\])(?:{words})(?![A-Za-z]){signs})\s*+"
+)
+_OR = _JOINER.format(words="or", signs=r"|\\(?:lor|vee)(?![A-Za-z])")
+_OR_AND = _JOINER.format(words="or|and", signs=r"|\\(?:lor|vee)(?![A-Za-z])")
+_BRACKETS = r"|[({\[]|[)}\]]"
+ALTERNATIVES, _SEPARATORS, _EQUALS = (
+    re.compile(f"(?P<sign>{sign}){_BRACKETS}") for sign in (_OR, rf"{_OR_AND}|[,;]", r"(?<![<>!=:])=(?!=)")
+)
+
+
+def bracketed(text: str) -> tuple[str, str, str]:
+    """Return a text as its opening bracket, what is inside, and its closing one; "" for brackets that are not around all of it."""
+    for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
+        for closing in closings:
+            if text.startswith(opening) and text.endswith(closing):
+                inside = text[len(opening) : -len(closing)]
+                return (opening, inside, closing) if _closes_what_it_opens(inside) else ("", text, "")
+    return "", text, ""
+
+
+def _closes_what_it_opens(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character in "({[") - (character in ")}]")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def parts(text: str, *, grouped: bool) -> list[str] | None:
+    """Split a text at its outermost commas, semicolons, `or` and `and`, except, if `grouped`, commas of thousands.
+
+    None if a part is empty.
+    """
+    if "\\begin" in text:
+        return None
+    thousands = set(_commas(text)) if grouped and "," in text else set()
+    values = split(text, _SEPARATORS, thousands)
+    return None if "" in values else values
+
+
+def sides(text: str) -> list[str]:
+    """Split an equation at its outermost signs `=`; the text itself if it has no such sign."""
+    return split(text, _EQUALS) if "=" in text else [text]
+
+
+def split(text: str, signs: re.Pattern[str], without: set[int] | None = None) -> list[str]:
+    """Split a text at the matches of `signs` outside of brackets, in linear time; not at the indices `without`."""
+    values, depth, start = [], 0, 0
+    for sign in signs.finditer(text):
+        if not sign.group("sign"):
+            depth += 1 if sign.group() in "({[" else -1
+        elif depth == 0 and sign.start() not in (without or ()):
+            values.append(text[start : sign.start()].strip())
+            start = sign.end()
+    return [*values, text[start:].strip()]
+
+
+def _commas(text: str) -> Iterator[int]:
+    """Yield the indices of the commas of thousands."""
+    for numeral in NUMERAL.finditer(text):
+        if numeral.group("grouped"):
+            yield from (at for at in range(numeral.start(), numeral.end()) if text[at] == ",")
