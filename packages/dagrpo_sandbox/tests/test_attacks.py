@@ -384,7 +384,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_a_caller_that_is_told_to_stop_leaves_no_process(box: Driver, number: int) -> None:
     with program_of(box.user, WAITING) as process:
         assert process.stdout is not None
