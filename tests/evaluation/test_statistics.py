@@ -155,6 +155,20 @@ def test_majority_does_not_depend_on_the_order_of_samples(votes: list[tuple[str 
     assert first == majority_correct(shuffled, [answer == "8" for answer in shuffled])
 
 
+def test_seeds_that_share_one_sample_of_the_base_policy_add_no_certainty() -> None:
+    random = np.random.default_rng(3)
+    base, trained = random.random((1, 200)) < 0.4, random.random((3, 200)) < 0.6
+    shared = np.repeat(base, 3, axis=0).astype(np.float64)
+    resampling = Resampling(confidence=0.95, draws=4000, seed=0)
+    alone, of_three = (bootstrap(values, resampling) for values in (shared[:1], shared))
+    assert of_three.value == alone.value
+    assert (of_three.high - of_three.low) == pytest.approx(alone.high - alone.low, rel=0.05)
+    gain = paired_difference(shared, trained.astype(np.float64), resampling)
+    assert gain.high - gain.low > 0.7 * (alone.high - alone.low), (
+        "the base policy's chance is not divided by its copies"
+    )
+
+
 def test_interval_over_three_seeds_is_students() -> None:
     # mean 2, standard deviation 1, t(0.975, 2) = 4.302653: half-width 4.302653 / sqrt(3)
     mean, low, high = mean_over_seeds(np.array([[1.0], [2.0], [3.0]]), 0.95)

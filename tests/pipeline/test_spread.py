@@ -209,8 +209,7 @@ def test_of_two_seeds_at_once_one_samples_and_the_other_waits(capfd: pytest.Capt
     first.start()
     _wait_until(Path("begun").exists)
     second.start()
-    said: list[str] = []
-    _wait_until(lambda: said.append(capfd.readouterr().err) or "Waiting for" in "".join(said))
+    _wait_until(lambda: "Waiting for" in capfd.readouterr().err)
     assert not (_folder("one", seed=4) / COMPLETIONS).exists()
     Path("go").touch()
     for process in (first, second):

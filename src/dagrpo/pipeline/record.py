@@ -164,7 +164,10 @@ def _has(path: Path, digest: str) -> bool:
 
 
 def _key(record: Mapping[str, Any], outputs: Iterable[Path], *, is_seeded: bool) -> str:
-    """Return one digest of everything that determines the outputs, equal for experiments, and unless seeded for seeds, with equal outputs."""
+    """Return one digest of everything that determines the outputs: equal wherever the outputs are.
+
+    is_seeded: the outputs of another seed are others.
+    """
 
     def anywhere(path: str) -> str:
         path = in_any_experiment(path, record["experiment"])

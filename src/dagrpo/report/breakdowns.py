@@ -44,7 +44,9 @@ class Breakdown:
 
     by_kind: Sequence[Group]
     by_base: Sequence[Group]
-    samples: int  # sampled completions of each problem, over all seeds, from which `by_base` is formed: copies count once
+    samples: (
+        int  # sampled completions of each problem, over all seeds, from which `by_base` is formed: copies count once
+    )
 
 
 def breakdown(inputs: Inputs, task: str) -> Breakdown:
@@ -85,13 +87,11 @@ def _by_base(inputs: Inputs, task: str, base: Booleans, trained: Booleans) -> li
 
 def _none_some_all(right: Booleans) -> tuple[Booleans, ...]:
     """Return, for each problem, whether none, some, or all of its samples are right. right: [problems, samples]"""
-    any_right, all_right = right.any(axis=1), right.all(axis=1)
-    return ~any_right, any_right & ~all_right, all_right
+    counts, samples = right.sum(axis=1), right.shape[1]
+    return counts == 0, (counts > 0) & (counts < samples), counts == samples
 
 
-def _group(
-    inputs: Inputs, task: str, name: str, members: Booleans, moved: tuple[int, int, int] | None = None
-) -> Group:
+def _group(inputs: Inputs, task: str, name: str, members: Booleans, moved: tuple[int, int, int] | None = None) -> Group:
     base, trained = (_greedy(inputs, task, variant)[:, members] for variant in ("base", "trained"))
     greedy = compared("greedy", base, trained, inputs.resampling(task))
     return Group(name=name, problems=int(members.sum()), greedy=greedy, moved=moved)
@@ -104,6 +104,6 @@ def _greedy(inputs: Inputs, task: str, variant: Variant) -> Floats:
 
 
 def _samples(inputs: Inputs, task: str, variant: Variant) -> Booleans:
-    """Return whether each sampled completion is right, over the seeds that have samples of their own. [problems, samples]"""
+    """Return whether each sampled completion is right, over the seeds whose samples are no copies. [problems, samples]"""
     seeds = inputs.seeds_sampled(task, variant)
     return np.concatenate([inputs.evaluations[task, variant, seed].outcomes.sampled for seed in seeds], axis=1)

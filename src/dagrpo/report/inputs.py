@@ -55,7 +55,7 @@ class Inputs:
         return self.evaluations[task, variant, seed].summary
 
     def seeds_sampled(self, task: str, variant: Variant) -> list[int]:
-        """List the seeds with completions of their own: those of a base policy that all seeds share are copies but for the first."""
+        """List the seeds whose completions are no copies: a base policy that all seeds share is sampled by one of them."""
         seeds = dict[int, pa.Table]()
         for seed in self.seeds:
             scores = self.evaluations[task, variant, seed].scores

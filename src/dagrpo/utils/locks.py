@@ -57,7 +57,8 @@ def exclusive_access(path: Path, lock: Path, patience: float | None = None) -> I
     """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
 
     Yields the descriptor of that file: a child that inherits it holds the lock, too, and keeps it if this process is killed. Raises
-    UserError naming another process that has held the path for `patience` seconds (None: a minute), and where the disk of `lock` has no file locks.
+    UserError naming another process that has held the path for `patience` seconds (None: a minute), and where the disk of `lock` has
+    no file locks.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:

@@ -153,8 +153,8 @@ class TrainingRuntime(Section):
 class Runtime(Section):
     reuse: bool = Field(
         True,
-        description="Keep outputs that were made from the same inputs with the same parameters and code, and link those of another "
-        "experiment (a cache hit); false: make them again.",
+        description="Keep outputs that were made from the same inputs with the same parameters and code, and link those elsewhere "
+        "(a cache hit); false: make them again.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         20.0,
