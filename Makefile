@@ -33,7 +33,7 @@ test: setup style ## style, types and all everyday tests: 37 minutes on two core
 	$(call tested)
 
 check: setup style ## the fast part of `make test`: four minutes
-	$(call tested,-m "not (nightly or slow or server or dag)" tests)
+	$(call tested,-m "not slow and not nightly and not server and not dag" tests)
 
 # These ask megatron-core, TRL or verl itself, in environments of their own.
 nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python

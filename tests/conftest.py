@@ -99,7 +99,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return OneWorkerForServers(config, log)
 
 
-class OneWorkerForServers(LoadFileScheduling):
+class OneWorkerForServers(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Scheduler by files, of which those of servers count as one."""
 
     def _split_scope(self, nodeid: str) -> str:

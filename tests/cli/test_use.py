@@ -86,6 +86,7 @@ def test_an_edited_file_is_not_replaced_where_nobody_can_be_asked(folder: Path) 
     assert (folder / "params.yaml").read_text() == edited
 
 
+@pytest.mark.nightly
 def test_with_force_an_edited_file_is_replaced_and_kept(folder: Path) -> None:
     first = _edit(folder)
     assert "The edited one is kept as params.yaml.old1." in _use(folder, "arithmetic_tiny", "--force").stdout

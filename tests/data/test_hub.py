@@ -146,6 +146,7 @@ def test_nested_columns_and_copies_come_from_the_hub_too(tmp_path: Path, serve_h
     assert loaded["truths"]["train"] == ["22099999999999998951424"] * 2
 
 
+@pytest.mark.nightly
 def test_pictures_and_the_validation_split_come_from_the_hub(tmp_path: Path, serve_hub: ServeHub) -> None:
     buffer = io.BytesIO()
     Image.new("RGBA", (2, 2)).save(buffer, "PNG")

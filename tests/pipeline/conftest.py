@@ -22,7 +22,7 @@ def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             clones.clone(folder)
-            clones.run(folder, "env", "DAGRPO_TRACKING=on", "snakemake", "--cores", "2", "target", timeout=900)
+            clones.run(folder, "snakemake", "--cores", "2", "target", timeout=900)
     return folder
 
 

@@ -115,6 +115,7 @@ def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path)
         )  # two files, and a list of a folder
 
 
+@pytest.mark.nightly
 def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> None:
     (repository / "theirs").write_text(EMPTY)
     os.link(repository / "theirs", repository / "dvc.lock")
