@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from tests.everyday import everyday
 
 from dagrpo.utils.distributed import (
     ALLOCATOR_VARIABLES,
@@ -74,10 +73,13 @@ if __name__ == "__main__":
     _in_each_process(Path(sys.argv[1]))
 
 
-ALLOCATORS = [(None, "expandable_segments:True"), ("PYTORCH_CUDA_ALLOC_CONF", "")]
-
-
-@pytest.mark.parametrize(("own", "settings"), everyday(ALLOCATORS[:1], ALLOCATORS))
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [
+        (None, "expandable_segments:True"),
+        pytest.param("PYTORCH_CUDA_ALLOC_CONF", "", marks=pytest.mark.nightly),
+    ],
+)
 def test_segments_of_a_gpu_expand_unless_the_user_has_set_the_allocator_up(own: str | None, settings: str) -> None:
     """In a process of its own, whose torch has no GPU and says what its allocator was told."""
     code = (
