@@ -2,10 +2,10 @@
 
 import pytest
 
-from dagrpo.utils.child_variables import without_secrets
+from dagrpo.utils.child_variables import passed_on
 
 
-def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_gets_what_programs_need_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {
         "HF_TOKEN": "x",
         "AWS_SECRET_ACCESS_KEY": "x",
@@ -22,16 +22,29 @@ def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         "STORAGE_CONNECTION_STRING": "x",
         "DATABASE": "Server=here;User=me;Password=x",
     }
-    plain = {"TOKENIZERS_PARALLELISM": "false", "KEYBOARD": "us", "HOME_PAGE": "https://example.org/a@b"}
-    plain |= {"OLDPWD": "/", "XAUTHORITY": "/x", "PATTERN": "a"}
+    unknown = {"MY_PW": "x", "JWT": "x", "STRIPE_SK": "x", "MY_SETTING": "x"}
+    with_login = {
+        "HTTPS_PROXY": "http://me:secret@proxy",
+        "PIP_INDEX_URL": "https://me:secret@index",
+        "UV_PUBLISH_TOKEN": "x",
+    }
+    secrets |= unknown | with_login
+    plain = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "http_proxy": "http://proxy:3128",
+        "PYTHONPATH": "/lab",
+        "LC_ALL": "C.UTF-8",
+    }
+    plain |= {"CUDA_VISIBLE_DEVICES": "1", "OMP_NUM_THREADS": "2", "SSL_CERT_FILE": "/x", "TMPDIR": "/scratch"}
     for name, value in (secrets | plain).items():
         monkeypatch.setenv(name, value)
-    variables = without_secrets()
+    variables = passed_on()
     assert not secrets.keys() & variables.keys()
     assert plain.items() <= variables.items()
-    assert without_secrets(["HF_TOKEN"])["HF_TOKEN"] == "x"
+    assert passed_on(["HF_TOKEN"])["HF_TOKEN"] == "x"
+    assert passed_on(["MY_SETTING"])["MY_SETTING"] == "x"
 
 
 def test_no_proxy_stands_before_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet")
-    assert without_secrets()["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+    assert passed_on()["NO_PROXY"] == "intranet,127.0.0.1,localhost"

@@ -11,6 +11,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section, Seed
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9_.-]*$", max_length=64)]  # also my_lab.capitals.TASK
 
 
 class Experiment(Section):
@@ -21,11 +22,11 @@ class Experiment(Section):
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)] = Field(
         [0], description="Seeds, one independent training run each; the report gives intervals over them."
     )
-    train: Name = Field("arithmetic", description="Task whose train split the policy learns from.")
-    evaluate: Annotated[list[Name], Field(min_length=1, max_length=100)] = Field(
+    train: TaskName = Field("arithmetic", description="Task whose train split the policy learns from.")
+    evaluate: Annotated[list[TaskName], Field(min_length=1, max_length=100)] = Field(
         ["arithmetic"], description="Tasks on whose test split the base and the trained policy are scored."
     )
-    tasks: Annotated[list[Name], Field(min_length=1, max_length=100)] = Field(
+    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=100)] = Field(
         ["arithmetic"],
         description="Every task to prepare: `train` and all of `evaluate`, each once. DVC needs this list.",
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.utils.child_variables import without_secrets
+from dagrpo.utils.child_variables import passed_on
 from dagrpo.utils.virtualenv import python_of
 
 LOCK = "requirements/verifiers.lock"
@@ -34,6 +34,6 @@ def worker_command(
 
 
 def worker_variables() -> dict[str, str]:
-    """Return our environment variables without secrets. The package prepares its own programs with uv."""
-    variables = without_secrets()
+    """Return the environment variables of the worker. The package prepares its own programs with uv."""
+    variables = passed_on()
     return variables | {"PATH": f"{variables.get('PATH', os.defpath)}{os.pathsep}{sysconfig.get_path('scripts')}"}

@@ -1,6 +1,8 @@
 """`dagrpo new`: what it writes passes its own test, the linter and the formatter, here and in somebody else's package."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
 from dagrpo.cli.new.command import PLACES, Kind
+from dagrpo.config.presets import composed, preset_text
+from dagrpo.config.selection import selected_modules
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.identity import ROOT
 
@@ -74,6 +78,22 @@ def test_each_kind_works_in_the_repository_and_in_a_package_of_ones_own(
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
+
+
+def test_params_yaml_takes_what_new_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "lab")
+    for kind in Kind:
+        printed = run(kind, f"printed_{kind}", "--package", "lab/my_lab").stdout
+        if kind == Kind.TOOL:
+            continue  # a task names it
+        selection = re.search("Selected by: (.*?)(, or .*)?$", printed, re.MULTILINE)
+        assert selection is not None
+        preset = tmp_path / f"{kind}.yaml"
+        preset.write_text(selection[1])
+        params = composed([str(preset)])
+        assert f"my_lab.printed_{kind}" in preset_text([str(preset)])
+        assert f"my_lab.printed_{kind}" in json.dumps(selected_modules(params, params.experiment.tasks))
 
 
 def test_a_name_that_is_none_or_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,16 @@ def test_a_folder_without_params_has_its_results_all_the_same(made_up: Project) 
     assert found["stale"][0]["changes"][0]["now"] is None
 
 
+def test_a_mistake_in_params_hides_no_experiment_and_is_the_last_word(made_up: Project) -> None:
+    written = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(written.replace("name: ppo_clip", "name: my_lab.broken:LOSS"))
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == 1
+    assert f"{made_up.name}  done" in done.stdout
+    assert "`my_lab.broken:LOSS` is not a loss that can be imported" in str(done.exception)
+    assert [each["state"] for each in objects()] == ["done"]
+
+
 @pytest.mark.parametrize(("seconds", "words"), [(45.4, "45 s"), (720.0, "12 min"), (12000.0, "3 h 20 min")])
 def test_a_duration_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
     assert duration(seconds) == words

@@ -33,17 +33,25 @@ def status(
     from dagrpo.cli.status import terminal
     from dagrpo.cli.status.experiments import statuses
     from dagrpo.config.project import require_own_code
+    from dagrpo.pipeline.changes.today import Today
     from dagrpo.utils.console import plain_console
 
     require_own_code()
     if why is not None:
         _explain(why, experiments or (), as_json=as_json)
         return
-    result = statuses(experiments or ())
+    mistake: UserError | None = None
+    try:
+        today = Today.read()
+    except UserError as error:
+        today, mistake = Today(), error
+    result = statuses(today, experiments or ())
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in result], indent=2))
     else:
         plain_console().print(terminal.rendered(result))
+    if mistake is not None:  # of the selected experiment: the others are shown before
+        raise mistake
 
 
 def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:

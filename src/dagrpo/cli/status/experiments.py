@@ -134,12 +134,11 @@ class Status:
     failures: tuple[Failure, ...]
 
 
-def statuses(only: Sequence[str] = ()) -> list[Status]:
+def statuses(today: Today, only: Sequence[str] = ()) -> list[Status]:
     """Return the status of each given experiment; by default of every one in this folder, the selected one first.
 
-    Raises UserError if params.yaml has a mistake, or an experiment does not exist.
+    Raises UserError if an experiment does not exist.
     """
-    today = Today.read()
     changes = Changes(today)
     selected = today.selected.experiment.name if today.selected is not None else None
     failures = all_failures()

@@ -54,7 +54,8 @@ class Config(Limits):
         description="true: one process for all attempts, with a JSON line in and out per attempt; false: one process per attempt.",
     )
     keep_variables: Texts = Field(
-        [], description="Environment variables to pass to the program although they look like secrets."
+        [],
+        description="Environment variables that the program needs, besides PATH, HOME and others that every program does (docs/agents.md).",
     )
 
 
@@ -98,12 +99,12 @@ class ProgramAgent:
         """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
         from dagrpo.rollout.programs.attempt import ProgramFailure, report_in
         from dagrpo.rollout.programs.process import read_output, running
-        from dagrpo.utils.child_variables import access_variables, without_secrets
+        from dagrpo.utils.child_variables import access_variables, passed_on
 
         with tempfile.TemporaryDirectory(prefix="dagrpo-") as folder:
             file = Path(folder) / "problem.json"
             file.write_text(json.dumps(message) + "\n")
-            variables = without_secrets(self._config.keep_variables) | access_variables(access.base_url, access.key)
+            variables = passed_on(self._config.keep_variables) | access_variables(access.base_url, access.key)
             variables["DAGRPO_PROBLEM"] = str(file)
             async with running(self._config.command, variables=variables, input_file=file, log=self._log) as program:
                 output, code = await read_output(program, MOST_OUTPUT, TAIL)
@@ -119,14 +120,14 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
     """Open the agent and the gateway for its program. Raises UserError if there is no such program or script."""
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.service import service
-    from dagrpo.utils.child_variables import without_secrets
+    from dagrpo.utils.child_variables import passed_on
 
     require_command(config.command)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway())
         served = None
         if config.serve:
-            variables = without_secrets(config.keep_variables)
+            variables = passed_on(config.keep_variables)
             served = await stack.enter_async_context(service(config.command, variables, context.folder))
         yield ProgramAgent(config, context, gateway, served)
 
