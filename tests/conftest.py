@@ -1,12 +1,15 @@
 """Real data where it is at hand, one server for tests of many files, and property tests that no busy machine can fail."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from dagrpo.engine.sglang.server import SGLangServer
@@ -51,54 +54,54 @@ def fresh_server(fresh_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
         yield server
 
 
-# Places whose tests compute with models, start processes or read data: `make check` leaves them out.
-SLOW = (
-    *(
-        "checkpoints",
-        "data",
-        "engine",
-        "evaluation",
-        "gpu",
-        "made_up_gpu",
-        "models",
-        "report",
-        "rewards",
-        "tracking",
-        "trainer",
-    ),
-    *("cli/replay", "cli/test_use.py", "cli/profiling", "cli/warm", "pipeline/plan", "pipeline/snakemake"),
-    *("pipeline/test_supervisor.py", "test_command_line.py", "test_damaged_files.py"),
-)
+# Places whose tests start no engine, trainer or stage. `make check` does not even import the others.
+QUICK = {"algorithms", "chat", "config", "core", "docs", "plugins", "rollout", "screen", "tools", "utils"}
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of slow places."""
-    place = item.path.relative_to(Path(__file__).parent).as_posix()
-    if any(place == slow or place.startswith(f"{slow}/") for slow in SLOW):
-        item.add_marker("slow")
+def _is_quick(path: Path) -> bool:
+    tests = Path(__file__).parent
+    places = path.relative_to(tests).parts if path.is_relative_to(tests) else ("packages",)
+    return not places or places[0] in QUICK or places[0].endswith(".py")
 
 
-SHARED_RUN = {"run_by_snakemake", "undisturbed"}  # fixtures that wait for the whole run which all workers share
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is not quick where the expression of marks leaves out slow tests."""
+    return True if "not slow" in config.option.markexpr and not _is_quick(collection_path) else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes longest, so that no worker ends minutes before the other: the DAG, then servers, then the rest.
+    """Put first what takes longest, and the quick tests last, so that no worker ends long before the other.
 
-    One worker makes the run that others share; meanwhile the other takes the files of tests that do not wait for it.
+    One worker makes the run that others share, and trains once more. Meanwhile the other takes the tests of servers and the slow
+    ones; those that wait for the shared run come when it is there.
     """
-    of_the_dag = [item for item in items if item.get_closest_marker("dag")]
-    sharing = [item.path for item in of_the_dag if SHARED_RUN & _fixtures_of(item)]
-    makes_it = next((path for path in sharing if path.name == "test_dag.py"), None)
+    sharing = {item.path for item in items if SHARED_RUN & set(getattr(item, "fixturenames", ()))}
+    of_the_dag = {item.path for item in items if item.get_closest_marker("dag")} - sharing
     of_servers = {item.path for item in items if item.get_closest_marker("server")}
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def turn(item: pytest.Item) -> int:
-        if item.get_closest_marker("dag") is not None:
-            return 0 if item.path == makes_it else 2 if item.path in sharing else 1
-        return 3 if item.path in of_servers else 4 if item.path in slow else 5
+        if item.path in sharing:
+            return 0 if item.path.name == "test_dag.py" else 4
+        if item.path in of_servers:
+            return 1
+        return 2 if item.path in of_the_dag else 5 if _is_quick(item.path) else 3
 
     items.sort(key=turn)
 
 
-def _fixtures_of(item: pytest.Item) -> set[str]:
-    return set(getattr(item, "fixturenames", ()))
+SHARED_RUN = {"run_by_snakemake", "undisturbed"}  # fixtures that wait for the whole run which all workers share
+SERVES = re.compile(r"_on_a_server\.py|engine/(test_weights_by_any_road|sglang/test_(server|tensor_sync))\.py")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """Have one worker take all files that ask the servers of this session: each server is started once."""
+    return OneWorkerForServers(config, log)
+
+
+class OneWorkerForServers(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Scheduler by files, of which those of servers count as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "servers" if SERVES.search(file) else file

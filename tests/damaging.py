@@ -34,10 +34,6 @@ def _folder(path: Path, whole: bytes) -> None:
     path.mkdir()
 
 
-def _pipe(path: Path, whole: bytes) -> None:
-    os.mkfifo(path)
-
-
 def _broken_link(path: Path, whole: bytes) -> None:
     path.symlink_to("nowhere")
 
@@ -74,7 +70,6 @@ WAYS: dict[str, Callable[[Path, bytes], None]] = {
     "a long number": _holding(b'{"a": ' + b"9" * 5000 + b"}"),
     "zeros": _zeros,
     "a folder": _folder,
-    "a pipe": _pipe,
     "a broken link": _broken_link,
     "a disk that fails": _failing_disk,
     "forbidden": _forbidden,

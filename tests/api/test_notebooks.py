@@ -64,6 +64,7 @@ def test_what_notebooks_load_is_no_code_of_any_stage() -> None:
     assert not [file for file in code_of("dagrpo.pipeline.stages.export") if "notebook" in file]
 
 
+@pytest.mark.nightly
 def test_the_notebook_runs(project: Path) -> None:
     """Its code in one process, as a kernel would run it; what it shows is not looked at."""
     sources = ["".join(cell["source"]) for cell in _code_cells()]

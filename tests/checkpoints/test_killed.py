@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.everyday import everyday
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dagrpo.checkpoints.convert import write_as
@@ -54,7 +55,8 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("format", FORMATS.names())
+@pytest.mark.nightly
+@pytest.mark.parametrize("format", everyday(["dcp"], FORMATS.names()))
 def test_a_killed_conversion_leaves_no_checkpoint_and_the_next_one_removes_what_it_wrote(
     format: str, source: Path, destination: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_killed_conversion_leaves_no_checkpoint_and_the_next_one_removes_what_
     assert sorted(destination.parent.iterdir()) == [destination, destination.parent / "whole"]
 
 
+@pytest.mark.nightly
 def test_two_conversions_to_one_destination_do_not_meet(source: Path, destination: Path) -> None:
     process = _in_the_midst(source, destination, "dcp")
     process.send_signal(signal.SIGSTOP)

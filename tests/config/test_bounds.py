@@ -75,7 +75,7 @@ def test_a_float_is_finite_also_where_a_plug_in_forgets_its_bounds(value: object
         Forgetful.model_validate({"number": value})
 
 
-_HOSTILE = [10**400, float("nan"), -float("inf"), "x" * 1_000_000, [1] * 1001, b"x", {"a": 1}]
+_HOSTILE = [10**400, float("nan"), -float("inf"), "x" * 100_000, [1] * 1001, b"x", {"a": 1}]
 
 
 def _refusal(key: str, value: Any) -> str:

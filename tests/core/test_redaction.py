@@ -156,6 +156,7 @@ def test_nothing_that_a_library_prints_has_a_secret_or_a_control_character() -> 
     assert "http://alice:***@lab:5000 and ***" in done.stderr
 
 
+@pytest.mark.nightly
 def test_nothing_that_mlflow_prints_while_a_stage_is_followed_has_a_secret(tmp_path: Path) -> None:
     prints = "follow.follow = lambda note: print('MLflow asks with', os.environ['LAB_TOKEN'])"
     code = f"import os; from pathlib import Path; from dagrpo.tracking import follow; {prints}; follow.main(Path())"

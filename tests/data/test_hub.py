@@ -112,6 +112,7 @@ def test_gsm8k_comes_from_the_pinned_commit_and_its_main_configuration(tmp_path:
     assert not any("socratic/" in path for path in stand_in.asked)
 
 
+@pytest.mark.nightly
 def test_aime_reads_the_only_split_that_the_hub_has_as_its_test_split(tmp_path: Path, serve_hub: ServeHub) -> None:
     rows = [{"ID": f"2024-I-{i}", "Problem": f"Find {i}.", "Solution": "", "Answer": i} for i in range(3)]
     files = {"aime_2024_problems.parquet": _parquet(rows)}
@@ -120,6 +121,7 @@ def test_aime_reads_the_only_split_that_the_hub_has_as_its_test_split(tmp_path: 
     assert loaded["truths"] == {"train": [], "test": ["0", "1", "2"]}
 
 
+@pytest.mark.nightly
 def test_a_json_lines_file_of_the_hub_is_read_as_one_of_a_mirror(tmp_path: Path, serve_hub: ServeHub) -> None:
     row = {"problem": "Find $x$.", "solution": "\\boxed{2}", "answer": "2", "level": 3}
     stand_in = serve_hub(
@@ -128,6 +130,7 @@ def test_a_json_lines_file_of_the_hub_is_read_as_one_of_a_mirror(tmp_path: Path,
     assert _load("math_500", tmp_path, stand_in.address)["truths"] == {"train": [], "test": ["2"]}
 
 
+@pytest.mark.nightly
 def test_nested_columns_and_copies_come_from_the_hub_too(tmp_path: Path, serve_hub: ServeHub) -> None:
     row: dict[str, object] = {
         "data_source": "math_dapo",
@@ -143,6 +146,7 @@ def test_nested_columns_and_copies_come_from_the_hub_too(tmp_path: Path, serve_h
     assert loaded["truths"]["train"] == ["22099999999999998951424"] * 2
 
 
+@pytest.mark.nightly
 def test_pictures_and_the_validation_split_come_from_the_hub(tmp_path: Path, serve_hub: ServeHub) -> None:
     buffer = io.BytesIO()
     Image.new("RGBA", (2, 2)).save(buffer, "PNG")
@@ -156,6 +160,7 @@ def test_pictures_and_the_validation_split_come_from_the_hub(tmp_path: Path, ser
     assert loaded["images"] == {"train": [1], "validation": [1], "test": [1]}
 
 
+@pytest.mark.nightly
 def test_files_that_are_not_needed_are_not_downloaded(tmp_path: Path, serve_hub: ServeHub) -> None:
     names = [f"data/train-0000{i}-of-00003.parquet" for i in range(3)]
     parts = [[{"problem": f"Find {i}{j}.", "expected_answer": "1"} for j in range(3)] for i in range(3)]
@@ -167,6 +172,7 @@ def test_files_that_are_not_needed_are_not_downloaded(tmp_path: Path, serve_hub:
     assert not any("/resolve/" in path and path.endswith(names[2]) for path in stand_in.asked)
 
 
+@pytest.mark.nightly
 def test_a_split_that_the_hub_does_not_have_is_named(tmp_path: Path, serve_hub: ServeHub) -> None:
     files = {"data/test-00000-of-00001.parquet": _parquet([{"problem": "Find 1.", "answer": "1"}])}
     stand_in = serve_hub("yentinglin/aime_2025", aime.AIME_2025.revision, files)
@@ -199,7 +205,10 @@ def test_a_hub_out_of_reach_is_one_sentence_within_seconds(tmp_path: Path) -> No
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(("fault", "told"), [("refused", "is not handed out ("), ("cut off", "broke off while openai")])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [("refused", "is not handed out ("), pytest.param("cut off", "broke off while openai", marks=pytest.mark.nightly)],
+)
 def test_a_file_that_does_not_come_is_one_sentence(fault: str, told: str, tmp_path: Path, serve_hub: ServeHub) -> None:
     names = [f"main/{split}-00000-of-00001.parquet" for split in ("train", "test")]
     files = {"README.md": GSM8K_CARD} | {name: _parquet(_gsm8k_rows("any")) for name in names}

@@ -45,6 +45,16 @@ RUN = (
     "dagrpo clean --tries",
 )
 
+# Those of the README's first pages, which `make test` runs; `make nightly` runs all.
+FIRST = (
+    "dagrpo status",
+    "dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3",
+    "dagrpo verify arithmetic_tiny",
+    "dagrpo use examples/own_task/params.yaml",
+    "dagrpo use arithmetic_tiny",
+    "dagrpo plan",
+)
+
 _OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
 _PLACE = "its words stand for yours"
 _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
@@ -55,7 +65,7 @@ NOT_RUN = {
     "make gpu-check": "needs a GPU",
     "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",
     "make run": "sets up .venv and trains for ten minutes: `snakemake --cores all target` is its last line",
-    "make test": "is what runs this",
+    "make test": "is what runs the first of these",
     "snakemake --cores all target --config training__steps=20": _BY_DAG,
     "dagrpo show own_task --step 10 --best 3 --worst 3": _OF_AN_EXAMPLE,
     "dagrpo show own_task --task roman.numerals": _OF_AN_EXAMPLE,

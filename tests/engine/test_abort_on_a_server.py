@@ -49,6 +49,7 @@ async def _kept_of(
     return tokens, list(await asyncio.gather(*first))
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_a_server_stops_what_was_aborted_and_finishes_the_rest(
     server: SGLangServer, pool: ServerPool, tiny_model: Path

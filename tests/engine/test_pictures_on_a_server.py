@@ -36,7 +36,7 @@ from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import Sampling
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 __all__ = ["pool", "seer"]
 SPELLED = (
     "<image>",

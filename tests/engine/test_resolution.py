@@ -128,6 +128,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cases", [EACH_KIND, pytest.param(EVERY, marks=pytest.mark.nightly)], ids=["each", "every"])
 def test_sglang_resolves_every_command_line_to_an_attention_that_takes_its_type(
     cases: list[Case], tmp_path: Path

@@ -75,6 +75,7 @@ def test_the_folder_is_in_memory_has_what_a_model_needs_and_is_gone_afterwards(m
     assert list(memory.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_only_the_folder_of_a_killed_process_is_removed_by_the_next(model: Path, memory: Path) -> None:
     command = [sys.executable, "-c", HOLDS, str(model), str(memory)]
     trainers = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(2)]

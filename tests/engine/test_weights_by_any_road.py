@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.engine.batches import batch, trainer_logprobs
+from tests.everyday import everyday
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.engine.pool import ServerPool
@@ -84,8 +85,11 @@ def after_leaving_memory(post: Post, folder: Path, weights: Weights) -> None:
     post("/resume_memory_occupation", {"tags": ["kv_cache"]})
 
 
+ROADS = [from_disk, from_tensors, from_another_process, after_leaving_memory]
+
+
 @pytest.mark.server
-@pytest.mark.parametrize("road", [from_disk, from_tensors, from_another_process, after_leaving_memory])
+@pytest.mark.parametrize("road", everyday([from_disk], ROADS))
 def test_logprobs_are_those_of_the_weights_that_came_last(
     road: Callable[[Post, Path, Weights], None],
     server: SGLangServer,

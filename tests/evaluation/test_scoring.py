@@ -175,6 +175,7 @@ def test_a_missing_column_and_an_empty_table_name_the_file(tmp_path: Path) -> No
             read_table(path, ROLLOUTS)
 
 
+@pytest.mark.nightly
 def test_an_answer_that_cannot_be_verified_in_time_is_counted_by_itself_and_not_as_missing(tmp_path: Path) -> None:
     endless = "\\boxed{9^{9^{9}}}"
     path = write(tmp_path, [(endless, "\\boxed{8}", endless, "none", "\\boxed{7}")], verifier="math")

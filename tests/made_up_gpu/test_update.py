@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.made_up_gpu.cases import CASES, FAMILIES
 
+pytestmark = pytest.mark.nightly
 HERE = Path(__file__).parent
 MOST_WAITS = 4  # of an update
 MOST_KERNELS = 200  # of a layer, before compilation

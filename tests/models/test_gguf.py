@@ -28,6 +28,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_smollm2_becomes_a_plain_folder_with_tied_embeddings(smollm2: Path) -> None:
     config = json.loads((smollm2 / "config.json").read_text())
     assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], "bfloat16")
@@ -38,6 +39,7 @@ def test_smollm2_becomes_a_plain_folder_with_tied_embeddings(smollm2: Path) -> N
     assert json.loads((smollm2 / "origin.json").read_text())["file"] == "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+@pytest.mark.nightly
 def test_smollm2_answers_sensibly(smollm2: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(smollm2)
     tokenizer = AutoTokenizer.from_pretrained(smollm2)

@@ -170,6 +170,7 @@ def test_a_missing_preprocessor_is_named(folder: Path, tmp_path: Path) -> None:
         PictureProcessor.of(tmp_path)
 
 
+@pytest.mark.nightly
 def test_no_torchvision_is_imported(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from dagrpo.models.pictures import PictureProcessor; "

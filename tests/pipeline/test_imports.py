@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 STEP_BY_STEP = """
 import sys
 from importlib.util import find_spec
@@ -22,6 +24,7 @@ assert find_spec("sklearn") and find_spec("scipy"), "they are there for whoever 
 """
 
 
+@pytest.mark.nightly
 def test_stages_import_neither_models_nor_what_models_do_not_use() -> None:
     done = subprocess.run([sys.executable, "-c", STEP_BY_STEP], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -70,6 +70,7 @@ def test_a_second_run_of_the_same_experiment_is_refused_with_the_name_of_the_fir
         hold("tiny")
 
 
+@pytest.mark.nightly
 def test_tries_go_on_beside_an_experiment_and_another_experiment_waits(tmp_path: Path) -> None:
     Path(".dvc").mkdir()
     for other in _another_process():
@@ -136,6 +137,7 @@ def _dvcs_lock() -> LockBase:
     return make_lock(str(Path(".dvc/tmp/lock").resolve()))
 
 
+@pytest.mark.nightly
 def test_dvc_is_kept_out_until_the_run_ends() -> None:
     lock = _dvcs_lock()
     hold("tiny")

@@ -50,6 +50,7 @@ def _long(runtime: Mapping[str, Any] | None = None) -> Params:
     return qwen3({"rollout": {"max_new_tokens": 8192}, "runtime": {"training": runtime or {}}})
 
 
+@pytest.mark.nightly
 def test_what_does_not_fit_is_refused_with_the_remedy_of_the_plan_after_few_counts(
     gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from tests.trainer.runs import ROOT, make_inputs
 
 from dagrpo.utils.files import read_json, write_json
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 FILES = {
     "--input": ("model=model/manifest.json", "train=train.parquet"),
     "--output": ("manifest=sft/manifest.json", "provenance=sft/provenance.json"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.everyday import everyday
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -77,7 +78,7 @@ def _run(command: list[str], folder: Path, behaviour: str, **environment: str) -
     )
 
 
-@pytest.mark.parametrize("behaviour", ["killed once", "server died once"])
+@pytest.mark.parametrize("behaviour", everyday(["killed once"], ["killed once", "server died once"]))
 def test_what_broke_is_started_again_and_finishes(command: list[str], tmp_path: Path, behaviour: str) -> None:
     process = _run(command, tmp_path, behaviour)
     output, _ = process.communicate(timeout=60)
@@ -95,6 +96,7 @@ def test_a_mistake_is_told_once_and_not_tried_again(command: list[str], tmp_path
     assert (tmp_path / "attempts").read_text() == "x"
 
 
+@pytest.mark.nightly
 def test_a_bug_is_tried_again_and_every_traceback_stays_in_the_log(command: list[str], tmp_path: Path) -> None:
     process = _run(command, tmp_path, "always a bug")
     output, _ = process.communicate(timeout=60)
@@ -110,6 +112,7 @@ def _failure(folder: Path) -> dict[str, Any]:
     return dict(json.loads(record.read_text()))
 
 
+@pytest.mark.nightly
 def test_under_snakemakes_screen_a_failure_is_written_down_and_not_printed(command: list[str], tmp_path: Path) -> None:
     process = _run(command, tmp_path, "mistake", DAGRPO_SCREEN="snakemake")
     output, _ = process.communicate(timeout=60)
@@ -119,12 +122,14 @@ def test_under_snakemakes_screen_a_failure_is_written_down_and_not_printed(comma
     assert (failure["what"], failure["log"]) == ("probe", "x.log")
 
 
+@pytest.mark.nightly
 def test_a_stage_that_ends_well_in_the_end_leaves_no_failure(command: list[str], tmp_path: Path) -> None:
     output, _ = _run(command, tmp_path, "killed once").communicate(timeout=60)
     assert "attempt 1 crashed: it ended with signal 9. It goes on from its last state." in output
     assert list((tmp_path / ".state/failures").iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_what_always_crashes_without_a_word_is_written_down(command: list[str], tmp_path: Path) -> None:
     _run(command, tmp_path, "always killed", DAGRPO_SCREEN="snakemake").communicate(timeout=60)
     failure = _failure(tmp_path)
@@ -138,7 +143,7 @@ def _wait_until_it_works(folder: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", everyday(["1"], ["1", "2"]))
 def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], tmp_path: Path, processes: str) -> None:
     process = _run(command, tmp_path, "slow", TEST_PROCESSES=processes)
     _wait_until_it_works(tmp_path)
@@ -149,6 +154,7 @@ def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], t
     assert not (tmp_path / "result.txt").exists()
 
 
+@pytest.mark.nightly
 def test_a_stage_that_is_told_to_stop_again_while_it_ends_says_nothing_of_it(
     command: list[str], tmp_path: Path
 ) -> None:
@@ -160,6 +166,7 @@ def test_a_stage_that_is_told_to_stop_again_while_it_ends_says_nothing_of_it(
     assert "Traceback" not in output
 
 
+@pytest.mark.nightly
 def test_an_interrupt_from_the_terminal_ends_a_stage_that_was_started_again(command: list[str], tmp_path: Path) -> None:
     process = _run(command, tmp_path, "killed once, then slow")
     _wait_until_it_works(tmp_path)
@@ -197,6 +204,7 @@ def test_a_second_stage_with_the_same_outputs_is_told_who_writes_them_and_touche
     first.communicate(timeout=60)
 
 
+@pytest.mark.nightly
 def test_what_a_killed_supervisor_leaves_keeps_its_outputs_until_it_has_ended(
     command: list[str], tmp_path: Path
 ) -> None:
@@ -240,6 +248,7 @@ Path("started").touch()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("work", ["time.sleep(60)", DEAF])
 def test_a_stage_that_still_imports_ends_with_its_starter_whatever_that_is_called(work: str, tmp_path: Path) -> None:
     (tmp_path / "first_line.py").write_text(FIRST_LINE.format(work=work))

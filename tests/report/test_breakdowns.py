@@ -103,6 +103,7 @@ def test_kinds_without_end_have_a_row_for_those_that_are_left(inputs: Inputs, tm
     assert (groups[-1].name, groups[-1].problems) == (OTHERS, 4)
 
 
+@pytest.mark.nightly
 def test_a_kind_cannot_be_markup(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, problems=2, steps=2)
     files.splits.append(split(tmp_path / "s", ability=["<script>alert(1)</script>\u202e", "b"], data_source=["x", "x"]))
@@ -111,6 +112,7 @@ def test_a_kind_cannot_be_markup(tmp_path: Path) -> None:
     assert html.count("<script") == 1
 
 
+@pytest.mark.nightly
 def test_without_samples_nothing_tells_how_hard_a_problem_is_for_base(tmp_path: Path) -> None:
     made = make_experiment(tmp_path, problems=6, samples=0).read()
     assert breakdown(made, TASK).by_base == []

@@ -64,6 +64,7 @@ def test_the_page_is_whole_and_what_was_written_is_not_obeyed(page: Page) -> Non
     assert "\\u001b]8;;https://evil.example" in checked.text
 
 
+@pytest.mark.nightly
 def test_calls_are_folded_and_figures_numbered(page: Page) -> None:
     text = render(page)
     assert '<details class="call"><summary><code>calculator' in text
@@ -72,6 +73,7 @@ def test_calls_are_folded_and_figures_numbered(page: Page) -> None:
     assert "<dt>Call status</dt>" in text
 
 
+@pytest.mark.nightly
 def test_figures_of_conversations_are_on_the_page_alone(page: Page, tmp_path: Path) -> None:
     write(
         page,
@@ -87,10 +89,12 @@ def test_figures_of_conversations_are_on_the_page_alone(page: Page, tmp_path: Pa
     assert "tool/calls_mean" in (tmp_path / "curves.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.nightly
 def test_an_excluded_attempt_is_not_called_wrong(page: Page) -> None:
     assert '<span class="mark open">excluded</span>' in render(page)
 
 
+@pytest.mark.nightly
 def test_single_turns_without_calls_have_no_such_section(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, problems=4, steps=2)
     assert conversations(files.read(), 2) is None

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.report.synthetic import Files, add_held_out, make_experiment
 from tests.report.test_page import Checker, page_of
 
@@ -29,6 +30,7 @@ def test_the_page_shows_it_and_says_that_its_problems_are_the_tests(experiment: 
     assert "Held-out" not in plain
 
 
+@pytest.mark.nightly
 def test_of_a_validation_split_nothing_of_the_kind_is_said(experiment: Files) -> None:
     page = render(page_of(add_held_out(experiment, split="validation")))
     assert "(validation split)" in page
@@ -42,6 +44,7 @@ def test_the_history_of_runs_gets_it_as_a_curve(experiment: Files) -> None:
     assert {step: value for step, value in found.items() if value is not None} == {0: 0.25, 4: 0.375, 8: 0.5, 12: 0.625}
 
 
+@pytest.mark.nightly
 def test_training_that_evaluated_nothing_has_a_table_without_rows_and_no_curve(experiment: Files) -> None:
     plain = render(page_of(experiment))
     files = add_held_out(experiment, problems=0)

@@ -129,6 +129,7 @@ def test_tokens_stand_with_their_logprobs_and_long_texts_are_cut(tmp_path: Path)
     ]
 
 
+@pytest.mark.nightly
 def test_a_page_of_long_attempts_stays_below_a_megabyte(tmp_path: Path) -> None:
     group = [dict(row) for row in attempts(1, ["<&>\u202e" * 400] * 8)]
     for row in group:
@@ -139,6 +140,7 @@ def test_a_page_of_long_attempts_stays_below_a_megabyte(tmp_path: Path) -> None:
     assert len(html.encode()) < 1_000_000
 
 
+@pytest.mark.nightly
 def test_an_experiment_whose_rollouts_do_not_name_their_problems_shows_none(tmp_path: Path) -> None:
     page = page_of(make_experiment(tmp_path))
     assert page.over_steps == []
@@ -155,6 +157,7 @@ def test_hostile_attempts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert "<script>alert(3)</script>" in checked.text
 
 
+@pytest.mark.nightly
 def test_conversations_are_shown_turn_by_turn(tmp_path: Path) -> None:
     html = render(page_of(make_experiment(tmp_path, tasks=("arithmetic_tool",), steps=3)))
     section = html.partition('<section id="over-steps">')[2].partition("</section>")[0]
@@ -162,6 +165,7 @@ def test_conversations_are_shown_turn_by_turn(tmp_path: Path) -> None:
     assert Checker(html).mistakes == []
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page's script is not run")
 def test_the_filter_hides_what_does_not_fit(tmp_path: Path) -> None:
     groups = [[*attempts(1, ["alpha", "beta"]), *attempts(2, ["gamma", "delta"])]] * 3

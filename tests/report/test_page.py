@@ -182,6 +182,7 @@ def test_all_figures_are_written_as_svg(built: Path) -> None:
     assert all((built / "figures" / name).read_bytes().startswith(b"<?xml") for name in FIGURE_FILES)
 
 
+@pytest.mark.nightly
 def test_the_same_inputs_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
     again = page_of(make_experiment(tmp_path, seeds=(0, 1), tasks=("arithmetic", "aime")))
     write_all(again, tmp_path / "report")
@@ -206,12 +207,14 @@ def with_params(page: Page, stage: str, **sections: object) -> str:
     return render(replace(page, parameters=changed))
 
 
+@pytest.mark.nightly
 def test_a_control_with_permuted_rewards_says_so(tmp_path: Path) -> None:
     page = page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0))
     assert "This is a control." not in render(page)
     assert "This is a control." in with_params(page, "train", reward={"permuted": True})
 
 
+@pytest.mark.nightly
 def test_parameters_that_differ_between_stages_are_marked(page: Page) -> None:
     text = with_params(page, "train", training={"steps": 99})
     assert "differs between stages:" in text
@@ -227,12 +230,14 @@ def test_what_differs_from_the_defaults_stands_before_the_rest_and_is_marked_the
     assert '<tr><th scope="row">loss.clip_low</th>' in rest
 
 
+@pytest.mark.nightly
 def test_without_samples_and_with_one_step_there_is_still_a_report(tmp_path: Path) -> None:
     text = render(page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0)))
     assert "No difference shown" in text
     assert "mean@" not in text.split("Glossary</h2>")[0]
 
 
+@pytest.mark.nightly
 def test_texts_that_were_not_kept_are_counted_in_a_sentence(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, steps=2, problems=1, samples=0)
     assert "runtime.keep_rollouts has left" not in render(page_of(files))
@@ -245,6 +250,7 @@ def test_texts_that_were_not_kept_are_counted_in_a_sentence(tmp_path: Path) -> N
     assert "runtime.keep_rollouts has left texts and tokens out of 1 of 2 steps." in render(page_of(files))
 
 
+@pytest.mark.nightly
 def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, steps=1, problems=1, samples=0, trained_accuracy=0.5)
     trained = next(path for path in files.scores if path.parent.name == "trained")

@@ -71,6 +71,7 @@ def test_the_split_that_training_drew_from_has_a_name_of_its_own(tmp_path: Path)
     assert pictures.of("difficulty", 0) == ()
 
 
+@pytest.mark.nightly
 def test_a_page_has_as_many_pictures_as_it_has_room_for(tmp_path: Path) -> None:
     rows = range(PROBLEMS)
     pictures = Pictures([write_split(tmp_path / "geo/test.parquet", {row: (noise(row),) for row in rows})])
@@ -95,6 +96,7 @@ def files(tmp_path: Path) -> Files:
     return made
 
 
+@pytest.mark.nightly
 def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_megabyte(files: Files) -> None:
     page = build(files.read(), Report(completions=5, smoothing=3), {}, Params().model_dump())
     html = render(page)
@@ -108,6 +110,7 @@ def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_
     assert '; img-src data:"' in html
 
 
+@pytest.mark.nightly
 def test_a_page_without_pictures_may_load_none(tmp_path: Path) -> None:
     html = render(
         build(make_experiment(tmp_path).read(), Report(completions=1, smoothing=3), {}, Params().model_dump())

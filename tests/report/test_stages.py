@@ -54,6 +54,7 @@ def _report(files: Files) -> None:
     run_stage("report", {"report": {"completions": 2, "smoothing": 3}}, inputs, outputs, experiment="tiny")
 
 
+@pytest.mark.nightly
 def test_report_writes_everything_it_declares(files: Files) -> None:
     write_times(Path("logs/seed_0"), files.metrics[0], [{"timing/update_seconds": 2.0}])
     _report(files)
@@ -63,6 +64,7 @@ def test_report_writes_everything_it_declares(files: Files) -> None:
     assert [path.name for path in Path("r").iterdir() if "times" in path.name] == []
 
 
+@pytest.mark.nightly
 def test_report_shows_the_pictures_of_the_splits_that_it_is_given(files: Files) -> None:
     rows = [task_row(str(row), index=row, images=(picture(),)) for row in range(40)]
     files.splits.append(Path("pictures/arithmetic/test.parquet"))

@@ -3,7 +3,7 @@ r"""One number in every notation: the right one is paid, every other one refused
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.rewards.notations import NO_ANSWERS, TWO, WRITTEN
 
@@ -50,7 +50,6 @@ def ground_truths(value: Fraction) -> list[str]:
 
 
 @pytest.mark.parametrize("notation", WRITTEN)
-@settings(max_examples=150)
 @given(data=st.data(), other=OTHER_NUMBERS)
 def test_a_number_in_any_notation_is_right_for_itself_and_wrong_for_every_other(
     notation: str, data: st.DataObject, other: Fraction
@@ -66,7 +65,6 @@ def test_a_number_in_any_notation_is_right_for_itself_and_wrong_for_every_other(
 
 
 @pytest.mark.parametrize("notation", WRITTEN)
-@settings(max_examples=60)
 @given(data=st.data())
 def test_every_place_of_an_answer_reads_the_same_number(notation: str, data: st.DataObject) -> None:
     text, value = data.draw(WRITTEN[notation])
@@ -77,7 +75,6 @@ def test_every_place_of_an_answer_reads_the_same_number(notation: str, data: st.
 
 
 @pytest.mark.parametrize("kind", NO_ANSWERS)
-@settings(max_examples=60)
 @given(numbers=TWO, data=st.data())
 def test_what_is_no_answer_is_right_for_none_of_its_numbers(
     kind: str, numbers: tuple[int, int], data: st.DataObject, grader: Grader
@@ -91,7 +88,6 @@ def test_what_is_no_answer_is_right_for_none_of_its_numbers(
     assert "right" not in {judgement.verdict for judgement in judged}
 
 
-@settings(max_examples=300)
 @given(
     st.lists(
         st.sampled_from(

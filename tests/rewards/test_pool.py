@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import psutil
 import pytest
+from tests.everyday import everyday
 
 from dagrpo.rewards import pool as pool_module
 from dagrpo.rewards.pool import WorkerPool, worker_count
@@ -53,6 +54,14 @@ def pool() -> Iterator[WorkerPool]:
     pool.close()
 
 
+@pytest.fixture(scope="module")
+def patient_pool() -> Iterator[WorkerPool]:
+    """One worker for comparisons that have all the time they want."""
+    pool = WorkerPool(seconds=10.0, processes=1)
+    yield pool
+    pool.close()
+
+
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children() if MODULE in child.cmdline()]
 
@@ -71,7 +80,7 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", everyday(["a tower of powers", "200,000 characters"], HOSTILE))
 def test_a_hostile_answer_is_unverifiable_and_the_next_one_is_compared(name: str, pool: WorkerPool) -> None:
     hostile = Comparison(answer=HOSTILE[name], ground_truth="3")
     assert pool.compare([hostile]) == ["unverifiable"]
@@ -93,10 +102,8 @@ def test_a_hostile_answer_is_unverifiable_and_the_next_one_is_compared(name: str
         ("3", "\\frac{", "no_ground_truth"),
     ],
 )
-def test_math_verify_says_what_is_equal(answer: str, truth: str, reply: Reply) -> None:
-    pool = WorkerPool(seconds=10.0, processes=1)
-    assert pool.compare([Comparison(answer=answer, ground_truth=truth)]) == [reply]
-    pool.close()
+def test_math_verify_says_what_is_equal(answer: str, truth: str, reply: Reply, patient_pool: WorkerPool) -> None:
+    assert patient_pool.compare([Comparison(answer=answer, ground_truth=truth)]) == [reply]
 
 
 def test_replies_are_in_the_order_of_the_questions_and_none_is_asked_twice(
@@ -172,6 +179,7 @@ def test_there_are_as_many_workers_as_processors_and_memory_allow(
     assert worker_count() == count
 
 
+@pytest.mark.nightly
 def test_the_same_hostile_answer_many_times_costs_one_worker(
     pool: WorkerPool, started_workers: Callable[[], list[psutil.Process]]
 ) -> None:
@@ -252,6 +260,7 @@ def test_a_worker_that_dies_at_work_leaves_its_answer_unverifiable_and_is_replac
     pool.close()
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_with_nothing_to_do_costs_no_answer(
     pool: WorkerPool, started_workers: Callable[[], list[psutil.Process]]
 ) -> None:
@@ -275,6 +284,7 @@ def test_a_process_that_cannot_start_is_an_error_that_says_how_to_see_why() -> N
     pool.close()
 
 
+@pytest.mark.nightly
 def test_many_tasks_of_an_event_loop_may_ask_at_once(pool: WorkerPool) -> None:
     async def ask_all() -> list[list[Reply]]:
         questions = [[Comparison(answer=f"{n}+1", ground_truth=str(n + 1)), HALF] for n in range(8)]
@@ -289,7 +299,7 @@ def test_a_pool_may_be_closed_twice_and_before_it_was_used() -> None:
     pool.close()
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", everyday([True], [False, True]))
 def test_no_worker_outlives_a_parent_that_was_killed(busy: bool) -> None:
     program = EVIL_PARENT.format(seconds=2.0, busy=busy)
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -30,6 +30,7 @@ async def _told(tool: OpenTool, function: str, **arguments: Any) -> str:
         return f"{type(failure).__name__}: {failure}"
 
 
+@pytest.mark.nightly
 def test_a_server_says_what_it_offers_from_within_a_loop_too() -> None:
     async def ask() -> list[str]:
         return [function.name for function in TOOL.functions(Config(command=SERVER, functions=["add", "fail"]))]
@@ -41,6 +42,7 @@ def test_a_server_says_what_it_offers_from_within_a_loop_too() -> None:
         TOOL.functions(Config(command=SERVER, functions=["subtract"]))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_secrets")
 def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path) -> None:
     config = Config(command=SERVER, environment=["OF_THE_SERVER", "OF_NO_USE"])
@@ -73,7 +75,7 @@ def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path
         (Config(command=["/nowhere/server"]), "/nowhere/server cannot be reached: FileNotFoundError"),
         (Config(command=["sh", "-c", "echo no luck >&2; exit 3"]), "It said: no luck. Start the server by hand"),
         (Config(command=["sleep", "60"], seconds=0.3), "sleep 60 cannot be reached: TimeoutError"),
-        (Config(command=["yes"], seconds=0.3), "yes cannot be reached"),
+        pytest.param(Config(command=["yes"], seconds=0.3), "yes cannot be reached", marks=pytest.mark.nightly),
         (Config(url="http://127.0.0.1:9/mcp"), "http://127.0.0.1:9/mcp cannot be reached: ConnectError"),
     ],
 )

@@ -87,6 +87,7 @@ def test_a_follower_that_starts_after_the_sync_opens_no_run(project: Path) -> No
     assert [run.info.status for run in stage_runs(project)] == ["FINISHED"]
 
 
+@pytest.mark.nightly
 def test_a_follower_whose_server_is_away_ends_with_one_line(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://alice:s3cret@127.0.0.1:9")
     with noted(stage_record(), {}, {}, LOG):

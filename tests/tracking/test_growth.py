@@ -35,6 +35,7 @@ def _add_siblings(project: Path, count: int) -> None:
         client.set_terminated(sibling.info.run_id, end_time=STARTED + number)
 
 
+@pytest.mark.nightly
 def test_no_more_runs_are_fetched_for_one_more_run_of_a_seed_however_many_it_has(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

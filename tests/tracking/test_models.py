@@ -90,7 +90,9 @@ def test_a_policy_is_an_output_of_what_made_it_and_an_input_of_what_reads_it(pro
     )
 
 
-@pytest.mark.parametrize("order", [("report", *reversed(STAGES)), (*reversed(STAGES), "report")])
+@pytest.mark.parametrize(
+    "order", [("report", *reversed(STAGES)), pytest.param((*reversed(STAGES), "report"), marks=pytest.mark.nightly)]
+)
 def test_in_whatever_order_it_is_told_a_policy_is_one_model(project: Path, order: tuple[str, ...]) -> None:
     for stage in order:
         run_stage(project, stage) if stage != "report" else report(project, page())
@@ -101,6 +103,7 @@ def test_in_whatever_order_it_is_told_a_policy_is_one_model(project: Path, order
     assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
 
 
+@pytest.mark.nightly
 def test_what_is_recorded_twice_is_linked_once(project: Path) -> None:
     for _ in range(2):
         for stage in STAGES:

@@ -84,6 +84,7 @@ def test_the_form_of_a_task_is_a_prompt_of_the_run(project: Path) -> None:
     assert prompt.name == "gsm8k.prompt"
 
 
+@pytest.mark.nightly
 def test_recorded_twice_and_by_every_seed_they_are_there_once(project: Path) -> None:
     split = write_split(task_row(0, "How many?"), task_row(1, "How far?"))
     for seed in (0, 1, 0, 1):

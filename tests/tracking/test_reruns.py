@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.everyday import everyday
 from tests.tracking.conftest import STARTED, accounted, execution, finish, parent_runs, stage_record, stage_runs, write
 
 from dagrpo.core.errors import UserError
@@ -76,7 +77,9 @@ def test_a_follower_of_the_next_attempt_leaves_the_failure_of_the_one_before_to_
     assert statuses(project) == {"teacher": "FAILED", "teacher, attempt 2": "FINISHED"}
 
 
-@pytest.mark.parametrize("seed", range(4))  # ids of runs are drawn: a wrong order would be right by chance
+@pytest.mark.parametrize(
+    "seed", everyday([0], range(4))
+)  # ids of runs are drawn: a wrong order would be right by chance
 def test_of_two_attempts_in_one_second_the_later_counts(project: Path, seed: int) -> None:
     record = stage_record("score", seed)
     write(project, execution(record, status="FAILED", outputs={}, started=STARTED + 200))

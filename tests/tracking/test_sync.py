@@ -157,6 +157,7 @@ def test_while_another_process_records_one_waits_and_says_so(project: Path, monk
     assert notices[0].startswith("Another process is recording runs in MLflow: waiting for it.")
 
 
+@pytest.mark.nightly
 def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:
     def seconds(steps: int) -> float:
         root = SEED / str(steps)

@@ -100,7 +100,7 @@ class CrashingClient:
         return call
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.nightly), 7])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.nightly), 20])
 def test_a_sync_that_dies_after_any_call_is_completed_by_the_next(
     fresh: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:

@@ -16,6 +16,7 @@ from dagrpo.tracking.ui import serve
 from dagrpo.utils.files import write_json
 
 
+@pytest.mark.nightly
 def test_the_address_of_the_experiments_runs_is_printed_once_it_answers_though_nothing_can_be_added(
     project: Path,
 ) -> None:

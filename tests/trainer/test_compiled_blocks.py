@@ -125,6 +125,7 @@ def _attends_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_attention, "varlen_attn", attention_of_any_lengths)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_attends_as_on_a_gpu")
 def test_few_graphs_without_breaks_take_batches_of_any_lengths() -> None:
     batches = [_batch(lengths, "shared prompts") for lengths in LENGTHS]
@@ -275,6 +276,7 @@ def test_a_layer_that_breaks_the_graph_is_refused_with_the_words_of_torch(monkey
     _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
 
 
+@pytest.mark.nightly
 def test_layers_with_the_right_logprobs_and_another_gradient_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy()
     own = Qwen2MLP.forward

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.everyday import everyday
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
@@ -93,7 +94,7 @@ def test_seeds_go_on_over_the_rounds_of_a_step(whole: TrainingRun) -> None:
         assert len(set(seeds)) == len(seeds)
 
 
-@pytest.mark.parametrize("killed_at", [2, 3])
+@pytest.mark.parametrize("killed_at", everyday([3], [2, 3]))
 def test_a_killed_run_goes_on_with_the_prompts_of_one_that_was_not(
     killed_at: int, inputs: tuple[Path, Path], whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_killed_run_goes_on_with_the_prompts_of_one_that_was_not(
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
+@pytest.mark.nightly
 def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
     inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ def _with_everything(inputs: tuple[Path, Path], out: Path) -> TrainingRun:
     return replace(run, rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_p=0.9, top_k=5))
 
 
+@pytest.mark.nightly
 def test_two_processes_draw_what_one_draws_and_learn_the_same(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     alone, together = (_with_everything(inputs, tmp_path / name) for name in ("alone", "together"))
     runs.execute(alone)

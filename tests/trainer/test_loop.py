@@ -74,6 +74,7 @@ def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     assert [step for step, _ in reported] == [1, 2, 3, 4]
 
 
+@pytest.mark.nightly
 def test_a_resume_reads_the_table_of_the_newest_step_alone(inputs: Inputs, tmp_path: Path) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6)
     runs.execute(run, stop=lambda step: step == 5)  # the state is that of step 4
@@ -95,8 +96,16 @@ def _flip_a_byte_of_the_weights(state: Path) -> None:
     ("damage", "fault"),
     [
         (_flip_a_byte_of_the_weights, "safetensors is changed (its sha256"),
-        (lambda state: (state / "metrics/step_00002.json").write_text("{}"), "step_00002.json is damaged"),
-        (lambda state: (state / "rollouts/step_00001.parquet").unlink(), "step_00001.parquet is missing"),
+        pytest.param(
+            lambda state: (state / "metrics/step_00002.json").write_text("{}"),
+            "step_00002.json is damaged",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            lambda state: (state / "rollouts/step_00001.parquet").unlink(),
+            "step_00001.parquet is missing",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_what_was_damaged_before_a_run_goes_on_is_made_again_and_told(
@@ -129,6 +138,7 @@ def test_the_steps_before_an_interruption_are_reported_again_with_their_own_figu
     assert "timing/rollout_seconds" in after[0][1]
 
 
+@pytest.mark.nightly
 def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
     inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -149,6 +159,7 @@ def test_fewer_steps_than_are_finished_start_anew_and_leave_the_longer_run_its_s
     assert runs.execute(longer)[0] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "largest_gap"), everyday([("bfloat16", 0.25)], [("bfloat16", 0.25), ("float16", 0.05)])
 )
@@ -169,6 +180,7 @@ def test_a_run_that_computes_in_fewer_bits_passes_the_gates_and_goes_on_exactly(
     assert runs.bytes_of(killed) == runs.bytes_of(whole)
 
 
+@pytest.mark.nightly
 def test_the_scale_of_the_loss_goes_on_from_the_state_where_updates_overflow(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +216,9 @@ def test_a_head_in_float32_is_the_engines_and_the_policys(inputs: Inputs, tmp_pa
     assert asked == ["float32"]
 
 
-@pytest.mark.parametrize("change", [{"micro_batch_tokens": 64}, {"save_every": 1, "keep_states": 3}])
+@pytest.mark.parametrize(
+    "change", [{"micro_batch_tokens": 64}, pytest.param({"save_every": 1, "keep_states": 3}, marks=pytest.mark.nightly)]
+)
 def test_a_changed_runtime_goes_on_from_the_last_state(change: dict[str, int], inputs: Inputs, tmp_path: Path) -> None:
     first = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
     runs.execute(first, stop=lambda step: step == 3)
@@ -214,6 +228,7 @@ def test_a_changed_runtime_goes_on_from_the_last_state(change: dict[str, int], i
     assert read_parquet(first.metrics).num_rows == 4
 
 
+@pytest.mark.nightly
 def test_two_processes_go_on_where_one_was_interrupted_and_leave_its_policy(
     inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -226,7 +241,9 @@ def test_two_processes_go_on_where_one_was_interrupted_and_leave_its_policy(
     assert ours["completion_ids"] == theirs["completion_ids"]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(0, []), (2, ["step_00003", "step_00004"])])
+@pytest.mark.parametrize(
+    ("keep", "left"), [pytest.param(0, [], marks=pytest.mark.nightly), (2, ["step_00003", "step_00004"])]
+)
 def test_a_finished_run_keeps_as_many_states_as_it_is_told(
     keep: int, left: list[str], inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -278,6 +295,7 @@ def test_greedy_completions_are_a_baseline_and_no_rollouts(inputs: Inputs, whole
     assert {row["sample_index"] for row in own} == {0, 1, 2, 3}
 
 
+@pytest.mark.nightly
 def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_interruption_too(
     inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,6 +320,7 @@ def _with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "training_prompts", problems)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_with_a_tool")
 def test_a_tool_that_is_never_called_stops_the_run_and_again_after_a_resume(inputs: Inputs, tmp_path: Path) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6)

@@ -76,6 +76,7 @@ def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOK
     )
 
 
+@pytest.mark.nightly
 def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
     inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from tests.everyday import everyday
 from tests.trainer import runs
 from tests.trainer.free_engine import FreeEngine
 
@@ -61,7 +62,11 @@ def _handlers_of_a_stage() -> Iterator[None]:
     signal.signal(signal.SIGTERM, former)
 
 
-@pytest.mark.parametrize("changes", [{}, {"staleness": 1}, {"retire_at": 0.5}], ids=["plain", "staleness", "retire"])
+@pytest.mark.parametrize(
+    "changes",
+    everyday([{}], [{}, {"staleness": 1}, {"retire_at": 0.5}]),
+    ids=["plain", "staleness", "retire"],
+)
 def test_a_run_that_was_killed_goes_on_without_losing_a_prompt(
     inputs: Inputs, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -80,6 +85,7 @@ def test_a_run_that_was_killed_goes_on_without_losing_a_prompt(
     assert reported[-1][1]["timing/rewards_seconds"] == 0, "it is no time of its own"
 
 
+@pytest.mark.nightly
 def test_a_step_whose_record_has_other_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:
     """Those of another seed."""
     run = _run(inputs, tmp_path)
@@ -90,6 +96,7 @@ def test_a_step_whose_record_has_other_prompts_is_refused_when_the_run_goes_on(i
         runs.execute(replace(run, seed=8), FreeEngine)
 
 
+@pytest.mark.nightly
 def test_greedy_baselines_are_those_of_the_groups_that_have_finished(inputs: Inputs, tmp_path: Path) -> None:
     run = replace(_run(inputs, tmp_path), algorithm=Algorithm.model_validate({"advantage": {"name": "remax"}}))
     _, reported = runs.execute(run, FreeEngine)
@@ -114,6 +121,7 @@ class ToldWhileAborting(FreeEngine):
         return await super().abort(sessions)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_run_that_is_told_to_stop_while_it_cuts_groups_off_goes_on_with_their_prompts(
     inputs: Inputs, tmp_path: Path, staleness: int

@@ -70,6 +70,7 @@ def test_the_trainer_sees_what_the_engine_saw_and_learns_from_it(family: str, wh
     assert any("visual" not in name for name in moved)
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def _differences(first: Path, second: Path) -> torch.Tensor:
     return torch.cat([(ours.read(name) - theirs.read(name)).abs().flatten() for name in ours.specs])
 
 
+@pytest.mark.nightly
 def test_two_processes_train_what_one_trains(family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
     together = picture_runs.training_run(inputs, tmp_path, 3, KINDS[family])
     runs.launch(2, picture_runs.__file__, *inputs, tmp_path, 3, KINDS[family])
@@ -103,6 +105,7 @@ def test_two_processes_train_what_one_trains(family: str, inputs: Inputs, whole:
     assert tables[0]["completion_ids"] == tables[1]["completion_ids"]
 
 
+@pytest.mark.nightly
 def test_a_replay_finds_the_pictures_again_and_every_bit(whole: TrainingRun, tmp_path: Path) -> None:
     recorded = replace(unfinished(whole.policy.parent, whole.state), state=tmp_path / "none")
     checks = replay(recorded, [3], single_process())
@@ -121,6 +124,7 @@ def test_a_replay_with_another_split_is_refused(whole: TrainingRun, inputs: Inpu
         split.write_bytes(content)
 
 
+@pytest.mark.nightly
 def test_rollouts_then_updates_are_a_whole_step(
     family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -134,6 +138,7 @@ def test_rollouts_then_updates_are_a_whole_step(
     assert digests[0] == digests[1]
 
 
+@pytest.mark.nightly
 def test_an_engine_that_goes_on_with_pictures_of_an_earlier_tower_is_found(
     family: str, inputs: Inputs, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.tables import read_parquet
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 Inputs = tuple[Path, Path]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.everyday import everyday
 from tests.trainer import runs, updates
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -62,17 +63,26 @@ def initial(source: Path) -> Path:
     return source.parent / "initial"
 
 
+class Trained(dict[int, Path]):
+    """Folders of the same three updates by a number of processes, which run when the folder is first asked for."""
+
+    def __init__(self, initial: Path, out: Path) -> None:
+        super().__init__()
+        self.initial, self.out = initial, out
+
+    def __missing__(self, processes: int) -> Path:
+        self[processes] = self.out / str(processes)
+        _run(processes, self.initial, self[processes])
+        return self[processes]
+
+
 @pytest.fixture(scope="module")
-def trained(initial: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The same three updates by one, two and three processes."""
-    out = tmp_path_factory.mktemp("trained")
-    for processes in (1, 2, 3):
-        _run(processes, initial, out / str(processes))
-    return {processes: out / str(processes) for processes in (1, 2, 3)}
+def trained(initial: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(initial, tmp_path_factory.mktemp("trained"))
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_the_updates_are_those_of_one_process(processes: int, trained: dict[int, Path]) -> None:
+@pytest.mark.parametrize("processes", everyday([2], [2, 3]))
+def test_the_updates_are_those_of_one_process(processes: int, trained: Trained) -> None:
     alone, together = (json.loads((trained[n] / "seen.json").read_text()) for n in (1, processes))
     assert len(alone) == 3
     assert all(step["kl"] > 0 for step in alone)  # every part of the loss is at work
@@ -82,31 +92,34 @@ def test_the_updates_are_those_of_one_process(processes: int, trained: dict[int,
             torch.testing.assert_close(torch.tensor(other[name]), torch.tensor(one[name]), atol=2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_the_trained_policy_is_that_of_one_process(processes: int, initial: Path, trained: dict[int, Path]) -> None:
+@pytest.mark.parametrize("processes", everyday([2], [2, 3]))
+def test_the_trained_policy_is_that_of_one_process(processes: int, initial: Path, trained: Trained) -> None:
     _assert_close(trained[1] / "policy", trained[processes] / "policy")
     moved = max(difference.largest or 0.0 for difference in compare(initial, trained[1] / "policy").differences)
     assert moved > 1e-2
 
 
+@pytest.mark.nightly
 def test_the_head_in_chunks_trains_the_policy_of_one_process_without(
-    initial: Path, trained: dict[int, Path], tmp_path: Path
+    initial: Path, trained: Trained, tmp_path: Path
 ) -> None:
     """The head's weights are gathered in the forward pass, and read again in the backward pass."""
     runs.launch(2, updates.__file__, initial, tmp_path, 0, 3, 0, "--head-chunk-tokens", 2)
     _assert_close(trained[1] / "policy", tmp_path / "policy")
 
 
+@pytest.mark.nightly
 def test_layers_that_are_computed_again_leave_the_bytes_of_the_same_processes_without(
-    initial: Path, trained: dict[int, Path], tmp_path: Path
+    initial: Path, trained: Trained, tmp_path: Path
 ) -> None:
     runs.launch(2, updates.__file__, initial, tmp_path, 0, 3, 0, "--activation-checkpointing")
     assert (tmp_path / "seen.json").read_bytes() == (trained[2] / "seen.json").read_bytes()
     assert (tmp_path / "policy" / MANIFEST).read_bytes() == (trained[2] / "policy" / MANIFEST).read_bytes()
 
 
+@pytest.mark.nightly
 def test_packed_rows_train_the_policy_of_padded_ones_and_a_resumed_run_leaves_their_bytes(
-    initial: Path, trained: dict[int, Path], tmp_path: Path
+    initial: Path, trained: Trained, tmp_path: Path
 ) -> None:
     """By two processes, one of which has fillers. The second half of the other run computes layers again."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
@@ -123,9 +136,9 @@ def _assert_close(one: Path, other: Path) -> None:
     assert all(difference.largest is not None and difference.largest < 2e-4 for difference in differences)
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", everyday([2], [2, 3]))
 def test_every_process_writes_its_part_and_export_puts_them_together(
-    processes: int, trained: dict[int, Path], tmp_path: Path
+    processes: int, trained: Trained, tmp_path: Path
 ) -> None:
     policy = trained[processes] / "policy"
     assert len(list(policy.glob("*.safetensors"))) == processes
@@ -134,8 +147,8 @@ def test_every_process_writes_its_part_and_export_puts_them_together(
     assert compare(policy, tmp_path / "exported").differences == ()
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_the_engine_gets_the_weights_that_are_saved(processes: int, trained: dict[int, Path]) -> None:
+@pytest.mark.parametrize("processes", everyday([1, 2], [1, 2, 3]))
+def test_the_engine_gets_the_weights_that_are_saved(processes: int, trained: Trained) -> None:
     engine, saved = open_tensors(trained[processes] / "engine"), open_tensors(trained[processes] / "policy")
     assert engine.specs.keys() == saved.specs.keys()
     assert all(torch.equal(engine.read(name), saved.read(name).to(torch.bfloat16)) for name in saved.specs)
@@ -150,7 +163,7 @@ def interrupted(initial: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_a_resumed_run_leaves_the_bytes_of_an_uninterrupted_one(
-    initial: Path, interrupted: Path, trained: dict[int, Path], tmp_path: Path
+    initial: Path, interrupted: Path, trained: Trained, tmp_path: Path
 ) -> None:
     shutil.copytree(interrupted / "states", tmp_path / "states")
     seen = _run(2, initial, tmp_path, first=2)
@@ -158,18 +171,19 @@ def test_a_resumed_run_leaves_the_bytes_of_an_uninterrupted_one(
     assert (tmp_path / "policy" / MANIFEST).read_bytes() == (trained[2] / "policy" / MANIFEST).read_bytes()
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", everyday([1], [1, 3]))
 def test_a_state_of_two_processes_is_resumed_by_any_number(
-    processes: int, initial: Path, interrupted: Path, trained: dict[int, Path], tmp_path: Path
+    processes: int, initial: Path, interrupted: Path, trained: Trained, tmp_path: Path
 ) -> None:
     shutil.copytree(interrupted / "states", tmp_path / "states")
     _run(processes, initial, tmp_path, first=2)
     _assert_close(trained[1] / "policy", tmp_path / "policy")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("processes", [1, 2])
 def test_what_three_processes_wrote_is_where_any_number_can_start(
-    processes: int, trained: dict[int, Path], tmp_path: Path
+    processes: int, trained: Trained, tmp_path: Path
 ) -> None:
     start = trained[3] / "policy"
     _run(processes, start, tmp_path, steps=0)
@@ -177,8 +191,9 @@ def test_what_three_processes_wrote_is_where_any_number_can_start(
     assert verify(tmp_path / "policy").tensors == verify(start).tensors
 
 
+@pytest.mark.nightly
 def test_a_policy_in_megatrons_format_is_trained_and_written_in_it(
-    source: Path, trained: dict[int, Path], tmp_path: Path
+    source: Path, trained: Trained, tmp_path: Path
 ) -> None:
     convert(source, tmp_path / "initial", _params("megatron"))
     _run(2, tmp_path / "initial", tmp_path / "out")
@@ -186,6 +201,7 @@ def test_a_policy_in_megatrons_format_is_trained_and_written_in_it(
     assert compare(tmp_path / "out" / "policy", trained[2] / "policy").differences == ()
 
 
+@pytest.mark.nightly
 def test_experts_that_transformers_fuses_are_trained_by_two_processes(source: Path, tmp_path: Path) -> None:
     config = Qwen3MoeConfig(
         vocab_size=260, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,

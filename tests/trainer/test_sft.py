@@ -139,6 +139,7 @@ def test_a_run_that_is_told_to_stop_saves_the_step_that_it_was_in(
     assert _bytes(run) == _bytes(whole[0])
 
 
+@pytest.mark.nightly
 def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
     inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
 ) -> None:
@@ -213,6 +214,7 @@ def test_on_a_gpu_it_repeats_itself_where_training_does(
     assert told == [True, False], "on a GPU alone"
 
 
+@pytest.mark.nightly
 def test_two_processes_leave_the_model_of_one(
     inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
 ) -> None:
@@ -268,6 +270,7 @@ if __name__ == "__main__":
     _in_each_process(*map(Path, sys.argv[1:]))
 
 
+@pytest.mark.nightly
 def test_an_adapter_is_tuned_in_the_place_of_the_weights_and_an_interruption_changes_no_bit(
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.everyday import everyday
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
@@ -74,6 +75,7 @@ def test_sampling_is_broken_off_and_the_steps_before_it_are_saved(
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
+@pytest.mark.nightly
 def test_prompts_of_a_step_that_was_broken_off_are_drawn_again(inputs: Inputs, tmp_path: Path) -> None:
     """Where each step draws more prompts than its batch has, so that a state has to tell how far the run has come."""
 
@@ -91,7 +93,10 @@ def test_prompts_of_a_step_that_was_broken_off_are_drawn_again(inputs: Inputs, t
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    everyday([(signal.SIGTERM, Terminated)], [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]),
+)
 def test_a_step_that_is_computed_is_finished_and_saved(
     number: signal.Signals, raised: type[BaseException], inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -202,6 +207,7 @@ def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:
         time.sleep(0.4)
 
 
+@pytest.mark.nightly
 def test_two_processes_that_are_told_to_stop_save_together_and_go_on_together(inputs: Inputs, tmp_path: Path) -> None:
     runs.launch(2, runs.__file__, *inputs, tmp_path / "whole", 2)
     arguments = [*inputs, tmp_path / "stopped", 2, "stopped_in_step_2"]

@@ -65,6 +65,7 @@ def run_on_a_full_disk(tmp_path: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly
 def test_every_writer_s_full_disk_is_which_file_which_disk_and_how_much_is_free(tmp_path: Path) -> None:
     done = run_on_a_full_disk(tmp_path)
     *sentences, of_the_server = done.stdout.splitlines()

@@ -20,7 +20,11 @@ def call(number, *arguments):
 EPERM, ENOSPC = 1, 28
 
 
-@pytest.fixture(scope="module", params=USERS)
+# What holds for the user of the tests every day is asked for an unprivileged one at night.
+EVERY_USER = [USERS[0], *(pytest.param(user, marks=pytest.mark.nightly) for user in USERS[1:])]
+
+
+@pytest.fixture(scope="module", params=EVERY_USER)
 def box(request: pytest.FixtureRequest) -> Iterator[Driver]:
     with driver(request.param) as started:
         yield started
@@ -356,7 +360,7 @@ def test_a_crash_of_the_interpreter_is_told(box: Driver) -> None:
 # --- the caller ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EVERY_USER)
 def test_a_killed_caller_leaves_no_process(user: str) -> None:
     with driver(user) as started:
         assert started.run("print(5)").stdout == "5\n"
@@ -386,7 +390,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_a_caller_that_is_told_to_stop_leaves_no_process(box: Driver, number: int) -> None:
     with program_of(box.user, WAITING) as process:
         assert process.stdout is not None

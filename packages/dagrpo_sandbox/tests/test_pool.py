@@ -233,7 +233,7 @@ def test_a_sandbox_that_is_killed_while_it_waits_is_no_programs_fault() -> None:
     _with_pool(use, size=2)
 
 
-@pytest.mark.parametrize(("kills", "status"), [(1, "ok"), (TRIES, "killed")])
+@pytest.mark.parametrize(("kills", "status"), [(1, "ok"), pytest.param(TRIES, "killed", marks=pytest.mark.nightly)])
 def test_a_program_whose_sandbox_is_killed_is_run_again(kills: int, status: str) -> None:
     async def use(pool: SandboxPool) -> None:
         running = asyncio.create_task(pool.run("import time; time.sleep(2); print(1)"))
@@ -274,6 +274,7 @@ def test_a_session_whose_variables_are_lost_from_outside_goes_on_with_no_others(
     _with_pool(use, size=1)
 
 
+@pytest.mark.nightly
 def test_a_thousand_calls_at_64_in_flight_leave_nothing_behind() -> None:
     async def use(pool: SandboxPool) -> None:
         in_flight = asyncio.Semaphore(64)

@@ -62,6 +62,7 @@ def test_with_the_switch_the_stubs_come_last_and_unneeded_packages_are_hidden() 
     assert out == "StubFinder False\n0.28.0 None None\n"
 
 
+@pytest.mark.nightly
 def test_an_installed_package_wins_and_is_not_mixed_with_the_stub(tmp_path: Path) -> None:
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text("REAL = True\n")
@@ -98,6 +99,7 @@ def test_the_operators_of_vision_models_have_a_name_and_refuse_to_be_called() ->
             operator()
 
 
+@pytest.mark.nightly
 def test_what_prepares_the_pictures_of_qwen_models_can_be_imported() -> None:
     code = "import sglang.srt.multimodal.processors.qwen_vl as qwen; print(qwen.QwenVLImageProcessor.__name__)"
     assert "QwenVLImageProcessor" in run_python(code, SGLANG_USE_CPU_ENGINE="1").splitlines()

@@ -27,6 +27,7 @@ for target, hooks in HookRegistry._hooks.items():
 """
 
 
+@pytest.mark.nightly
 def test_the_size_of_every_model_is_known_before_its_weights_are_packed() -> None:
     """Else a model of any size would be there twice."""
     environment = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_PLUGINS": "none"}

@@ -140,6 +140,7 @@ for vocabulary, spread in ((7, 1.0), (260, 3.0), (5000, 0.1), (5000, 3.0), (50_0
 """
 
 
+@pytest.mark.nightly
 def test_the_tokens_are_those_of_the_installed_sglang() -> None:
     environment = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1", "SGLANG_PLUGINS": "none"}
     command = [sys.executable, "-c", AGAINST_SGLANG]

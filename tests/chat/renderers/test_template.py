@@ -42,7 +42,7 @@ def bound(tokenizer: PreTrainedTokenizerBase, calls: str = "hermes") -> ChatForm
     return template.bind(tokenizer, template.config(name="template", calls=calls))
 
 
-@pytest.fixture(scope="module", params=["qwen3", "smollm2", "tiny"])
+@pytest.fixture(scope="module", params=["qwen3", pytest.param("smollm2", marks=pytest.mark.nightly), "tiny"])
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
     if request.param == "qwen3":
         return qwen3(request.getfixturevalue("data_folder"))

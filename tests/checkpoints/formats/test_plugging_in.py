@@ -50,6 +50,7 @@ def _imported(path: Path) -> set[str]:
     return names
 
 
+@pytest.mark.nightly
 def test_no_module_of_dagrpo_imports_a_guest() -> None:
     guests = {path.name for path in (ROOT / "packages").glob("dagrpo_*/src/*") if path.suffix != ".egg-info"}
     assert "dagrpo_megatron" in guests

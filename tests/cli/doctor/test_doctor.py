@@ -159,6 +159,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
     server.server_close()
 
 
+@pytest.mark.nightly
 def test_the_hub_is_asked_only_when_wanted(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert "hub" not in diagnosed()[0]

@@ -245,6 +245,7 @@ def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyP
     assert hub.data().state == "ok"
 
 
+@pytest.mark.nightly
 def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked: Machine, tmp_path: Path) -> None:
     mirror = ("--check", "--minutes", "5", "--mirror", str(tmp_path / "copies"))
     done = asked(H100.format("580.95.05"), arguments=mirror)
@@ -298,6 +299,7 @@ def test_the_driver_is_that_of_the_locks_cuda() -> None:
     assert (int(runtime[1]), int(runtime[2])) == gpus.CUDA
 
 
+@pytest.mark.nightly
 def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path) -> None:
     for target in ("gpu", "gpu-check"):
         planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout

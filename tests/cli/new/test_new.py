@@ -61,6 +61,7 @@ def in_the_repository(folder: Path) -> list[Path]:
     return sorted((folder / "tests").rglob("test_*.py"))
 
 
+@pytest.mark.nightly
 def test_each_kind_works_in_the_repository_and_in_a_package_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_operators_are_listed_by_their_own_time_per_step() -> None:
     assert rows[2] == ["aten::mul", "40", "0.250", "25%"]
 
 
+@pytest.mark.nightly
 def test_steps_are_measured_and_nothing_but_the_trace_is_left(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     out, trace = tmp_path / "scratch", tmp_path / "trace.json.gz"
     run = runs.training_run(inputs, out / "state", out, steps=1)

@@ -70,6 +70,7 @@ def _replayed(run: RecordedRun, *steps: int) -> list[StepCheck]:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.nightly
 def test_steps_that_were_sampled_ahead_are_found_again_bit_for_bit(inputs: Inputs, tmp_path: Path) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, save_every=1, keep_states=2)
     run = replace(run, training=run.training.model_copy(update={"staleness": 1}))
@@ -118,6 +119,7 @@ def test_the_layout_is_measured_once_however_many_steps_are_computed_again(
     assert len(measured) == 1
 
 
+@pytest.mark.nightly
 def test_steps_that_leave_groups_out_and_tokens_that_are_drawn_from_a_few_are_found_again(
     inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_steps_that_leave_groups_out_and_tokens_that_are_drawn_from_a_few_are_fo
     assert any(differences), "what is filtered would show"
 
 
+@pytest.mark.nightly
 def test_a_run_that_records_every_second_step_is_compared_in_these(inputs: Inputs, tmp_path: Path) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=3, save_every=1, keep_states=3)
     run = replace(run, training=run.training.model_copy(update={"digests_every": 2}))

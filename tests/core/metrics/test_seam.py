@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.everyday import everyday
 from tests.report.synthetic import make_experiment
 from tests.tracking.conftest import execution, stage_record
 
@@ -40,7 +41,10 @@ def _metric(figure: Figure) -> Metric:
     )
 
 
-@pytest.mark.parametrize("figure", ["learning_curve", "completion_length", "logprob_difference", "turns_and_calls"])
+@pytest.mark.parametrize(
+    "figure",
+    everyday(["turns_and_calls"], ["learning_curve", "completion_length", "logprob_difference", "turns_and_calls"]),
+)
 def test_a_defined_metric_is_drawn_in_its_figure_of_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Figure
 ) -> None:

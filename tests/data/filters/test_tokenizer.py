@@ -93,6 +93,7 @@ def test_another_kind_of_model_is_left_to_autotokenizer(tmp_path: Path) -> None:
     assert type(load_tokenizer(folder)) is type(theirs)
 
 
+@pytest.mark.nightly
 def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     folder = character_model(tmp_path / "tiny")
     program = (

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
 from dagrpo.engine.sglang.command import (
@@ -127,6 +129,7 @@ def test_a_server_on_a_cpu_computes_with_as_many_threads_as_it_is_told(tmp_path:
     assert "OMP_NUM_THREADS" not in gpu
 
 
+@pytest.mark.nightly
 def test_sglang_knows_every_flag_of_a_gpu_server(tmp_path: Path) -> None:
     """By its own parser: nothing here starts such a server."""
     done = subprocess.run([sys.executable, "-c", FLAGS], input=json.dumps(gpu_commands(tmp_path)), **TOLD)

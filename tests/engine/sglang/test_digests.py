@@ -75,6 +75,7 @@ def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one
     assert not is_held(digest(joined))
 
 
+@pytest.mark.nightly
 def test_what_sglangs_layers_hold_in_each_of_several_ranks_is_recognised_and_one_changed_bit_is_not() -> None:
     """Of 6 key-value heads each rank has 6, 3, 2 or 1, or two ranks have the same; 200 tokens are filled up to 256 or, for 3, to 384."""
     pytest.importorskip("sglang")

@@ -51,6 +51,7 @@ def test_a_server_that_has_sampled_listens_on_loopback_alone(server: SGLangServe
     assert beyond_loopback(server.process.pid) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
     pool: ServerPool,
@@ -106,6 +107,7 @@ def test_a_parent_killed_while_its_server_runs_leaves_no_process(
     wait_until(lambda: not living_in(group))
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
     tiny_model: Path, engine: sglang.Config, tmp_path: Path

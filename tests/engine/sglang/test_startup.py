@@ -54,6 +54,7 @@ def test_the_limit_does_not_run_while_a_server_compiles_and_the_console_names_th
     assert "compiling kernels activation for" in out.out + out.err
 
 
+@pytest.mark.nightly
 def test_the_limit_passes_while_a_server_waits_for_something_else(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def _somebody_compiles(starter: str, folder: Path) -> Iterator[None]:
         tree.wait()
 
 
+@pytest.mark.nightly
 def test_the_limit_does_not_run_while_another_server_compiles_what_this_one_may_wait_for(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +93,7 @@ def test_the_limit_does_not_run_while_another_server_compiles_what_this_one_may_
         _start(monkeypatch, tiny_model, tmp_path, "waits", str(tmp_path))
 
 
+@pytest.mark.nightly
 def test_what_no_server_compiles_leaves_the_limit_running(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
 ) -> None:

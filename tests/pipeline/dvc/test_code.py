@@ -61,6 +61,7 @@ def test_code_outside_the_project_is_linked_by_its_whole_path(tmp_path: Path) ->
     assert code._links(["/lab/losses.py"]) == {"+lab+losses.py": "/lab/losses.py"}
 
 
+@pytest.mark.nightly
 def test_dvc_finds_just_the_stages_whose_code_was_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a new clone and after a checkout of another commit, in which no command of ours has run."""
     monkeypatch.chdir(tmp_path)

@@ -24,6 +24,7 @@ def _dvc(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_checkout_leaves_the_outputs_of_another_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool

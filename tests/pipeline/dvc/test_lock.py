@@ -175,6 +175,7 @@ def test_any_bytes_are_accepted_or_refused_in_a_sentence(content: bytes) -> None
         assert "\n" not in sentence
 
 
+@pytest.mark.nightly
 @pytest.mark.dag
 def test_the_command_of_the_sentence_has_all_recorded_again(run_by_snakemake: Path, tmp_path: Path) -> None:
     folder = clones.copied(run_by_snakemake, tmp_path / "clone")

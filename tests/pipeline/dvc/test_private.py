@@ -59,6 +59,7 @@ def test_an_output_that_the_cache_has_no_room_for_is_not_recorded_and_the_others
     assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"small"}
 
 
+@pytest.mark.nightly
 def test_a_full_cache_is_told_once_for_all_stages(repository: Path) -> None:
     (repository / "small").write_bytes(os.urandom(2 * MEBIBYTE))
     done = _commit(repository, MEBIBYTE)
@@ -77,6 +78,7 @@ def test_a_process_that_is_killed_while_dvc_lock_is_written_leaves_it_as_it_was(
     assert (repository / "dvc.lock").read_bytes() == before
 
 
+@pytest.mark.nightly
 def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:
     _commit(repository, MEBIBYTE)
     done = _commit(repository, 1 << 30)
@@ -86,6 +88,7 @@ def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:
     assert "up to date" in status.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("place", "kind"), [(".dvc/cache", "a file"), (".dvc/cache/files/md5", "link")])
 def test_a_cache_that_is_no_folder_is_told_in_a_sentence(repository: Path, place: str, kind: str) -> None:
     path = repository / place
@@ -101,6 +104,7 @@ def test_a_cache_that_is_no_folder_is_told_in_a_sentence(repository: Path, place
     assert not (repository / "dvc.lock").exists()
 
 
+@pytest.mark.nightly
 def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path) -> None:
     with TemporaryDirectory(dir="/dev/shm") as memory:
         shutil.rmtree(repository / ".dvc/cache", ignore_errors=True)
@@ -111,6 +115,7 @@ def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path)
         )  # two files, and a list of a folder
 
 
+@pytest.mark.nightly
 def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> None:
     (repository / "theirs").write_text(EMPTY)
     os.link(repository / "theirs", repository / "dvc.lock")
@@ -119,6 +124,7 @@ def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> No
     assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
 
 
+@pytest.mark.nightly
 def test_a_dvc_lock_that_cannot_be_written_is_told_in_a_sentence(repository: Path) -> None:
     done = subprocess.run([sys.executable, "-c", NO_ROOM + COMMIT], cwd=repository, capture_output=True, text=True)
     assert done.stdout.split() == ["False"]

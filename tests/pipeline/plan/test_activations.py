@@ -87,7 +87,7 @@ def _really(config: Any, passes: Passes) -> int:
     return max(update.peaks)
 
 
-@pytest.mark.parametrize("passes", [CPU, GPU], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("passes", [pytest.param(CPU, marks=pytest.mark.nightly), GPU], ids=["CPU", "GPU"])
 def test_the_peak_is_linear_in_tokens(passes: Passes) -> None:
     """At three sizes: 8, 16 and 32 sequences. Each adds the same."""
     few, more, most = (
@@ -98,6 +98,7 @@ def test_the_peak_is_linear_in_tokens(passes: Passes) -> None:
     assert most < 4 * few
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "family",
     [Qwen3Config, *(pytest.param(each, marks=pytest.mark.nightly) for each in (LlamaConfig, Qwen2Config))],
@@ -110,6 +111,7 @@ def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkey
     assert peak_bytes(shape, CPU) == pytest.approx(expected)
 
 
+@pytest.mark.nightly
 def test_recomputation_leaves_the_inputs_of_layers_and_chunks_leave_their_logits() -> None:
     """On a GPU in 16 bits: of 32 layers, and of 384 trained tokens with 20,000 logits each, of which 32 tokens remain."""
     deep, wide = _shape(layers=32), _shape(vocab_size=20_000)
@@ -126,6 +128,7 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "case", [case if case == "adapter" else pytest.param(case, marks=pytest.mark.nightly) for case in LEFT_OUT]
 )
@@ -142,6 +145,7 @@ def test_trained_tokens_that_are_left_out_take_no_memory_where_the_head_runs_in_
     assert peak_bytes(shape, passes) == pytest.approx(whole, rel=0.02)
 
 
+@pytest.mark.nightly
 def test_the_logits_of_tokens_that_are_left_out_count_where_all_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU: of 384 trained tokens with a vocabulary of 60,000, a twelfth is run."""
     shape = _shape(vocab_size=60_000)

@@ -100,6 +100,7 @@ def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "gpu", "expected"),
     [
@@ -117,6 +118,7 @@ def test_on_a_cpu_the_server_has_packed_copies_of_a_small_models_weights(
     assert train.on_device[1].of("packed weights") == expected
 
 
+@pytest.mark.nightly
 def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: Shape) -> None:
     models = Models(policy=shape)
     (train, _) = stages(qwen3({"runtime": {"training": {"processes": 2}}}), models, on_gpu=False)

@@ -70,6 +70,7 @@ def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Pat
     assert total == remedy.total <= machine.memory
 
 
+@pytest.mark.nightly
 def test_a_smaller_micro_batch_comes_before_anything_that_changes_results(project: Path) -> None:
     params = qwen3(LONG, {"runtime": {"training": {"micro_batch_tokens": 65_536}}})
     refusal = plan_of(params, machine_for("H100", None)).refusal
@@ -77,6 +78,7 @@ def test_a_smaller_micro_batch_comes_before_anything_that_changes_results(projec
     assert ": set runtime.training.micro_batch_tokens to " in refusal
 
 
+@pytest.mark.nightly
 def test_on_a_gpu_16_bits_come_before_everything_else(project: Path) -> None:
     long = {"rollout": {"max_new_tokens": 2048}, "runtime": {"training": {"micro_batch_size": 8}}}
     refusal = plan_of(qwen3(long), machine_for(None, 40)).refusal
@@ -84,6 +86,7 @@ def test_on_a_gpu_16_bits_come_before_everything_else(project: Path) -> None:
     assert ": set training.dtype to bfloat16 and rollout.dtype to bfloat16" in refusal
 
 
+@pytest.mark.nightly
 def test_what_fits_in_float32_is_told_how_much_faster_a_gpu_is_in_16_bits(project: Path) -> None:
     small = {"runtime": {"training": {"micro_batch_size": 8}}}
     made = plan_of(qwen3(small), machine_for("H100", None))
@@ -207,6 +210,7 @@ def test_this_machine_is_timed(project: Path, quick: None) -> None:
     assert "in bfloat16 by 2 threads) for training; the server with runtime.engine.threads 2" in found.basis
 
 
+@pytest.mark.nightly
 def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Path, quick: None) -> None:
     params = params_with()
     logs = Path("logs", params.experiment.name, "seed_0")
@@ -335,6 +339,7 @@ def test_a_gpu_has_a_name_in_many_spellings() -> None:
         machine_for("H100", 10)
 
 
+@pytest.mark.nightly
 def test_an_engine_that_is_to_leave_a_gpu_is_refused_where_there_is_none(project: Path) -> None:
     """Before the stages that come before train."""
     leaves = params_with({"runtime": {"engine": {"release_memory": True}}})

@@ -36,6 +36,7 @@ def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
     assert sum(train_of(params, shapes, machine).of_a_step.values()) < 3600
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name",
     [
@@ -54,6 +55,7 @@ def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(nam
     assert refusal(params, shapes, machine_for("H200", None)) is None
 
 
+@pytest.mark.nightly
 def test_the_example_of_the_readme_fits(folder: Path) -> None:
     assert refusal(*planned(["qwen3_4b", "dapo_math", "gspo", "h200"], folder)) is None
 

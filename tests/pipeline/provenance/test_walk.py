@@ -88,6 +88,7 @@ def test_eight_digits_of_a_digest_are_enough(tree: Path) -> None:
     assert lineage(digest[:8]).up.file == lineage(f"sha256:{digest}").up.file
 
 
+@pytest.mark.nightly
 def test_a_file_used_twice_is_followed_once(tree: Path) -> None:
     up = lineage(f"{RUN}/eval/gsm8k/trained/completions.parquet").up
     raw = [branch for inner in (*up.branches, *up.branches[1].branches) for branch in inner.branches]

@@ -36,6 +36,7 @@ def test_what_snakemake_has_just_made_is_done_and_every_digest_is_as_recorded(fo
     assert "has nothing to do" in answered(folder, "status", "--why", f"{RUN}/policy")
 
 
+@pytest.mark.nightly
 def test_after_a_change_of_a_parameter_and_of_code_the_stale_stages_are_those_that_snakemake_runs_again(
     folder: Path,
 ) -> None:

@@ -18,16 +18,15 @@ DVC = ("dvc", "repro", "sft@tiny-3")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone whose supervised fine-tuning is done, and then asked for with more steps than anybody waits for."""
-    folder = clones.clone(tmp_path_factory.mktemp("beside"))
-    clones.run(folder, *DVC)
+def folder(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy in which the finished fine-tuning is asked for with more steps than a test can wait for."""
+    folder = clones.copied(run_by_snakemake, tmp_path_factory.mktemp("beside") / "clone")
     params = folder / "params.yaml"
     params.write_text(params.read_text().replace("steps: 90", "steps: 900000"))
     return folder
 
 
-@pytest.fixture(params=[SNAKEMAKE, DVC], ids=["snakemake", "dvc"])
+@pytest.fixture(params=[SNAKEMAKE, pytest.param(DVC, marks=pytest.mark.nightly)], ids=["snakemake", "dvc"])
 def first(request: pytest.FixtureRequest, folder: Path) -> Iterator["subprocess.Popen[str]"]:
     """A run that is at work on that fine-tuning, ended by the test's end."""
     process = clones.start(folder, *request.param)

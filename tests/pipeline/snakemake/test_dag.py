@@ -22,6 +22,19 @@ def _is_up_to_date(folder: Path) -> None:
     assert "up to date" in clones.run(folder, "dvc", "status")
 
 
+def test_a_policy_that_dvc_trains_through_a_kill_has_the_bytes_of_the_one_that_snakemake_trained(
+    trained_again: Path, run_by_snakemake: Path
+) -> None:
+    outputs = clones.outputs(trained_again)
+    assert outputs == clones.outputs(run_by_snakemake)
+    assert len(outputs) > 40
+
+
+def test_each_engine_takes_what_the_other_has_done_for_done(trained_again: Path) -> None:
+    _is_up_to_date(trained_again)
+
+
+@pytest.mark.nightly
 def test_snakemake_in_one_clone_and_dvc_stopped_twice_in_another_give_the_same_bytes(
     finished: tuple[Path, Path],
 ) -> None:
@@ -31,19 +44,21 @@ def test_snakemake_in_one_clone_and_dvc_stopped_twice_in_another_give_the_same_b
     assert len(by_snakemake) > 40
 
 
-def test_each_engine_takes_what_the_other_has_done_for_done(finished: tuple[Path, Path]) -> None:
+@pytest.mark.nightly
+def test_whichever_engine_ran_everything_the_other_has_nothing_to_do(finished: tuple[Path, Path]) -> None:
     for folder in finished:
         _is_up_to_date(folder)
 
 
-def test_an_entry_of_dvc_lock_has_no_more_than_files_and_parameters(finished: tuple[Path, Path]) -> None:
-    entries = entries_of((finished[0] / "dvc.lock").read_text())
+def test_an_entry_of_dvc_lock_has_no_more_than_files_and_parameters(run_by_snakemake: Path) -> None:
+    entries = entries_of((run_by_snakemake / "dvc.lock").read_text())
     assert entries is not None
     sizes = sorted(map(len, entries.values()))
     assert sum(sizes) / len(sizes) < 1600
     assert sizes[-1] < 5000, "train's: two thirds of it are parameters"
 
 
+@pytest.mark.nightly
 def test_an_unknown_section_is_refused_by_dvc_too_though_all_is_up_to_date(finished: tuple[Path, Path]) -> None:
     folder = finished[0]
     params = folder / "params.yaml"
@@ -58,8 +73,8 @@ def test_an_unknown_section_is_refused_by_dvc_too_though_all_is_up_to_date(finis
     _is_up_to_date(folder)
 
 
-def test_what_changes_only_speed_memory_or_place_runs_nothing_again(finished: tuple[Path, Path]) -> None:
-    folder = finished[0]
+def test_what_changes_only_speed_memory_or_place_runs_nothing_again(trained_again: Path) -> None:
+    folder = trained_again
     params = folder / "params.yaml"
     whole = params.read_text()
     params.write_text(
@@ -74,6 +89,7 @@ def test_what_changes_only_speed_memory_or_place_runs_nothing_again(finished: tu
     params.write_text(whole)
 
 
+@pytest.mark.nightly
 def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[Path, Path]) -> None:
     folder = finished[1]
     before = (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns
@@ -88,6 +104,7 @@ def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[
     _is_up_to_date(folder)
 
 
+@pytest.mark.nightly
 def test_a_try_has_folders_of_its_own_and_leaves_the_experiment_as_it_was(finished: tuple[Path, Path]) -> None:
     folder = finished[1]
     lock, before = (folder / "dvc.lock").read_text(), clones.outputs(folder)
@@ -104,6 +121,7 @@ def test_a_try_has_folders_of_its_own_and_leaves_the_experiment_as_it_was(finish
     _is_up_to_date(folder)
 
 
+@pytest.mark.nightly
 def test_what_a_try_has_made_is_versioned_when_its_values_are_written_into_the_file(
     finished: tuple[Path, Path],
 ) -> None:
@@ -124,6 +142,7 @@ def test_what_a_try_has_made_is_versioned_when_its_values_are_written_into_the_f
     _is_up_to_date(folder)
 
 
+@pytest.mark.nightly
 def test_dvc_runs_an_experiment_of_its_own_with_its_own_code_and_it_is_in_the_history(
     finished: tuple[Path, Path],
 ) -> None:
@@ -180,39 +199,41 @@ def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
         assert two == pytest.approx(one, rel=1e-2, abs=1e-4)
 
 
-def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finished: tuple[Path, Path]) -> None:
+def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(run_by_snakemake: Path) -> None:
     import pyarrow.parquet as pq
 
-    metrics = pq.read_table(finished[0] / RUN / "metrics.parquet").to_pylist()
+    metrics = pq.read_table(run_by_snakemake / RUN / "metrics.parquet").to_pylist()
     assert any(0 < row["reward/accuracy"] < 1 for row in metrics), "rewards that are all equal teach nothing"
     weights = [
-        read_json(finished[0] / RUN / name / "manifest.json")["tensors"]["digest"] for name in ("initial", "policy")
+        read_json(run_by_snakemake / RUN / name / "manifest.json")["tensors"]["digest"]
+        for name in ("initial", "policy")
     ]
     assert weights[0] != weights[1]
     assert [row["step"] for row in metrics] == list(range(1, STEPS + 1))
     assert max(row["policy/logprob_difference_max"] for row in metrics) < 1e-4
-    rollouts = read_json(finished[0] / RUN / "rollouts/manifest.json")["files"]
+    rollouts = read_json(run_by_snakemake / RUN / "rollouts/manifest.json")["files"]
     assert sorted(rollouts) == ["digests.parquet", *(f"step_{step:05d}.parquet" for step in range(1, STEPS + 1))]
 
 
 def test_the_last_held_out_answers_are_those_of_the_evaluation_and_the_first_those_of_the_base_policy(
-    finished: tuple[Path, Path],
+    run_by_snakemake: Path,
 ) -> None:
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(finished[0] / RUN / "held_out.parquet").to_pylist()
+    rows = pq.read_table(run_by_snakemake / RUN / "held_out.parquet").to_pylist()
     assert [row["step"] for row in rows] == [step for step in (0, 3, 6, STEPS) for _ in range(5)]
     assert {(row["task"], row["split"]) for row in rows} == {("arithmetic", "test")}
     for step, policy in ((0, "base"), (STEPS, "trained")):
-        scores = pq.read_table(finished[0] / RUN / f"eval/arithmetic/{policy}/scores.parquet").to_pylist()
+        scores = pq.read_table(run_by_snakemake / RUN / f"eval/arithmetic/{policy}/scores.parquet").to_pylist()
         greedy = {row["problem_index"]: row for row in scores if row["sample_index"] == -1}
         for row in (row for row in rows if row["step"] == step):
             same = ("extracted", "verdict", "correct", "truncated", "completion_tokens")
             assert {name: row[name] for name in same} == {name: greedy[row["problem_index"]][name] for name in same}
-    page = (finished[0] / f"results/{NAME}/report/report.html").read_text()
+    page = (run_by_snakemake / f"results/{NAME}/report/report.html").read_text()
     assert "Held-out problems during training" in page
 
 
+@pytest.mark.nightly
 def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:
     score = f"{RUN}/eval/arithmetic/trained/scores.json"
     output = clones.run(finished[0], "python", "-m", "dagrpo", "lineage", score)
@@ -220,6 +241,7 @@ def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]
         assert stage in output
 
 
+@pytest.mark.nightly
 def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake(finished: tuple[Path, Path], tmp_path: Path) -> None:
     clones.run(finished[0], "dvc", "remote", "add", "-f", "-d", "store", str(tmp_path / "store"))
     clones.run(finished[0], "dvc", "push")

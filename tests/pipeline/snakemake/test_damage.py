@@ -60,6 +60,7 @@ def _command_in(said: str) -> list[str]:
     return shlex.split(found[1])
 
 
+@pytest.mark.nightly
 def test_two_rows_cut_from_a_parquet_are_found_and_the_same_command_mends_them(folder: Path) -> None:
     """Under Snakemake: the report is asked for anew, of scores that lost two rows."""
     whole = clones.outputs(folder)

@@ -41,6 +41,7 @@ STAGE = Stage(
 '''
 
 
+@pytest.mark.nightly
 @pytest.mark.dag
 def test_one_file_makes_a_stage_of_both_engines_with_all_its_resources(run_by_snakemake: Path, tmp_path: Path) -> None:
     folder = clones.copied(run_by_snakemake, tmp_path / "clone")

@@ -41,6 +41,7 @@ def test_the_command_line_of_another_folder_writes_no_parameters_here(tmp_path: 
     assert not (tmp_path / "params.yaml").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.dag
 def test_an_edited_clone_runs_its_own_code_under_the_python_of_snakemake_whatever_is_installed_or_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,11 +13,9 @@ CARD = Path("data/tiny/arithmetic/card.json")
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone with the data of the tiny experiment: stages model and prepare have run."""
-    folder = clones.clone(tmp_path_factory.mktemp("prepared"))
-    clones.run(folder, "snakemake", "--cores", "all", "prepared")
-    return folder
+def prepared(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy whose stages model and prepare are asked for again."""
+    return clones.copied(run_by_snakemake, tmp_path_factory.mktemp("prepared") / "clone")
 
 
 def _plan(folder: Path) -> str:
@@ -56,6 +54,7 @@ def test_what_other_parameters_have_made_is_made_again(prepared: Path) -> None:
     assert "Nothing to be done" in _plan(prepared)
 
 
+@pytest.mark.nightly
 def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
     whole, weights = (prepared / CARD).read_text(), prepared / "models/tiny/tiny_qwen2/model.safetensors"
     (prepared / CARD).write_text(json.dumps({}))
@@ -67,6 +66,7 @@ def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
     assert (prepared / CARD).read_text() == whole
 
 
+@pytest.mark.nightly
 def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepared: Path) -> None:
     before = clones.outputs(prepared)
     _set(prepared, "pass_rates: null", "pass_rates: nowhere.parquet")
@@ -85,6 +85,7 @@ def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepar
     assert "Nothing to be done" in _plan(prepared)
 
 
+@pytest.mark.nightly
 def test_a_job_that_failed_after_an_edit_of_its_code_is_not_taken_for_done(prepared: Path) -> None:
     stage = prepared / "src/dagrpo/pipeline/stages/prepare.py"
     whole, before = stage.read_text(), clones.outputs(prepared)

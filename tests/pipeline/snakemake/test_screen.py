@@ -28,12 +28,14 @@ def test_a_refused_parameter_is_one_sentence(folder: Path) -> None:
     assert shown == "params.yaml with --config: `sft.learning_rate` is -1: input should be greater than 0.\n"
 
 
+@pytest.mark.nightly
 def test_a_dotted_override_is_answered_with_the_form_that_works(folder: Path) -> None:
     shown = _fails(folder, "snakemake", "--cores", "all", "target", "--config", "training.steps=3")
     assert shown.endswith("write --config training__steps=3.\n")
     assert "Traceback" not in shown
 
 
+@pytest.mark.nightly
 def test_a_mistake_in_a_stage_is_one_panel_after_the_stages_that_ended_well(folder: Path) -> None:
     params, target = folder / "params.yaml", f"{RUN}/sft/manifest.json"
     params.write_text(params.read_text().replace("max_prompt_tokens: null", "max_prompt_tokens: 3"))

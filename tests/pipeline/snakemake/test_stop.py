@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.everyday import everyday
 
 WORKFLOW = """
 import subprocess, sys
@@ -29,7 +30,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", everyday([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path, sent: signal.Signals) -> None:
     (tmp_path / "stage.py").write_text(STAGE)
     process = subprocess.Popen(

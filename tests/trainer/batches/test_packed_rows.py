@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.everyday import everyday
 from tests.trainer import in_double
 from tests.trainer.in_double import SIZES
 from tests.trainer.small_updates import BATCH, FILTERED, SHARED, moved_policy, small_policy, small_update
@@ -102,7 +103,9 @@ def _double() -> Any:
         yield
 
 
-@pytest.fixture(scope="module", params=["all", "a window", "checkpointed", "an adapter"])
+@pytest.fixture(
+    scope="module", params=everyday(["all", "an adapter"], ["all", "a window", "checkpointed", "an adapter"])
+)
 def policy(request: pytest.FixtureRequest) -> Policy:
     """Which attends to all tokens before, or to so many; computes layers again; or has an adapter that is not 0."""
     windowed = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}

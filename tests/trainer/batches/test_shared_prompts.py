@@ -181,6 +181,7 @@ def test_prompts_are_not_shared_on_a_gpu_unless_it_is_asked_for() -> None:
     assert usual_sharing("packed", on_gpu=False)
 
 
+@pytest.mark.nightly
 def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:
     shape = Fresh(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,

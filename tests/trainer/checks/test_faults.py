@@ -154,6 +154,7 @@ def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_pa
     assert not (run.state / "refused").exists()
 
 
+@pytest.mark.nightly
 def test_a_comparison_every_third_hand_over_begins_with_the_first_of_each_execution(
     inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_in
     assert runs.bytes_of(halved) == runs.bytes_of(whole)
 
 
+@pytest.mark.nightly
 def test_too_many_of_them_in_a_row_end_the_run_and_again_after_a_resume_and_keep_the_rollouts(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def test_the_policy_learns_and_the_engine_agrees_with_it(whole: TrainingRun) -> 
     assert not any("embed" in name or "norm" in name for name in moved)
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_an_adapter_of_the_start_does_not_go_along_with_other_weights(whole: Tra
     assert not (plain.policy / "adapter").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("family", "kind"), [("qwen2_5_vl", "frozen"), ("qwen3_vl", "trained")])
 def test_an_adapter_of_a_vision_language_model_is_in_the_tower_where_that_is_asked_for(
     family: str, kind: str, tmp_path: Path

@@ -102,6 +102,7 @@ def test_a_loss_that_is_no_number_is_not_explained_by_the_scale() -> None:
     assert (stats.skipped, stats.overflowed, stats.loss_scale) == (1, 0, FIRST)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_process_skips_the_same_updates_and_has_the_same_scale(processes: int, tmp_path: Path) -> None:
     initial, _ = runs.make_inputs(tmp_path)

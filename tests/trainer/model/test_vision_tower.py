@@ -140,6 +140,7 @@ def test_a_frozen_tower_looks_at_each_picture_once_per_step(family: str, tmp_pat
     assert counted.pictures == 6
 
 
+@pytest.mark.nightly
 @FAMILIES
 def test_a_trained_tower_looks_once_at_a_picture_that_several_samples_of_a_micro_batch_show(
     family: str, tmp_path: Path

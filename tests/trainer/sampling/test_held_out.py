@@ -115,6 +115,7 @@ def test_an_interrupted_run_leaves_the_bytes_of_one_that_was_not(
     assert runs.execute(run)[0] == [], "and writes them again without an engine"
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_told_to_stop_while_the_last_policy_answers_goes_on_with_that_alone(
     inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_run_that_is_told_to_stop_while_the_last_policy_answers_goes_on_with_t
     assert runs.bytes_of(run) == runs.bytes_of(whole[0])
 
 
+@pytest.mark.nightly
 def test_more_steps_leave_out_the_evaluation_of_what_was_the_last(
     inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_more_steps_leave_out_the_evaluation_of_what_was_the_last(
     assert sorted(figures(read_parquet(longer.held_out).to_pylist())) == [0, 2, 4]
 
 
+@pytest.mark.nightly
 def test_a_damaged_evaluation_is_made_again(
     inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
 ) -> None:

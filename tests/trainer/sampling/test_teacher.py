@@ -94,6 +94,7 @@ def test_the_policy_learns_without_a_reward(inputs: Inputs, teacher: Path, tmp_p
     assert runs.bytes_of(run)["policy"] == runs.bytes_of(permuted)["policy"]
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     inputs: Inputs, teacher: Path, whole: TrainingRun, tmp_path: Path
 ) -> None:

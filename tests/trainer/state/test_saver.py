@@ -65,6 +65,7 @@ def test_a_state_is_written_while_the_next_step_is_sampled_and_before_its_update
     assert _bytes(run) == _bytes(plain)
 
 
+@pytest.mark.nightly
 def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_before(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def _killed_in_the_second_state(inputs: Inputs, folder: Path, threads: int) -> N
     runs.execute(_three_steps(inputs, folder))
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_while_a_state_is_written_leaves_the_bytes_of_a_whole_one(
     inputs: Inputs, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_layers_that_sglang_joins_with_adapted_ones_are_handed_over_with_zeros(i
     assert {tensor.dtype for tensor in read.values()} == {torch.bfloat16}
 
 
+@pytest.mark.nightly
 def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_is(
     inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_without_digests_the_probe_finds_it(engine: type[Serving], inputs: Input
         runs.execute(served_run(inputs, tmp_path, digest_mebibytes=0), engine)
 
 
+@pytest.mark.nightly
 def test_an_adapter_without_digests_can_be_left_to_the_probe(inputs: Inputs, tmp_path: Path) -> None:
     runs.execute(served_run(inputs, tmp_path, digest_mebibytes=0), Silent)
 

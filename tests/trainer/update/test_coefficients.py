@@ -26,6 +26,7 @@ def _coefficients(run: TrainingRun) -> Sequence[float]:
     return values
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_has_the_coefficients_and_the_bytes_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
     """The entropy of a random policy is always below the target: the coefficient rises after every step."""
     inputs = runs.make_inputs(tmp_path)

@@ -32,6 +32,7 @@ def done(initial: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return read
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", [FLOAT32, ADAPTER, BFLOAT16])
 def test_gradients_are_reduced_once_for_each_mini_batch_or_for_each_micro_batch(
     policy: str, done: dict[str, Any]
@@ -42,6 +43,7 @@ def test_gradients_are_reduced_once_for_each_mini_batch_or_for_each_micro_batch(
     assert often["elements"] == MICRO_BATCHES * once["elements"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("reduction", ["each_mini_batch", "each_micro_batch"])
 @pytest.mark.parametrize(("policy", "rank"), [(FLOAT32, 0), (ADAPTER, 4)])
 def test_two_updates_are_those_of_one_process(

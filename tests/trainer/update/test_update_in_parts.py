@@ -88,7 +88,9 @@ CUT = (
 
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "prompt-mean"])
-@pytest.mark.parametrize("rollouts", [BATCH, SHARED, FILTERED])
+@pytest.mark.parametrize(
+    "rollouts", [SHARED, *(pytest.param(rollouts, marks=pytest.mark.nightly) for rollouts in (BATCH, FILTERED))]
+)
 def test_the_gradient_in_double_is_that_of_one_big_batch_however_it_is_cut(aggregation: str, rollouts: Batch) -> None:
     """Sorted by length and cut by sequences or tokens; also where trajectories share a sequence or do not count."""
     algorithm = {
