@@ -121,7 +121,7 @@ def test_an_earlier_version_and_what_somebody_else_has_left_are_gone(
         listed = _asked(serving, "/load_lora_adapter", {"lora_name": "left", "lora_path": str(left)}).json()
         assert set(listed["loaded_adapters"]) == {"left", pool._version.sent}
         with pytest.raises(
-            ServerError, match=r"holds left:base_model.* which is of no adapter that this run has handed"
+            ServerError, match=r"holds left:base_model.* a tensor of an adapter that this run has not loaded"
         ):
             pool.digests()
     body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 1}, "lora_path": earlier}
@@ -135,7 +135,7 @@ def test_weights_that_somebody_else_loads_beside_the_adapter_are_noticed(
     pool.load(adapter(tiny_model, 1), "first")
     body = {"model_path": str(tiny_model), "weight_version": "theirs"}
     assert _asked(serving, "/update_weights_from_disk", body).status_code == 200
-    with pytest.raises(ServerError, match=r"answered with weights .*theirs.* somebody else updates this server"):
+    with pytest.raises(ServerError, match=r"answered with weights .*theirs.* another process updates this server"):
         pool.generate(batch(prompts=1, samples=1), lockstep=True)
 
 
