@@ -185,6 +185,8 @@ def test_what_is_the_same_for_all_seeds_is_sampled_by_one_and_linked_by_the_othe
     assert list(second["outputs"]) == [str(_folder("one", seed=4) / COMPLETIONS)]
     assert (_folder("one", seed=4) / COMPLETIONS).samefile(_folder("one") / COMPLETIONS)
     assert _run(["one"], "other", seed=7, stage=OF_ALL_SEEDS) == []
+    shutil.copytree("results/e/runs/seed_3", "results/e/runs/backup")  # sorts first
+    assert _run(["one"], seed=8, stage=OF_ALL_SEEDS) == []
     assert _run(["one"], seed=5, stage=OF_ALL_SEEDS, model="another") == ["open", "one", "close"]
     assert _run(["one"], seed=6, stage=OF_ALL_SEEDS, reuse=False) == ["open", "one", "close"]
 

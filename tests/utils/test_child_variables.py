@@ -28,6 +28,7 @@ def test_a_program_gets_what_programs_need_and_no_secret(monkeypatch: pytest.Mon
         "PIP_INDEX_URL": "https://me:secret@index",
         "UV_PUBLISH_TOKEN": "x",
     }
+    with_login |= {"UV_INDEX_X_USERNAME": "ghp_x", "UV_INDEX_URL": "https://host/simple?token=abc"}
     secrets |= unknown | with_login
     plain = {
         "TOKENIZERS_PARALLELISM": "false",

@@ -52,13 +52,14 @@ def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
 @contextmanager
 def waiting_for_other_seeds(stage: Stage, options: argparse.Namespace) -> Iterator[None]:
     """Wait until no other seed's job makes a part that is the same for all seeds, and keep others waiting."""
-    is_seeded = not stage.spreads or stage.seeded(declared(options.job)["params"], inputs_of(options))
-    if is_seeded or not _may_reuse(stage, options):
+    looks_alone = not stage.spreads or stage.seeded(declared(options.job)["params"], inputs_of(options))
+    if looks_alone or not _may_reuse(stage, options):
         yield
         return
     outputs = outputs_of(options)
     lock = MAKING / f"{record_of(stage, options)['key'][:16]}.lock"
-    with exclusive_access(outputs["provenance"].parent, lock, patience=math.inf):
+    place = Path(SEED.sub("/runs/*/", outputs["provenance"].parent.as_posix()))
+    with exclusive_access(place, lock, patience=math.inf):
         yield
 
 
@@ -92,7 +93,8 @@ def equal_execution(record: Mapping[str, Any], provenance: Path) -> Path | None:
         return None
     top, _, *inner = SEED.sub("/runs/*/", provenance.as_posix()).split("/")
     for candidate in sorted(Path(top).glob("/".join(["*", *inner]))):
-        if candidate != provenance and _is_the_same(candidate, record):
+        is_of_a_seed = SEED.search(candidate.as_posix()) or not SEED.search(provenance.as_posix())
+        if candidate != provenance and is_of_a_seed and _is_the_same(candidate, record):
             return candidate
     return None
 

@@ -4,28 +4,29 @@ import os
 import re
 from collections.abc import Sequence
 
-from dagrpo.core.redaction import is_secret
+from dagrpo.core.redaction import is_secret, secret_parameters
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host's name points to
 HERE = "127.0.0.1,localhost"
 # What programs need to start: a place to write, a language, a Python, devices, certificates, a way to the network.
 _PASSED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|TZ|LANG|LANGUAGE|LC_\w+|TMPDIR|TMP|TEMP|XDG_\w+|LD_LIBRARY_PATH"
-    r"|PYTHON\w*|VIRTUAL_ENV|(CONDA|UV|PIP|HF_HUB)_\w+|NODE_PATH|JAVA_HOME|HF_HOME|TOKENIZERS_PARALLELISM"
-    r"|(CUDA|NVIDIA|OMP)_\w+|\w+_NUM_THREADS|SSL_CERT_\w+|\w+_CA_BUNDLE|NODE_EXTRA_CA_CERTS|(https?|all|no)_proxy",
+    r"|PYTHON\w*|VIRTUAL_ENV|CONDA_\w+|(UV|PIP)_(?!\w*USERNAME)\w+|NODE_PATH|NVM_DIR|GOPATH|JAVA_HOME|TOKENIZERS_PARALLELISM"
+    r"|(HF|TRANSFORMERS)_\w+|(CUDA|CUBLAS|NVIDIA|NCCL|PYTORCH|TORCH|HIP|ROCR|OMP)_\w+|\w+_NUM_THREADS"
+    r"|SSL_CERT_\w+|\w+_CA_BUNDLE|NODE_EXTRA_CA_CERTS|(https?|all|no)_proxy",
     re.IGNORECASE,
 )
 
 
 def passed_on(kept: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of another's program: variables of a list, unless they hold a secret.
+    """Return the listed variables of this environment for a foreign program, without those that look like secrets.
 
     `kept`: names that the program needs besides. Proxies are switched off for addresses of this machine.
     """
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name in kept or (_PASSED.fullmatch(name) and not is_secret(name, value))
+        if name in kept or (_PASSED.fullmatch(name) and not is_secret(name, value) and not secret_parameters(value))
     }
     for name in ("NO_PROXY", "no_proxy"):
         variables[name] = ",".join(filter(None, [variables.get(name), HERE]))

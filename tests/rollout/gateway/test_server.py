@@ -276,7 +276,8 @@ def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.Monkey
 def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> None:
     async def test(gateway: Gateway, http: ClientSession) -> None:
         open_files = len(os.listdir("/proc/self/fd"))
-        strangers = [await _connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(server.MOST_STRANGERS + 50)]
+        connections = (_connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(server.MOST_STRANGERS + 50))
+        strangers = await asyncio.gather(*connections)
         async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
             assert (await ask(http, access.base_url, access.key))[0] == 200
         assert len(os.listdir("/proc/self/fd")) - open_files <= len(strangers) + server.MOST_STRANGERS + 2

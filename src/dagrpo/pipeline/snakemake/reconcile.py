@@ -64,13 +64,16 @@ def _is_believed(experiment: str, part: PlannedJob) -> bool:
 
 
 def _is_untouched(part: PlannedJob) -> bool:
-    """Return True if all outputs are there, files of folders have their sizes, and none was written after the provenance."""
+    """Return True if all outputs are there, files of folders have their sizes, and none changed after the provenance.
+
+    By ctime, which a copy with an older time has too.
+    """
     try:
-        written = Path(part.provenance).stat().st_mtime_ns
+        written = Path(part.provenance).stat().st_ctime_ns
         for path in map(Path, part.files):
             listed = listed_files(path) if path.name == MANIFEST else {}
             files = [path, *(path.parent / name for name in listed)]
-            if any(file.stat().st_mtime_ns > written for file in files):
+            if any(file.stat().st_ctime_ns > written for file in files):
                 return False
             if any(fault_of_size(path.parent / name, entry) for name, entry in listed.items()):
                 return False

@@ -125,12 +125,15 @@ class Gateway:
 
     def connect(self, server: web.Server) -> web.RequestHandler:
         """Return the protocol of a new connection, which is closed unless it shows a key in time."""
-        for stranger in [each for each in self._strangers if each.transport is None]:
-            self._strangers.pop(stranger).cancel()  # gone
+        loop = asyncio.get_running_loop()
+        lately = loop.time() + STRANGER_SECONDS - 1  # a connection gets its transport in the next turn of the loop
+        gone = [each for each, timer in self._strangers.items() if each.transport is None and timer.when() < lately]
+        for stranger in gone:
+            self._strangers.pop(stranger).cancel()
         while len(self._strangers) >= MOST_STRANGERS:
             self._turn_away(next(iter(self._strangers)))
         connection = server()
-        timer = asyncio.get_running_loop().call_later(STRANGER_SECONDS, self._turn_away, connection)
+        timer = loop.call_later(STRANGER_SECONDS, self._turn_away, connection)
         self._strangers[connection] = timer
         return connection
 
