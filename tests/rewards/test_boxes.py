@@ -11,7 +11,7 @@ GOLDEN: list[tuple[str, str | None, str | None]] = [
     ("\\boxed{34}", "34", "34"),
     ("\\boxed {34}", "34", "34"),
     ("\\fbox{34}", "34", "34"),
-    ("\\boxed{1} or \\boxed{2}", "1, 2", "1, 2"),
+    ("\\boxed{1} or \\boxed{2}", "1 or 2", "1 or 2"),
     ("$\\boxed{1}$, $\\boxed{2}$ and \\(\\boxed{3}\\).", "1, 2, 3", "1, 2, 3"),
     ("\\boxed{1}$ \\text{ or } $\\boxed{1}", "1", "1"),
     ("\\boxed{1} and then \\boxed{2}", "2", "2"),

@@ -55,6 +55,35 @@ FORMULAS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("\\pm 34", ("\\pm 34",), ("34", "-34")),
     ("5 million", (), ("5", "5000000")),
 ]
+# a ground truth -> the boxes that are right for it, and those that are not
+SETS_AND_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "-2<x<2": (("(-2,2)", "x>-2, x<2"), ("-2,2", "\\pm 2", "x>-2 or x<2")),
+    "|x|<2": ((), ("\\pm 2", "-2,2")),
+    "0<x<5": (("(0,5)", "x<5\\text{ and }x>0"), ("x=0,x=5", "\\{0,5\\}", "x\\ge 0, x<5")),
+    "x\\in(0,5)": (("(0,5)",), ("0 or 5", "\\{0,5\\}")),
+    "x\\in\\{0,5\\}": (("\\{0,5\\}", "0,5", "x=0 or x=5"), ("0<x<5",)),
+    "\\pm 2": (("-2, 2", "x=2 or x=-2"), ("|x|<2", "-2<x<2")),
+    "[0,5]": (("0\\le x\\le 5", "x\\ge 0, x\\le 5"), ("0 or 5", "0, 5", "\\{0,5\\}")),
+    "[0,5)": ((), ("0 or 5", "0, 5")),
+    "(0,5)": (("0, 5",), ("0 or 5", "0} or \\boxed{5")),
+    "(2,1]": ((), ("2 or 1", "2, 1")),
+    "\\{0,5\\}": (("0 or 5", "5, 0", "x=5, x=0"), ("(0,5)", "[0,5]")),
+    "(1,2)": (("1, 2", "x=1, y=2", "(x,y)=(1,2)", "y=2\\text{ and }x=1"), ("x=1, x=2", "x = 1, 2", "x=1 or y=2")),
+    "(x,y)=(1,2)": (("(1,2)", "(x,y)=(1,2)", "(y,x)=(2,1)", "y=2, x=1"), ("(y,x)=(1,2)", "y=1, x=2", "x=1 or y=2")),
+    "(x,y)=(\\sqrt{8},3\\sqrt{3})": (("(2\\sqrt{2},\\sqrt{27})",), ("(y,x)=(2\\sqrt{2},\\sqrt{27})",)),
+    "x=1, y=2": (("(y,x)=(2,1)", "1, 2"), ("(y,x)=(1,2)", "x=1 or y=2")),
+    "x=0 or y=0": (("y=0 or x=0",), ("x=0, y=0", "(0,0)")),
+    "(r,\\theta)=(3,\\pi)": (("(3,\\pi)", "\\theta=\\pi, r=3"), ("(\\pi,3)",)),
+    "f(3)=3": (("3", "f( 3 )=3", "x=3"), ("f(2)=3", "g(3)=3")),
+    "\\cos A=\\frac{1}{2}": (("\\cos(A)=0.5", "1/2"), ("\\sin A=\\frac{1}{2}", "\\cos B=\\frac{1}{2}")),
+    "\\angle B=30": (("m\\angle B=30^\\circ", "\\angle ABC=30", "B=30", "30"), ("\\angle A=30", "\\angle BCA=30")),
+    "y=2x": (("f(x)=2x", "2x", "y-2x=0"), ("y'=2x", "f'(x)=2x", "\\frac{dy}{dx}=2x")),
+    "y'=2x": (("2x",), ("y=2x",)),
+    "5": (("2+3=5\\text{ kg}", "5\\text{ kg}=5\\text{ kg}"), ("5\\text{ kg}=5\\text{ g}", "5\\%=5")),
+    "7": (("7 (seven)",), ("7 (three four)", "7 (seven and)")),
+    "125": (("125 (one hundred and twenty-five)",), ("125 (one hundred twenty and five)",)),
+    "50000": (("50000 (fifty thousand)",), ("50000 (five hundred hundred)",)),
+}
 # text, ground truth, verifier, extractor, whether it is right
 TEXTS: list[tuple[str, str, str, Extractor, bool]] = [
     ("#### 18\u00bd", "18", "gsm8k", "strict", False),
@@ -63,6 +92,9 @@ TEXTS: list[tuple[str, str, str, Extractor, bool]] = [
     ("#### 10\u00b2", "10", "gsm8k", "strict", False),
     ("#### 3 \u00d7 10^4", "3", "gsm8k", "strict", False),
     ("#### 9*2", "9", "gsm8k", "strict", False),
+    ("#### 20 (twenty of them)", "20", "gsm8k", "strict", True),
+    ("#### 20 (twenty ten)", "20", "gsm8k", "strict", False),
+    ("#### 7 (three four)", "7", "gsm8k", "strict", False),
     ("#### 18 + 2 = 20", "18", "gsm8k", "strict", False),
     ("#### 1 234", "1", "gsm8k", "strict", False),
     ("#### 1 234", "1234", "gsm8k", "strict", True),
@@ -112,6 +144,16 @@ def test_a_formula_is_right_for_one_number_at_most(
     for verifier, form in (("math", "\\boxed{{{}}}"), ("math_dapo", "Answer: {}"), ("geo3k", "\\boxed{{{}}}")):
         judged = grader.judge([form.format(answer)] * len(truths), truths, [verifier] * len(truths), "strict")
         assert [judgement.verdict == "right" for judgement in judged] == [True] * len(right) + [False] * len(wrong)
+
+
+@pytest.mark.parametrize("truth", SETS_AND_NAMES)
+def test_a_range_a_set_a_pair_and_a_name_are_not_taken_for_one_another(truth: str, grader: Grader) -> None:
+    right, wrong = SETS_AND_NAMES[truth]
+    texts = [f"\\boxed{{{answer}}}" for answer in (*right, *wrong)]
+    judged = grader.judge(texts, [truth] * len(texts), ["math"] * len(texts), "strict")
+    assert [text for text, judgement in zip(texts, judged, strict=True) if judgement.verdict == "right"] == texts[
+        : len(right)
+    ]
 
 
 @pytest.mark.parametrize(("text", "truth", "verifier", "extractor", "right"), TEXTS)

@@ -1,14 +1,17 @@
 r"""Comparison of two parsed answers, down to the formulas in them.
 
 The values of a list are compared one by one: in any order if neither list has brackets other than braces, or each value has a name.
+A list in square or half-open brackets equals none without them, and one without round or square brackets is no range.
 Two equations are the same if one is the other with its sides moved or scaled, and an equation whose sides are all the same is equal to
 its last side: `y = 2x + 1` to `2x + 1`.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from dagrpo.rewards.forms import Form
+from dagrpo.rewards.names import different_quantities, same_quantity
 from dagrpo.rewards.words import COMMAND
 
 Decide = Callable[
@@ -17,16 +20,22 @@ Decide = Callable[
 
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|in|pm|mp)(?![A-Za-z])")
 _A_SET = re.compile(r"[<>]|\\(?:le|ge|in|pm|mathbb|cup)(?![A-Za-z])")
+_RANGE = re.compile(r"[<>]|\\(?:le|ge|mathbb)(?![A-Za-z])|\\(?:in|cup) *[(\[]|[)\]] *\\cup(?![A-Za-z])")
+_VALUES = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|\\\{")
 _UNORDERED = ("", "\\{\\}")
-_OF_A_FUNCTION = re.compile(r"y|[A-Za-z]\([a-z]\)")
+_OPTIONAL = ("", "\\{\\}", "()")  # brackets that a list may also do without
 _LETTER = re.compile(r"[A-Za-z]")
 
 
 def same(answer: Form, truth: Form, decide: Decide) -> bool | None:
     """Return True if two answers are equal; None if a formula in them is undecided."""
+    if different_quantities(answer.name, truth.name):
+        return False
     kinds = {answer.kind, truth.kind}
     if kinds == {"number"}:
         return answer.value == truth.value and (not (answer.unit and truth.unit) or answer.unit == truth.unit)
+    if kinds == {"values"}:
+        return _same_lists(answer, truth, decide)
     if len(kinds) == 1 and answer.latex == truth.latex:
         return True
     if "words" in kinds:
@@ -36,7 +45,13 @@ def same(answer: Form, truth: Form, decide: Decide) -> bool | None:
     if "equation" in kinds:
         return _same_equations(answer, truth, decide)
     if "values" in kinds:
-        return _same_lists(answer, truth, decide)
+        values, other = (answer, truth) if answer.kind == "values" else (truth, answer)
+        written_differently = other.kind == "formula" and _A_SET.search(other.latex)  # an interval, a point or a set
+        return (
+            decide(answer.latex, truth.latex)
+            if written_differently and not _values_of_a_range(values, other)
+            else False
+        )
     return _same_formulas(answer, truth, decide)
 
 
@@ -44,6 +59,11 @@ def _same_formulas(answer: Form, truth: Form, decide: Decide) -> bool | None:
     if len(answer.latex) == len(truth.latex) == 1:
         return False
     if "number" in (answer.kind, truth.kind) and _RELATION.search(answer.latex + truth.latex):
+        return False
+    if any(
+        _VALUES.search(one.latex) and _RANGE.search(other.latex) and not _RANGE.search(one.latex)
+        for one, other in ((answer, truth), (truth, answer))
+    ):
         return False
     if answer.latex.replace(" ", "") == truth.latex.replace(" ", ""):
         return True
@@ -77,7 +97,7 @@ def _same_equations(answer: Form, truth: Form, decide: Decide) -> bool | None:
         return _all(
             same(*pair, decide) for pair in [(values[-1], other), *((value, values[-1]) for value in values[:-1])]
         )
-    if answer.name and _name_the_same(answer.name, truth.name):
+    if answer.name and same_quantity(answer.name, truth.name):
         values = answer.values
         last = _all(
             same(*pair, decide)
@@ -88,23 +108,20 @@ def _same_equations(answer: Form, truth: Form, decide: Decide) -> bool | None:
     return False if _differ_in_case(answer.latex, truth.latex) else decide(answer.latex, truth.latex)
 
 
-def _name_the_same(name: str, other: str) -> bool:
-    return name == other or bool(_OF_A_FUNCTION.fullmatch(name) and _OF_A_FUNCTION.fullmatch(other))
-
-
 # ---- lists ----
 
 
 def _same_lists(answer: Form, truth: Form, decide: Decide) -> bool | None:
-    other = truth if answer.kind == "values" else answer
-    if other.kind == "formula" and _A_SET.search(other.latex):  # an interval, a point or a set, written differently
-        return decide(answer.latex, truth.latex)
     if len(answer.values) != len(truth.values):
         return False
     named, truth_named = ([bool(value.name) for value in form.values] for form in (answer, truth))
     unordered = answer.brackets in _UNORDERED and truth.brackets in _UNORDERED and any(named) == any(truth_named)
-    if not unordered and answer.brackets and truth.brackets and answer.brackets != truth.brackets:
+    optional = unordered or (
+        "" in (answer.brackets, truth.brackets) and {answer.brackets, truth.brackets} <= {*_OPTIONAL}
+    )
+    if not optional and answer.brackets != truth.brackets:
         return False
+    unordered = unordered or answer.brackets == truth.brackets == "or"
 
     def member(first: Form, second: Form) -> bool | None:
         if first.name and second.name and first.name != second.name and "equation" not in (first.kind, second.kind):
@@ -113,12 +130,34 @@ def _same_lists(answer: Form, truth: Form, decide: Decide) -> bool | None:
             return False
         return same(first, second, decide)
 
-    values, truths = (
-        sorted(form.values, key=lambda value: value.name) if any(named) != any(truth_named) else form.values
-        for form in (answer, truth)
-    )
+    values, truths = _in_order_of_names(answer, truth)
     in_order = _all(member(*pair) for pair in zip(values, truths, strict=True))
+    if in_order is None and answer.name.startswith("(") and truth.name.startswith("(") and answer.name != truth.name:
+        return False  # math-verify would take (y, x) for (x, y)
     return in_order if in_order or not unordered else _in_any_order(values, truths, member)
+
+
+def _values_of_a_range(values: Form, other: Form) -> bool:
+    """Return True if values are a set and the other form a range, for which math-verify would take two values: `-2, 2` and `-2<x<2`."""
+    return (
+        values.brackets in (*_UNORDERED, "or") and bool(_RANGE.search(other.latex)) and not _RANGE.search(values.latex)
+    )
+
+
+def _in_order_of_names(answer: Form, truth: Form) -> tuple[list[Form], list[Form]]:
+    """Return the values of two lists, each in the order of its names; `(x, y)` before a list names its values if the other has these."""
+    named, truth_named = _with_names(answer), _with_names(truth)
+    if {value.name for value in named} != {value.name for value in truth_named}:
+        named, truth_named = answer.values, truth.values
+    values, truths = (sorted(values, key=lambda value: value.name) for values in (named, truth_named))
+    return values, truths
+
+
+def _with_names(form: Form) -> Sequence[Form]:
+    names = form.name[1:-1].split(",") if form.name.startswith("(") else []
+    if len(names) != len(form.values):
+        return form.values
+    return [replace(value, name=name) for value, name in zip(form.values, names, strict=True)]
 
 
 def _in_any_order(

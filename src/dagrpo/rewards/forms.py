@@ -15,8 +15,8 @@ from typing import Literal
 
 from dagrpo.rewards.dressing import balanced, undressed
 from dagrpo.rewards.formulas import is_formula, without_separators
-from dagrpo.rewards.intervals import union
-from dagrpo.rewards.lists import bracketed, parts, sides
+from dagrpo.rewards.intervals import between, union
+from dagrpo.rewards.lists import ALTERNATIVES, bracketed, parts, sides, split
 from dagrpo.rewards.names import is_name
 from dagrpo.rewards.numbers import spaced
 from dagrpo.rewards.rational import rational
@@ -46,7 +46,7 @@ class Form:
     latex: str
     value: Fraction = Fraction(0)  # of a number
     unit: str = ""  # of a number; "" for none, and for a unit with one name only
-    brackets: str = ""  # around several values; "": none
+    brackets: str = ""  # around several values; "": none; braces for alternatives, "or" if they have different names
     values: tuple["Form", ...] = ()  # of a list; of an equation, its sides but for the name
     name: str = ""  # of what an equation states
 
@@ -133,13 +133,20 @@ def _equation(text: str, depth: int = 0) -> Form | None:
     name = "".join(names[0].split()) if names else ""
     kinds = {form.kind for form in forms}
     if kinds == {"number"}:
-        return replace(forms[-1], name=name) if len({form.value for form in forms}) == 1 else _words(text)
+        return replace(forms[-1], name=name) if _same_numbers(forms) else _words(text)
     if len(forms) == 1 and (not name or kinds < {"values", "too large"}):
         return replace(forms[0], name=name)
     if not kinds.isdisjoint(("words", "too large")):
         return _words(text)
     latex = "=".join(without_separators(written_out(side)).strip() for side in whole)
     return Form(kind="equation", latex=latex, name=name, values=forms)
+
+
+def _same_numbers(forms: Sequence[Form]) -> bool:
+    """Return True if the sides of an equation have one value and at most one unit; a percent is no plain number."""
+    units = {form.unit for form in forms} - {""}
+    percent = forms[0].unit == "percent" != forms[-1].unit
+    return len({form.value for form in forms}) == 1 and len(units) < 2 and not percent
 
 
 def _forms(texts: Iterable[str], depth: int) -> tuple[Form, ...]:
@@ -159,16 +166,27 @@ def _several(text: str, depth: int = 0) -> Form | None:
     values = parts(inside, grouped=not opening)
     if values is None or len(values) == 1:
         return None
-    if not opening and (intervals := union(text)):
+    if not opening and (intervals := union(text) or between(values)):
         return Form(kind="formula", latex=written_out(intervals))
-    forms = _without_one_name([_member(part, depth) for part in values])
+    members = [_member(part, depth) for part in values]
+    forms = _without_one_name(members)
     if any(form.kind in ("words", "too large") for form in forms):
         listed = f"{opening}{', '.join(values)}{closing}" if "," in text or ";" in text else text
         return _words(listed)
     latex = ", ".join(
         f"{form.name}={form.latex}" if form.name and form.kind != "equation" else form.latex for form in forms
     )
-    return Form(kind="values", latex=f"{opening}{latex}{closing}", brackets=opening + closing, values=forms)
+    brackets = opening + closing or _brackets_of_alternatives(text, members)
+    return Form(kind="values", latex=f"{opening}{latex}{closing}", brackets=brackets, values=forms)
+
+
+def _brackets_of_alternatives(text: str, members: Sequence[Form]) -> str:
+    """Return braces for values with `or` between them or of one name, which are a set; none for a list of other values."""
+    names = {form.name for form in members}
+    alternatives = len(split(text, ALTERNATIVES)) > 1
+    if len(names - {""}) > 1:
+        return "or" if alternatives else ""
+    return "\\{\\}" if alternatives or members[0].name else ""
 
 
 def _member(part: str, depth: int) -> Form:

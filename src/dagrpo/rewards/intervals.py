@@ -1,16 +1,19 @@
-r"""Relations with `or` between them, as intervals.
+r"""Several relations as one set.
 
-`x < 1 \text{ or } x \ge 3` is `(-\infty,1)\cup[3,\infty)`.
+`x < 1 \text{ or } x \ge 3` is `(-\infty,1)\cup[3,\infty)`, and `x > 1, x < 3` is `1<x<3`.
 """
 
 import re
+from collections.abc import Sequence
 
 from dagrpo.rewards.lists import ALTERNATIVES, split
 from dagrpo.rewards.names import is_name
+from dagrpo.rewards.rational import rational
 
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 _TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 _BELOW = ("<", "\\le")
+_FROM, _TO = re.compile(r"([(\[])(.+),\\infty\)"), re.compile(r"\(-\\infty,(.+)([)\]])")
 
 
 def union(text: str) -> str | None:
@@ -19,6 +22,28 @@ def union(text: str) -> str | None:
     if len(intervals) < 2 or None in intervals or len({interval[0] for interval in intervals if interval}) > 1:
         return None
     return "\\cup ".join(interval[1] for interval in intervals if interval)
+
+
+def between(relations: Sequence[str]) -> str | None:
+    """Return the relation that a lower and a higher bound of one name make together; None for any other relations."""
+    intervals = [interval for relation in relations if (interval := _interval(relation))]
+    if len(intervals) != 2 or len(relations) != 2 or intervals[0][0] != intervals[1][0]:
+        return None
+    (name, first), (_, second) = sorted(intervals, key=lambda interval: _TO.fullmatch(interval[1]) is None)
+    below, above = _TO.fullmatch(first), _FROM.fullmatch(second)
+    if above is None or below is None or not _is_less(above.group(2), below.group(1)):
+        return None
+    from_low, to_high = ("\\le " if bracket in "[]" else "<" for bracket in (above.group(1), below.group(2)))
+    return f"{above.group(2)}{from_low}{name}{to_high}{below.group(1)}"
+
+
+def _is_less(low: str, high: str) -> bool:
+    """Return True if two numbers are in order; False for formulas and for numbers that are too large."""
+    try:
+        first, second = rational(low), rational(high)
+    except OverflowError:
+        return False
+    return first is not None and second is not None and first < second
 
 
 def _interval(relation: str) -> tuple[str, str] | None:

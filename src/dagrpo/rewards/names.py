@@ -40,6 +40,11 @@ _NAME = re.compile(
     rf"|\( ?{_LETTER}(?: ?, ?{_LETTER}){{1,4}} ?\)"
     r"|\\frac ?\{ ?d ?[a-z]? ?\} ?\{ ?d ?[a-z] ?\}|d[a-z] ?/ ?d[a-z]"
 )
+_OF_A_FUNCTION = re.compile(r"y|[A-Za-z]\([a-z]\)")
+_DERIVATIVE = re.compile(r"\\frac\{d([a-z])\}\{d[a-z]\}|d([a-z])/d[a-z]")
+_PRIME = re.compile(r"(?<=(?<![A-Za-z])[A-Za-z])'++")
+_AT_A_POINT = re.compile(r"[^()]+\(.*\)|\\(?:sin|cos|tan|cot|sec|csc)(?![a-z]).*")
+_ANGLE_NAME = re.compile(r"m?\\(?:measured)?angle(.*)")
 _WORDS = re.compile(r"[A-Za-z](?:[A-Za-z ,.'-]|\\(?:triangle|angle)(?![A-Za-z]))*+")
 _LETTERS = re.compile(r"[A-Za-z]++")
 _SHORT_NAMES = frozenset({"sum", "max", "min", "age", "ans"})
@@ -61,3 +66,37 @@ def is_name(text: str) -> bool:
 def _is_a_noun(word: str) -> bool:
     """Return True for a word that is no product of letters: `Area`, `cost`; not `xy`."""
     return len(word) > 3 or (len(word) > 1 and word[0].isupper() and not word.isupper()) or word in _SHORT_NAMES
+
+
+def same_quantity(name: str, other: str) -> bool:
+    """Return True if two names are one, or both are of any function: `y`, `f(x)`."""
+    return name == other or bool(_OF_A_FUNCTION.fullmatch(name) and _OF_A_FUNCTION.fullmatch(other))
+
+
+def different_quantities(name: str, other: str) -> bool:
+    r"""Return True for names that cannot be of one quantity: `f(2)` and `f(3)`, `\sin A` and `\cos A`, two angles, `y` and `y'`.
+
+    Other names may be: `x` and `n`.
+    """
+    if not name or not other or name == other:
+        return False
+    name, other = (_DERIVATIVE.sub(r"\1\2'", text).replace("^{\\prime}", "'") for text in (name, other))
+    plain, plain_other = _PRIME.sub("", name), _PRIME.sub("", other)
+    if same_quantity(plain, plain_other):
+        return name.count("'") != other.count("'")
+    angle, other_angle = _ANGLE_NAME.fullmatch(name), _ANGLE_NAME.fullmatch(other)
+    if angle and other_angle:
+        return not _may_be_one_angle(angle.group(1), other_angle.group(1))
+    both = _AT_A_POINT.fullmatch(name) and _AT_A_POINT.fullmatch(other)
+    return bool(both) and _without_brackets(name) != _without_brackets(other)
+
+
+def _may_be_one_angle(points: str, others: str) -> bool:
+    """Return True for the same points from either end, and for an angle's vertex alone: `ABC`, `CBA`, `B`."""
+    if len(points) == len(others) == 3:
+        return points in (others, others[::-1])
+    return points[len(points) // 2 :][:1] == others[len(others) // 2 :][:1]
+
+
+def _without_brackets(name: str) -> str:
+    return re.sub(r"[()]|\\angle(?![a-z])", "", name)

@@ -33,13 +33,13 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` or `\fbox{...}` that is not empty, its braces matched; or `34` in `\boxed 34`.
 
-    With nothing but a comma, an `and` or an `or` between them, several boxes are one answer: `1, 2`. None without a box, and if the
-    last one never ends.
+    With nothing but a comma, an `and` or an `or` between them, several boxes are one answer: `1, 2`, `1 or 2`. None without a box, and if
+    the last one never ends.
     """
     found = _last_box(text, len(text))
     if found is None:
         return None
-    start, contents = found[0], [found[1]]
+    start, contents, sign = found[0], [found[1]], ", "
     while len(contents) < _MOST_BOXES and (
         beside := _BESIDE_A_BOX.search(text, max(0, start - _LONGEST_JOINER), start)
     ):
@@ -47,9 +47,10 @@ def last_boxed(text: str) -> str | None:
         if before is None or before[2] != beside.start():
             break
         start = before[0]
+        sign = " or " if "or" in beside.group() or "\u6216" in beside.group() else sign
         contents.append(before[1])
     different = list(dict.fromkeys(reversed(contents)))
-    return to_ascii(", ".join(different))
+    return to_ascii(sign.join(different))
 
 
 def _last_box(text: str, limit: int) -> tuple[int, str, int] | None:
