@@ -32,7 +32,7 @@ wildcard_constraints:  # a path of another experiment or model is not made with 
     experiment=re.escape(experiment.folder),
     model=re.escape(experiment.params.model.name),
     seed=r"\d+",
-    task=r"[a-z0-9][a-z0-9_.-]*",
+    task=r"[a-z0-9][A-Za-z0-9_.-]*",
     policy="base|trained",
 
 

@@ -48,7 +48,7 @@ def status(
     result = statuses(today, experiments or ())
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in result], indent=2))
-    else:
+    elif result or mistake is None:
         plain_console().print(terminal.rendered(result))
     if mistake is not None:  # of the selected experiment: the others are shown before
         raise mistake
