@@ -95,7 +95,7 @@ SERVES = re.compile(r"_on_a_server\.py|engine/(test_weights_by_any_road|sglang/t
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    """Have one worker take all files that ask the servers of this session: each server is started once."""
+    """Have one worker take all files that ask shared servers: each server is started once."""
     return OneWorkerForServers(config, log)
 
 
