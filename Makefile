@@ -18,7 +18,7 @@ own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly docs sbom faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,10 @@ docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site
 	.venv-docs/bin/python -m sphinx -q -E -W --keep-going -c docs/site -d .venv-docs/doctrees . site
 	@echo "site/index.html"
 
+sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, sbom.cdx.json, and its licences, licenses.tsv
+	.venv-docs/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
+	.venv-docs/bin/python docs/site/licenses.py sbom.cdx.json licenses.tsv
+
 .venv-docs/.installed: requirements/docs.lock
 	test -x .venv-docs/bin/python || python3 -m venv .venv-docs
 	.venv-docs/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -100,6 +104,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	$(call install,.venv,$(LOCK))
 	$(call install_own,.venv,$(LOCK)) -e .
 	.venv/bin/python -m dagrpo.pipeline.dvc.links
+	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	touch $@
 
