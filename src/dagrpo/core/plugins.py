@@ -192,8 +192,8 @@ class Plugins(Generic[T]):
             raise
         except (Exception, SystemExit) as error:  # other people's code may raise anything
             raise UserError(
-                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_place(error)}): correct {self.key}, "
-                "or install what it needs; a folder of your own has to be on PYTHONPATH."
+                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_place(error)}): correct "
+                f"{self.key}, or install what it needs; a folder of your own has to be on PYTHONPATH."
             ) from error
 
 
