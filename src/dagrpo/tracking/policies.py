@@ -13,6 +13,7 @@ from mlflow.entities import LoggedModel, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
+from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from dagrpo.tracking.checkpoints import DIGEST
@@ -97,13 +98,14 @@ def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, poli
     for version in client.search_model_versions(f"name = '{experiment}'"):
         if version.tags.get(DIGEST) == policy["digest"]:
             return str(version.version)
-    version = client.create_model_version(
-        experiment,
-        source=f"models:/{model.model_id}",
-        run_id=run_id,
-        tags={DIGEST: policy["digest"], "folder": policy["folder"], "seed": seed},
-        model_id=model.model_id,
-    )
+    with _use_tracking_uri(client.tracking_uri):  # where MLflow looks for the model, whatever address the client has
+        version = client.create_model_version(
+            experiment,
+            source=f"models:/{model.model_id}",
+            run_id=run_id,
+            tags={DIGEST: policy["digest"], "folder": policy["folder"], "seed": seed},
+            model_id=model.model_id,
+        )
     # What the page of the model shows as registered.
     client.set_logged_model_tags(
         model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([{"name": experiment, "version": version.version}])}
