@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def share_evaluation_sets(runs: Runs, data: Iterable[Mapping[str, str]]) -> None
     for each in data:
         if each["context"] == "evaluation":
             name, digest = each["name"], each["digest"]
-            runs.once("problems", name, digest, ask=lambda name=name, digest=digest: share(name, digest))
+            runs.once("problems", name, digest, ask=partial(share, name, digest))
 
 
 def _find(client: MlflowClient, name: str, digest: str) -> EvaluationDataset | None:

@@ -142,7 +142,7 @@ class Runs:
         self._answers: dict[tuple[str, ...], Any] = {}
 
     def by_id(self, run_id: str) -> Run:
-        """Return the run with an id. Raises StopIteration if there is none."""
+        """Return the run with an id. Raises StopIteration if it is missing."""
         return next(run for run in self._runs if run.run_id == run_id)
 
     def where(self, **tags: str) -> Iterator[Run]:
@@ -165,7 +165,7 @@ class Runs:
                 self._tags[name] = value
 
     def once(self, *key: str, ask: Callable[[], Any]) -> Any:
-        """Return the answer to a question about the experiment that is asked once; None is no answer."""
+        """Return the answer to a question about the experiment that is asked once; again after a None."""
         if self._answers.get(key) is None:
             self._answers[key] = ask()
         return self._answers[key]

@@ -145,10 +145,10 @@ def _write_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id:
 
 def _input_policy(target: Target) -> list[str]:
     """Return the id of the policy that the stage has read; [] if it reads none."""
+    model = None
     with optional("policies"):
         model = input_policy(target.models, target.execution)
-        return [] if model is None else [str(model.model_id)]
-    return []
+    return [] if model is None else [str(model.model_id)]
 
 
 def _write_output_policy(target: Target) -> None:
