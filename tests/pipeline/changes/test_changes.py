@@ -48,6 +48,12 @@ def test_a_file_in_a_checkpoint_that_is_gone_is_seen_without_reading_the_others(
     assert [str(each) for each in changes(made_up, "sft")] == [f"{content} is missing"]
 
 
+def test_a_file_in_a_checkpoint_with_other_bytes_of_the_same_size_is_seen(made_up: Project) -> None:
+    content = made_up.provenance("sft").parent / "content"
+    content.write_text(content.read_text().swapcase())
+    assert [str(each) for each in changes(made_up, "sft")] == [f"{content} was changed after it was made"]
+
+
 def test_the_file_of_code_that_changed_is_named_where_snakemake_has_its_digest(made_up: Project) -> None:
     made_up.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
     assert [str(each) for each in changes(made_up, "score")] == ["src/dagrpo/pipeline/stages/score.py has changed"]
