@@ -65,6 +65,12 @@ def test_of_another_experiment_the_parameters_are_those_it_was_made_with(made_up
     assert changes(made_up, "train") == []
 
 
+def test_weights_written_to_in_place_are_told_though_their_size_is_the_same(made_up: Project) -> None:
+    weights = made_up.provenance("train").parent / "content"
+    weights.write_text(weights.read_text()[::-1])
+    assert [str(each) for each in changes(made_up, "train")] == [f"{weights} was changed after it was made"]
+
+
 def test_the_maker_of_a_file_is_found_by_its_path_or_its_folder(made_up: Project) -> None:
     policy = made_up.provenance("train").parent
     for path in (policy, policy / "manifest.json", policy / "content", policy.parent / "metrics.parquet"):

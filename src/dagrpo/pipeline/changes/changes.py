@@ -14,7 +14,7 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.utils.files import digest_of, sha256_of
-from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
+from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
 
 DIGITS = 12
 LONGEST_PATH = 300
@@ -60,7 +60,7 @@ class Changes:
         self._code: dict[str, str] = {}
 
     def of(self, execution: ExecutionRecord) -> list[Change]:
-        """Return every change since then, the outputs' first. Of the files in a checkpoint's folder the sizes alone are looked at."""
+        """Return every change since then, the outputs' first. Of the files in a checkpoint's folder those written to since are read."""
         return [
             *self._outputs(execution),
             *self._parameters(execution),
@@ -79,7 +79,7 @@ class Changes:
         yield from self._files(Kind.OUTPUT, execution.outputs)
         for path in execution.outputs:
             if Path(path).name == MANIFEST and self.digest_now(path) == execution.outputs[path]:
-                yield from _folder(Path(path))
+                yield from _folder(Path(path), execution.provenance)
 
     def _inputs(self, execution: ExecutionRecord) -> Iterator[Change]:
         yield from self._files(Kind.INPUT, execution.inputs)
@@ -125,17 +125,25 @@ class Changes:
         return {file: self._code[file] for file in files if file in self._code}
 
 
-def _folder(manifest: Path) -> Iterator[Change]:
-    """Yield the files of a folder that are missing or have another size."""
+def _folder(manifest: Path, provenance: Path) -> Iterator[Change]:
+    """Yield the files of a folder that are missing or have other bytes."""
+    written = provenance.stat().st_ctime_ns
     try:
         listed = listed_files(manifest)
     except UserError:  # a manifest of something that lists no files
         return
     for name, entry in listed.items():
         file = manifest.parent / name
-        if fault_of_size(file, entry) is not None:
+        if _is_changed(file, entry, written):
             now = f"{file.stat().st_size:,} bytes" if file.is_file() else None
             yield Change(kind=Kind.OUTPUT, name=str(file), before=f"{entry.bytes:,} bytes", now=now)
+
+
+def _is_changed(file: Path, entry: FileEntry, written: int) -> bool:
+    """Return True for a file with another size, or other bytes if it changed after its provenance, which was written last."""
+    if fault_of_size(file, entry) is not None:
+        return True
+    return file.stat().st_ctime_ns > written and fault_since_read(file, entry) is not None
 
 
 def _value(values: Mapping[str, Any], key: str) -> str | None:
