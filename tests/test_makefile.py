@@ -38,7 +38,13 @@ def test_setting_up_says_what_it_does_before_it_does_it() -> None:
 def project(tmp_path: Path) -> Path:
     """A folder with this Makefile, whose environment is set up and holds dagrpo alone."""
     folder = tmp_path / "project"
-    for name in ("requirements/cpu.lock", "requirements/gpu.lock", "pyproject.toml", "src/dagrpo/__init__.py"):
+    for name in (
+        "requirements/cpu.lock",
+        "requirements/gpu.lock",
+        "requirements/installer.lock",
+        "pyproject.toml",
+        "src/dagrpo/__init__.py",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "packages").mkdir()

@@ -50,6 +50,10 @@ def test_a_stop_while_a_plug_in_is_imported_is_not_the_plug_ins_mistake(
             "no_such_lab.losses:tilted",
             r"cannot be imported|that can be imported \(ModuleNotFoundError: No module named 'no_such_lab'\)",
         ),
+        (
+            "example_lab.losses.tilted",
+            r"not a loss: an import path has `:` before the object, as in `example_lab.losses:tilted`; correct",
+        ),
         ("example_lab.losses:tiltd", r"example_lab.losses has no `tiltd`"),
         ("example_lab.losses:policy_gradient", r"not a loss but a function: .* make it a Loss of dagrpo.algorithms"),
         ("example_lab.advantages:best", r"not a loss but an Advantage"),
@@ -59,6 +63,14 @@ def test_an_import_path_that_leads_to_no_plug_in_is_one_sentence(name: str, word
     with pytest.raises(UserError, match=words) as caught:
         LOSSES.get(name)
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_a_plug_ins_module_has_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "divided_lab.py"
+    module.write_text("half = 1\nLOSS = half / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=rf"\(ZeroDivisionError: division by zero, {module}, line 2\)"):
+        LOSSES.get("divided_lab:LOSS")
 
 
 def test_an_entry_point_is_a_name_like_any_other(installed_lab: Path) -> None:

@@ -7,6 +7,7 @@ unless a module may offer several; getting one imports its module alone. Indepen
 
 import importlib
 import pkgutil
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -126,6 +127,11 @@ class Plugins(Generic[T]):
     def _hint(self, name: str) -> str:
         if name in self._renamed:
             return self._renamed[name]
+        module, _, attribute = name.rpartition(".")
+        if module and self.separator != "." and attribute.isidentifier():
+            return (
+                f"an import path has `{self.separator}` before the object, as in `{module}{self.separator}{attribute}`"
+            )
         near = self.nearest(name)
         return (
             f"the nearest known one is `{near}`" if near else f"the known ones are {', '.join(sorted(self._known()))}"
@@ -186,8 +192,8 @@ class Plugins(Generic[T]):
             raise
         except (Exception, SystemExit) as error:  # other people's code may raise anything
             raise UserError(
-                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}): correct {self.key}, or install "
-                "what it needs; a folder of your own has to be on PYTHONPATH."
+                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_place(error)}): correct "
+                f"{self.key}, or install what it needs; a folder of your own has to be on PYTHONPATH."
             ) from error
 
 
@@ -204,6 +210,13 @@ def _entry_points() -> tuple[EntryPoint, ...]:
         for point in distribution.entry_points
         if point.group.startswith("dagrpo.")
     )
+
+
+def _place(error: BaseException) -> str:
+    """Return where an import raised an error, such as ", my_lab/losses.py, line 3"; "" if no line of a module was run."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+    frames = [each for each in frames if each.filename not in (__file__, importlib.__file__)]
+    return f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
 def _a(noun: str) -> str:

@@ -199,6 +199,14 @@ def test_a_mistake_in_params_hides_no_experiment_and_is_the_last_word(made_up: P
     assert [each["state"] for each in objects()] == ["done"]
 
 
+def test_a_task_that_cannot_be_imported_hides_no_experiment_and_is_the_last_word(made_up: Project) -> None:
+    made_up.write_params(experiment={"evaluate": ["my_lab.broken.TASK"], "tasks": ["arithmetic", "my_lab.broken.TASK"]})
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == 1
+    assert f"{made_up.name}  done" in done.stdout
+    assert "my_lab.broken.TASK" in str(done.exception)
+
+
 @pytest.mark.parametrize(("seconds", "words"), [(45.4, "45 s"), (720.0, "12 min"), (12000.0, "3 h 20 min")])
 def test_a_duration_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
     assert duration(seconds) == words

@@ -69,6 +69,15 @@ def test_a_job_that_was_killed_is_told(made_up: Project) -> None:
     assert "a run has begun it and has not ended it" in text(provenance)
 
 
+def test_a_changed_output_that_a_dry_run_has_found_is_no_run_that_has_begun(made_up: Project) -> None:
+    provenance = made_up.provenance("score")
+    (provenance.parent / "scores.json").write_text("other")
+    record_unfinished(provenance)
+    shown = text(provenance)
+    assert "scores.json was changed" in shown
+    assert "has begun" not in shown
+
+
 def test_programs_get_one_object(made_up: Project) -> None:
     made_up.write_params(training={"steps": 7})
     done = CliRunner().invoke(app, ["status", "--why", str(made_up.provenance("train")), "--json"])

@@ -53,7 +53,8 @@ def _lines(status: Status) -> Iterator[Text]:
         return
     yield from (Text(f"  {_stale(stale)}", style="yellow") for stale in status.stale[:MOST_STALE])
     if len(status.stale) > MOST_STALE:
-        yield Text(f"  and {len(status.stale) - MOST_STALE} more stages are stale", style="yellow")
+        rest = len(status.stale) - MOST_STALE
+        yield Text(f"  and {rest} more {'stage is' if rest == 1 else 'stages are'} stale", style="yellow")
 
 
 def _stages(status: Status) -> str:

@@ -115,7 +115,7 @@ def _ancestors(record: ExecutionRecord) -> list[ExecutionRecord]:
 
 def _reason(record: ExecutionRecord, changes: Changes) -> Reason | None:
     own_changes = changes.of(record)
-    notes = _notes(record)
+    notes = _notes(record, is_changed=bool(own_changes))
     if not own_changes and not notes:
         return None
     code = {each.name: each.before for each in own_changes if each.kind == Kind.CODE and each.before and each.now}
@@ -123,9 +123,9 @@ def _reason(record: ExecutionRecord, changes: Changes) -> Reason | None:
     return Reason(what=record.what, changes=tuple(own_changes), lines=lines, notes=tuple(notes))
 
 
-def _notes(record: ExecutionRecord) -> list[str]:
+def _notes(record: ExecutionRecord, *, is_changed: bool) -> list[str]:
     notes = []
-    if is_unfinished(record.provenance):
+    if is_unfinished(record.provenance) and not is_changed:  # a changed one is recorded as unfinished, too
         notes.append("a run has begun it and has not ended it")
     if is_marked_damaged(record.experiment, record.provenance):
         notes.append("a later stage has found one of its outputs damaged")

@@ -60,7 +60,7 @@ class Changes:
         self._code: dict[str, str] = {}
 
     def of(self, execution: ExecutionRecord) -> list[Change]:
-        """Return every change since then, the outputs' first. Of the files in a checkpoint's folder those written to since are read."""
+        """Return every change since the execution, those of outputs first."""
         return [
             *self._outputs(execution),
             *self._parameters(execution),
@@ -126,24 +126,25 @@ class Changes:
 
 
 def _folder(manifest: Path, provenance: Path) -> Iterator[Change]:
-    """Yield the files of a folder that are missing or have other bytes."""
-    written = provenance.stat().st_ctime_ns
+    """Yield the files of a folder that are missing or changed. Those older than the provenance have their sizes compared."""
     try:
         listed = listed_files(manifest)
     except UserError:  # a manifest of something that lists no files
         return
+    written = provenance.stat().st_ctime_ns
     for name, entry in listed.items():
         file = manifest.parent / name
-        if _is_changed(file, entry, written):
-            now = f"{file.stat().st_size:,} bytes" if file.is_file() else None
+        if not file.is_file():
+            yield Change(kind=Kind.OUTPUT, name=str(file), before=f"{entry.bytes:,} bytes", now=None)
+        elif _is_changed(file, entry, written):
+            now = f"{file.stat().st_size:,} bytes"
             yield Change(kind=Kind.OUTPUT, name=str(file), before=f"{entry.bytes:,} bytes", now=now)
 
 
 def _is_changed(file: Path, entry: FileEntry, written: int) -> bool:
-    """Return True for a file with another size, or other bytes if it changed after its provenance, which was written last."""
-    if fault_of_size(file, entry) is not None:
-        return True
-    return file.stat().st_ctime_ns > written and fault_since_read(file, entry) is not None
+    """Compare a file with its entry. By ctime, which a copy with an older time has too."""
+    fault = fault_since_read if file.stat().st_ctime_ns > written else fault_of_size
+    return fault(file, entry) is not None
 
 
 def _value(values: Mapping[str, Any], key: str) -> str | None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagrpo.config.overlay import OVERRIDE, with_overrides
-from dagrpo.config.schema import Params, parse, read_params
+from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.job_files import JOBS, code_files, own_params
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.record import declared
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.utils.yaml_text import read_yaml
 
 
@@ -30,11 +31,11 @@ class Today:
 
     @classmethod
     def read(cls) -> "Today":
-        """UserError: params.yaml has a mistake."""
-        return cls(selected=read_params(PARAMS) if PARAMS.is_file() else None)
+        """Read params.yaml if there is one. Raises UserError if it has a mistake, or names a task that cannot be imported."""
+        return cls(selected=parse_with_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else None)
 
     def params_of(self, execution: ExecutionRecord) -> Params | None:
-        """Return the parameters of the experiment that has made it; None where params.yaml says nothing of it."""
+        """Return today's parameters of the experiment of an execution; None if params.yaml holds another one."""
         if execution.experiment not in self._params:
             self._params[execution.experiment] = self._found(execution)
         return self._params[execution.experiment]
@@ -45,7 +46,7 @@ class Today:
         return None if params is None or stage is None else own_params(params, stage)
 
     def code_of(self, execution: ExecutionRecord) -> list[str] | None:
-        """Return the files of the stage's code, as today's parameters select it, or the list of then; None: neither is known."""
+        """Return the code files of the stage by today's parameters, else those recorded for the job; None if neither is known."""
         params, stage = self.params_of(execution), all_stages().get(execution.stage)
         if params is None or stage is None:
             return _code_of_job(execution)
@@ -65,7 +66,7 @@ class Today:
         for overrides in (
             execution.overrides,
             without_removed,
-        ):  # null also stands for a key that the try does not have
+        ):  # null also stands for a key that the run does not have
             params = _overlaid(overrides)
             if params is not None and override_run(params, self.selected).folder == execution.experiment:
                 return params
@@ -73,7 +74,7 @@ class Today:
 
 
 def _overlaid(overrides: Mapping[str, Any]) -> Params | None:
-    """params.yaml with these keys laid over it; None where it has become one that they do not fit."""
+    """Return params.yaml with these keys replaced; None if they do not fit it any more."""
     overlay = {key.replace(".", OVERRIDE): json.dumps(value) for key, value in overrides.items()}
     try:
         return parse(with_overrides(read_yaml(PARAMS) | overlay))
