@@ -1,6 +1,7 @@
 # `make run` and `make test` are all one needs; each sets up .venv first if it is missing. `make` alone lists the targets.
 SHELL := /bin/bash
-LOCK ?= requirements/cpu.lock
+# What .venv was set up from, so that a later `make setup` keeps the set for a GPU.
+LOCK := $(or $(LOCK),$(shell cat .venv/.installed 2>/dev/null),requirements/cpu.lock)
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
 FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-*.whl))),,--torch-backend cpu)
@@ -50,12 +51,12 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 	pytest -m "" packages/dagrpo_megatron tests/oracles
 
 .venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
-	test -x .venv-$*/bin/python || python3 -m venv .venv-$*
+	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*
 	$(call install,.venv-$*,$<)
 	touch $@
 
 .venv-gpu/.installed: requirements/gpu.lock | setup
-	test -x .venv-gpu/bin/python || python3 -m venv .venv-gpu
+	test -x .venv-gpu/bin/python || python3 -m venv --clear .venv-gpu
 	$(call install,.venv-gpu,$<)
 	$(call install_own,.venv-gpu,$<)
 	touch $@
@@ -91,22 +92,35 @@ sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, 
 	.venv-docs/bin/python docs/site/licenses.py sbom.cdx.json licenses.tsv
 
 .venv-docs/.installed: requirements/docs.lock
-	test -x .venv-docs/bin/python || python3 -m venv .venv-docs
-	.venv-docs/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
+	test -x .venv-docs/bin/python || python3 -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 setup: .venv/.installed ## install everything in .venv, once: one to five minutes, 4 GB of disk
 
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
-	test -x .venv/bin/python || UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv
+	test -x .venv/bin/python || { rm -rf .venv; UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv; }
 	.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/installer.lock
 	$(call install,.venv,$(LOCK))
 	$(call install_own,.venv,$(LOCK)) -e .
 	.venv/bin/python -m dagrpo.pipeline.dvc.links
 	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
-	touch $@
+	@echo $(LOCK) > $@
+
+# Programs of .venv have its folder and its Python in their first lines, so that one that was moved or copied, or whose Python is gone,
+# starts nothing or another folder's code.
+PLACE = .venv/bin/python -I -c 'import dagrpo; print(*dagrpo.__path__)' 2>/dev/null
+ifneq ($(wildcard .venv/.installed),)
+ifneq ($(shell $(PLACE)),$(CURDIR)/src/dagrpo)
+.venv/.installed: .venv/.elsewhere
+endif
+endif
+
+.venv/.elsewhere:
+	@echo "This folder was moved or copied, or the Python of .venv is gone: .venv is made anew."
+	rm -rf .venv
 
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
 	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py
