@@ -290,10 +290,22 @@ def test_published_scorers_stand_beside_the_main_one_on_their_own_tasks(tmp_path
     assert verl.metrics[0].base.value == pytest.approx(sum(each["greedy"]["value"] for each in scores) / 2)
     assert verl.differing is not None
     assert verl.differing[0] == sum(each["differing"] for each in scores)
+    rows = page.inputs.evaluations["arithmetic", "base", 0].scores.num_rows
+    assert verl.completions == (2 * rows, 2 * rows)
     text = render(page)
     Checker(text)
     assert "Table 4.</b> The same completions by other projects" in text
     assert text.count('<th scope="row">verl_gsm8k, mean@4</th>') == 1
+
+
+def test_a_base_policy_that_seeds_share_counts_once_among_the_differing_completions(tmp_path: Path) -> None:
+    inputs = page_of(make_experiment(tmp_path, seeds=(0, 1), also=["verl_gsm8k"])).inputs
+    first = inputs.evaluations["arithmetic", "base", 0]
+    shared = replace(inputs, evaluations={**inputs.evaluations, ("arithmetic", "base", 1): first})
+    _, verl = compare_scorers(shared, "arithmetic")
+    assert verl.completions == (first.scores.num_rows, 2 * first.scores.num_rows)
+    assert verl.differing is not None
+    assert verl.differing[0] == first.summary["scorers"]["verl_gsm8k"]["differing"]
 
 
 def test_without_published_scorers_there_is_no_table_of_them(page: Page) -> None:

@@ -48,10 +48,8 @@ class ScorerComparison:
 
     name: str
     metrics: tuple[MetricComparison, ...]  # greedy, and the mean over the sampled completions
-    differing: (
-        tuple[int, int] | None
-    )  # completions of base and trained that it judges otherwise than the main one; None: it is that
-    completions: int  # of each policy
+    differing: tuple[int, ...] | None  # completions of base and trained judged otherwise than by the main one; None: it is that
+    completions: tuple[int, ...]  # of base and trained; copies of another seed's count once
 
 
 def compare_scorers(inputs: Inputs, task: str) -> tuple[ScorerComparison, ...]:
@@ -65,13 +63,16 @@ def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
     first, resampling = inputs.evaluations[task, "base", inputs.seeds[0]], inputs.resampling(task)
     base, trained = (_values(inputs, task, variant, name) for variant in VARIANTS)
     metrics = ("greedy", f"mean_at_{first.outcomes.samples}")
-    summaries = {variant: [inputs.summary(task, variant, seed) for seed in inputs.seeds] for variant in VARIANTS}
-    differing = None if name is None else [sum(s["scorers"][name]["differing"] for s in summaries[v]) for v in VARIANTS]
+    sampled = [inputs.seeds_sampled(task, variant) for variant in VARIANTS]
+    judged = [
+        [inputs.summary(task, variant, seed).get("scorers", {}).get(name, {}).get("differing", 0) for seed in seeds]
+        for variant, seeds in zip(VARIANTS, sampled, strict=True)
+    ]
     return ScorerComparison(
         name=f"{first.summary['extractor']} (main)" if name is None else name,
         metrics=tuple(compared(each, base[each], trained[each], resampling) for each in metrics if each in base),
-        differing=None if differing is None else (differing[0], differing[1]),
-        completions=first.scores.num_rows * len(inputs.seeds),
+        differing=None if name is None else tuple(map(sum, judged)),
+        completions=tuple(first.scores.num_rows * len(seeds) for seeds in sampled),
     )
 
 
