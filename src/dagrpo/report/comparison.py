@@ -48,7 +48,7 @@ class ScorerComparison:
 
     name: str
     metrics: tuple[MetricComparison, ...]  # greedy, and the mean over the sampled completions
-    differing: tuple[int, ...] | None  # completions of base and trained judged otherwise than by the main one; None: it is that
+    differing: tuple[int, ...] | None  # completions of each policy that it judges otherwise than the main one
     completions: tuple[int, ...]  # of base and trained; copies of another seed's count once
 
 
