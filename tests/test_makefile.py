@@ -2,17 +2,22 @@
 
 import os
 import re
+import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
-def _make(*arguments: str) -> str:
+def _make(*arguments: str, folder: Path = ROOT) -> str:
     """What make says; not as the child of another make, which would say more."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=True).stdout
 
 
 def test_every_target_is_listed_with_a_line() -> None:
@@ -27,3 +32,46 @@ def test_setting_up_says_what_it_does_before_it_does_it() -> None:
     planned = _make("-n", "-B", "setup")
     assert "minutes" in planned.splitlines()[0]
     assert "GB on disk" in planned.splitlines()[0]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with this Makefile, whose environment is set up and holds dagrpo alone."""
+    folder = tmp_path / "project"
+    for name in (
+        "requirements/cpu.lock",
+        "requirements/gpu.lock",
+        "requirements/installer.lock",
+        "pyproject.toml",
+        "src/dagrpo/__init__.py",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "packages").mkdir()
+    shutil.copyfile(ROOT / "Makefile", folder / "Makefile")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=folder, check=True)
+    (packages,) = folder.glob(".venv/lib/python*/site-packages")
+    (packages / "dagrpo.pth").write_text(str(folder / "src"))
+    (folder / ".venv/.installed").write_text("requirements/gpu.lock")
+    assert "Nothing to be done" in _make("-n", "setup", folder=folder)
+    return folder
+
+
+@pytest.mark.parametrize("move", [shutil.move, lambda old, new: shutil.copytree(old, new, symlinks=True)])
+def test_the_environment_of_a_moved_folder_is_made_anew_from_the_same_lock(
+    move: Callable[[Path, Path], object], project: Path
+) -> None:
+    """Its programs name the former folder in their first lines: 127, or another folder's code."""
+    moved = project.with_name("moved")
+    move(project, moved)
+    planned = _make("-n", "setup", folder=moved)
+    assert planned.index("rm -rf .venv\n") < planned.index("create_environment.py .venv")
+    assert "-r requirements/gpu.lock" in planned
+    assert "create_environment.py .venv" in _make("-n", "run", folder=moved)
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(project: Path) -> None:
+    for python in project.glob(".venv/bin/python*"):
+        python.unlink()
+        python.symlink_to("/nowhere/python3.11")
+    assert "rm -rf .venv\n" in _make("-n", "setup", folder=project)

@@ -28,7 +28,8 @@ from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.worker_process import Comparison
-from dagrpo.tracking.parents import PARENT, settle_parent
+from dagrpo.tracking.parents import settle_parents
+from dagrpo.tracking.runs import PARENT, Runs
 from dagrpo.tracking.store import open_client
 
 Work = Callable[[], str | None]  # returns what else is to be said of it
@@ -125,7 +126,7 @@ class _Siblings:
             self._client.set_terminated(run.info.run_id)
         self._count = count
         self._client.update_run(self._parent, "RUNNING")
-        return lambda: settle_parent(self._client, self._parent)
+        return lambda: settle_parents(Runs(self._client, self._experiment, {}))
 
 
 @contextmanager

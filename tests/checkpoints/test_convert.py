@@ -140,7 +140,7 @@ def test_the_trainer_starts_from_any_format_and_writes_the_same(format: str, pri
     verify(tmp_path / "initial")
 
 
-def test_where_both_formats_are_one_convert_and_export_link_the_files(pristine: Path, tmp_path: Path) -> None:
+def test_where_both_formats_are_one_convert_and_export_share_the_files(pristine: Path, tmp_path: Path) -> None:
     params = Checkpoint(format="huggingface")
     (pristine / "provenance.json").write_text("{}")
     try:
@@ -151,7 +151,7 @@ def test_where_both_formats_are_one_convert_and_export_link_the_files(pristine: 
     for folder in (tmp_path / "initial", tmp_path / "exported"):
         assert {path.name for path in folder.iterdir()} == {*manifest.files, MANIFEST}
         for name in manifest.files:
-            assert (folder / name).stat().st_ino == (pristine / name).stat().st_ino
+            assert (folder / name).read_bytes() == (pristine / name).read_bytes()
         assert (folder / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
         assert (folder / MANIFEST).stat().st_ino != (pristine / MANIFEST).stat().st_ino
 

@@ -15,6 +15,7 @@ from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -257,7 +258,7 @@ def test_a_scorer_that_no_evaluated_task_is_for_is_refused_and_an_unknown_one_ge
     with pytest.raises(
         UserError, match=r"also names verl_gsm8k, .* of the verifiers gsm8k, but .* have countdown: delete"
     ):
-        parse(
+        parse_with_tasks(
             {
                 "evaluation": {"scoring": {"also": ["verl_gsm8k"]}},
                 "experiment": {"train": "countdown", "evaluate": ["countdown"], "tasks": ["countdown"]},

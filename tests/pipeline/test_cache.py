@@ -15,7 +15,7 @@ from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import cache_hit
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
+from dagrpo.utils.files import FEWEST_LINKED, read_json, sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of
 
 made: list[str] = []
@@ -37,8 +37,10 @@ def _work(job: Job) -> None:
     made.append(job.experiment)
     folder = job.output("policy").parent
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "weights.bin", job.input("split").read_text())
-    write_json(folder / "manifest.json", {"files": {"weights.bin": asdict(entry_of(folder / "weights.bin"))}})
+    content = {"config.json": "{}", "weights.bin": job.input("split").read_text()}
+    for name, text in content.items():
+        write_text(folder / name, text)
+    write_json(folder / "manifest.json", {"files": {name: asdict(entry_of(folder / name)) for name in content}})
     job.output("metrics").write_text(f"metrics of {job.params}")  # in place
 
 
@@ -76,15 +78,15 @@ def _run(
     return record
 
 
-def _inode(experiment: str, name: str) -> int:
-    return Path("results", experiment, "runs/seed_3", name).stat().st_ino
+def _path(experiment: str, name: str) -> Path:
+    return Path("results", experiment, "runs/seed_3", name)
 
 
-def test_the_same_is_taken_over_as_hard_links_and_said_so() -> None:
+def test_the_same_is_taken_over_and_said_so() -> None:
     first, second = _run("one"), _run("two")
     assert made == ["one"]
     for name in ("policy/weights.bin", "policy/manifest.json", "metrics.parquet"):
-        assert _inode("one", name) == _inode("two", name)
+        assert _path("one", name).read_bytes() == _path("two", name).read_bytes()
     assert second["taken_from"] == "results/one/runs/seed_3/policy/provenance.json"
     assert second["key"] == first["key"]
     assert second["experiment"] == "two"
@@ -151,12 +153,33 @@ def test_another_environment_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert made == ["one", "two"]
 
 
+LARGE = "data" * (FEWEST_LINKED // 4)
+FILES = ("policy/config.json", "policy/weights.bin", "policy/manifest.json", "metrics.parquet")
+
+
+@pytest.mark.parametrize("written", ["one", "two"])
+def test_a_write_in_place_to_one_experiment_leaves_the_other(written: str) -> None:
+    """Large weights may be read-only links: what this user, unless root, cannot write to."""
+    _run("one", LARGE)
+    _run("two", LARGE)
+    assert made == ["one"]
+    other = "two" if written == "one" else "one"
+    for name in FILES:
+        path = _path(written, name)
+        if path.stat().st_mode & 0o222 == 0:
+            assert name == "policy/weights.bin", "others are small, or written to by Snakemake"
+            assert _path(other, name).stat().st_ino == path.stat().st_ino
+            continue
+        path.write_text("mine")
+        assert _path(other, name).read_text() != "mine"
+
+
 def test_what_replaces_a_link_leaves_the_other_experiment_as_it_was() -> None:
-    _run("one")
-    _run("two")
+    _run("one", LARGE)
+    _run("two", LARGE)
     _run("two", "rows", steps=4)
     one, two = (Path("results", experiment, "runs/seed_3") for experiment in ("one", "two"))
-    assert [(folder / "policy/weights.bin").read_text() for folder in (one, two)] == ["data", "rows"]
+    assert [(folder / "policy/weights.bin").read_text() for folder in (one, two)] == [LARGE, "rows"]
     assert [(folder / "metrics.parquet").read_text() for folder in (one, two)] == [
         "metrics of {}",
         "metrics of {'steps': 4}",

@@ -20,7 +20,7 @@ from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.record import write_run
-from dagrpo.tracking.stage_runs import find_experiment
+from dagrpo.tracking.runs import open_experiment
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.utils.files import sha256_of, write_json
@@ -92,9 +92,9 @@ def write(root: Path, made: Execution, contents: Contents | None = None) -> None
     """Write the run of an execution, as a sync does."""
     uri = tracking_uri(root)
     client = open_client(uri)
-    experiment_id = find_experiment(client, made.experiment, artifact_location(uri, root))
-    write_run(client, experiment_id, made, contents or Contents())
-    settle_parents(client, experiment_id)
+    runs = open_experiment(client, made.experiment, artifact_location(uri, root))
+    write_run(runs, made, contents or Contents())
+    settle_parents(runs)
 
 
 def finish(root: Path, record: Mapping[str, Any], outputs: Mapping[str, str], name: str = "provenance.json") -> Path:

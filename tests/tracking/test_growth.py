@@ -1,9 +1,12 @@
 """How the work for one more run grows with the runs of its seed, and with other experiments."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import (
     SEED,
@@ -16,11 +19,12 @@ from tests.tracking.conftest import (
     trained,
     write,
 )
+from tests.tracking.test_pages import page
 
 from dagrpo.tracking import record
-from dagrpo.tracking.contents import Contents
-from dagrpo.tracking.parents import PARENT
-from dagrpo.tracking.stage_runs import StageRuns
+from dagrpo.tracking.contents import Contents, Summary
+from dagrpo.tracking.curve import Step
+from dagrpo.tracking.runs import PARENT, Runs, open_experiment
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.tracking.sync import record_what_is_new, sync, try_to_sync
@@ -36,29 +40,61 @@ def _add_siblings(project: Path, count: int) -> None:
 
 
 @pytest.mark.nightly
-def test_no_more_runs_are_fetched_for_one_more_run_of_a_seed_however_many_it_has(
+def test_one_more_run_of_a_seed_takes_as_many_requests_however_many_it_has(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, execution(stage_record("teacher"), status="FAILED", outputs={}))
-    fetched: list[int] = []
-    search_runs = MlflowClient.search_runs
-
-    def counted(client: MlflowClient, *arguments: Any, **options: Any) -> Any:
-        page = search_runs(client, *arguments, **options)
-        fetched[-1] += len(page)
-        return page
-
+    requests: list[int] = []
     for more, stage in ((5, "score"), (15, "sample"), (60, "report")):
         _add_siblings(project, more)
-        fetched.append(0)
         with monkeypatch.context() as patched:
-            patched.setattr(MlflowClient, "search_runs", counted)
+            count = counted(patched)
             write(project, execution(stage_record(stage), ended=STARTED + 9_000))
-    assert fetched == [fetched[0]] * 3
-    assert fetched[0] <= 6
+        requests.append(sum(count.values()))
+    assert requests == [requests[0]] * 3
     assert len(stage_runs(project)) == 80 + 4
     parent = parent_runs(project)["0"]
     assert (parent.info.status, parent.info.end_time) == ("FAILED", STARTED + 9_000)
+
+
+def counted(patched: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the number of requests for runs by their kind, counted from now on."""
+    count: Counter[str] = Counter()
+
+    def watch(name: str) -> None:
+        whole = getattr(SqlAlchemyStore, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            count[name] += 1
+            return whole(*arguments, **options)
+
+        patched.setattr(SqlAlchemyStore, name, call)
+
+    for name in (
+        "search_runs",
+        "log_batch",
+        "get_run",
+        "create_run",
+        "update_run_info",
+        "set_tag",
+        "get_metric_history",
+    ):
+        watch(name)
+    return count
+
+
+def test_a_training_and_its_report_are_recorded_in_few_requests(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"group/metric {number}" for number in range(90)]
+    curves = pa.table({"step": range(1, 21)} | {name: [1 / step for step in range(1, 21)] for name in names})
+    steps = [Step(step, STARTED + step, dict.fromkeys(names, 1 / step)) for step in range(1, 21)]
+    count = counted(monkeypatch)
+    write(project, execution(stage_record("train")), Contents(steps=steps))
+    assert count["log_batch"] == 4, "two with 1,800 points, and before and after them one with params or tags"
+    assert count["get_metric_history"] == 0
+    summary = Summary(seed=0, content=page(), curves=curves)
+    write(project, execution(stage_record("report", None)), Contents(summaries=[summary]))
+    assert count["get_metric_history"] == 0, "the run has the last values, so that it has all of them"
+    assert count["search_runs"] == 2
 
 
 def test_one_more_experiment_is_recorded_without_a_look_at_the_others(
@@ -67,14 +103,11 @@ def test_one_more_experiment_is_recorded_without_a_look_at_the_others(
     monkeypatch.setenv("DAGRPO_TRACKING", "on")
     looked_at: list[list[str]] = []
 
-    class Counted(StageRuns):
-        """Notes the MLflow experiments that it is asked for."""
+    def noted(client: MlflowClient, name: str, artifacts: str | None) -> Runs:
+        looked_at[-1].append(name)
+        return open_experiment(client, name, artifacts)
 
-        def __init__(self, client: MlflowClient, experiment_id: str) -> None:
-            looked_at[-1].append(client.get_experiment(experiment_id).name)
-            super().__init__(client, experiment_id)
-
-    monkeypatch.setattr(record, "StageRuns", Counted)
+    monkeypatch.setattr(record, "open_experiment", noted)
     monkeypatch.setattr(record, "contents_of", lambda execution: Contents())
     for name in ("first", "second", "third"):
         finish(project, stage_record("model", experiment=name), {f"models/{name}/tiny/manifest.json": "2" * 64})

@@ -1,5 +1,6 @@
 """A policy is one model, an output of what made it and an input of what reads it, however often and in whatever order that is told."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,16 @@ def test_a_copied_project_finds_what_a_version_of_its_model_has(project: Path) -
     copy = shutil.copytree(project, project.with_name(f"{project.name}-copy"))
     client = open_client(f"sqlite:///{copy}/mlflow.db")
     assert client.get_model_version_download_uri("demo", "1").startswith(f"{copy}/mlartifacts/")
+
+
+def test_a_run_in_a_temporary_copy_is_recorded_in_its_repository_alone(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path_factory.mktemp("dvc-exp-run-temp")
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    monkeypatch.setenv("DVC_EXP_NAME", "slow-plum")
+    report(project, page())
+    assert open_client(tracking_uri(project)).get_model_version("demo", "1").tags["manifest.sha256"] == "b" * 64
+    assert list(copy.iterdir()) == []
+    assert "MLFLOW_TRACKING_URI" not in os.environ

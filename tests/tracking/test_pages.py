@@ -13,6 +13,7 @@ from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.read import contents_of
+from dagrpo.tracking.runs import open_experiment
 from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
@@ -154,8 +155,9 @@ def test_a_parent_runs_while_any_child_does_and_the_same_outputs_are_never_made_
     client = open_client(tracking_uri(project))
     write(project, execution(stage_record("sample")))
     running = execution(stage_record("train"), status="RUNNING", outputs={}, ended=None)
-    open_run(client, "1", running)
-    settle_parents(client, "1")
+    runs = open_experiment(client, "demo", None)
+    open_run(runs, running)
+    settle_parents(runs)
     assert parent_runs(project)["0"].info.status == "RUNNING"
     write(project, execution(stage_record("train", key="f" * 64), started=STARTED + 1))
     statuses = [(run.data.tags["stage"], run.info.status) for run in stage_runs(project)]

@@ -17,7 +17,8 @@ from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution, of_note
-from dagrpo.tracking.stage_runs import find_experiment, open_run
+from dagrpo.tracking.runs import open_experiment
+from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.utils.files import read_object, write_json
@@ -34,8 +35,7 @@ ELSEWHERE = replace(GONE, host="elsewhere")
 def show(project: Path, working: Execution) -> str:
     """Open the run of an execution as its follower does; return the run's id."""
     client, uri = open_client(tracking_uri(project)), tracking_uri(project)
-    experiment_id = find_experiment(client, "demo", artifact_location(uri, project))
-    return str(open_run(client, experiment_id, working).info.run_id)
+    return open_run(open_experiment(client, "demo", artifact_location(uri, project)), working).run_id
 
 
 def note_of(name: str) -> Path:

@@ -14,6 +14,7 @@ from tests.tracking.conftest import (
     trained,
 )
 
+from dagrpo.core.errors import UserError
 from dagrpo.tracking import sync
 
 
@@ -63,6 +64,34 @@ def test_a_server_that_refuses_costs_no_result_and_is_named_in_a_sentence(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert sync.record_what_is_new() == ""
     assert len(stage_runs(fresh)) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_refuses_the_credentials_is_named_before_any_work(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
+    with _refusing(status) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://alice:s3cret@{address}")
+        with pytest.raises(UserError) as refusal:
+            sync.require_recordable()
+    assert str(refusal.value).startswith(
+        f"http://{address} cannot record runs: it refuses the credentials ({status}): set MLFLOW_TRACKING_USERNAME"
+    )
+    assert str(refusal.value).endswith("or set DAGRPO_TRACKING=off to run without a record.")
+
+
+def test_a_server_that_is_away_or_busy_stops_no_run(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    with _refusing(503) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{address}")
+        sync.require_recordable()
+    sync.require_recordable()
+    monkeypatch.setenv("DAGRPO_TRACKING", "later")
+    with _refusing(401) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{address}")
+        sync.require_recordable()
 
 
 def test_a_server_that_is_away_is_named_without_its_password(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

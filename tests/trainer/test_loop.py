@@ -252,11 +252,6 @@ def test_a_finished_run_keeps_as_many_states_as_it_is_told(
     assert sorted(path.name for path in run.state.glob("step_*")) == left
 
 
-def test_rollouts_are_stored_once(whole: TrainingRun) -> None:
-    name = "step_00002.parquet"
-    assert (whole.state / "rollouts" / name).samefile(whole.rollouts.with_name(name))
-
-
 def test_a_finished_run_writes_its_outputs_again_without_an_engine(whole: TrainingRun, tmp_path: Path) -> None:
     before = runs.bytes_of(whole)
     asked, reported = runs.execute(whole)

@@ -1,16 +1,19 @@
 import errno
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
-from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, write_json, write_text
+from dagrpo.utils.files import FEWEST_LINKED, atomic_file, atomic_folder, copy, read_json, share, write_json, write_text
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 
@@ -187,11 +190,11 @@ def test_a_folder_that_a_kill_left_out_of_its_place_is_put_back_by_the_next_writ
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from dagrpo.utils.files import atomic_folder, link_or_copy
+from dagrpo.utils.files import atomic_folder
 modes = []
 sys.addaudithook(lambda event, arguments: modes.append(arguments) if event == "open" else None)
 with atomic_folder(Path(sys.argv[1]) / "model") as folder:
-    link_or_copy(Path(sys.argv[1]) / "cached", folder / "weights")
+    os.link(Path(sys.argv[1]) / "cached", folder / "weights")
 opened = [flags & os.O_ACCMODE for path, _, flags in modes if str(path).endswith("weights")]
 print(opened == [os.O_RDONLY], (Path(sys.argv[1]) / "model/weights").stat().st_nlink)
 """
@@ -205,35 +208,87 @@ def test_a_folder_may_hold_hard_links_to_files_that_nobody_may_write(tmp_path: P
     assert done.stdout == "True 2\n", done.stderr
 
 
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
-def test_where_a_hard_link_cannot_be_made_the_file_is_copied(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def without_reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on ext4, whichever file system the tests run on."""
+
     def refuse(*arguments: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+
+
+def _large(path: Path) -> Path:
+    path.write_bytes(b"w" * FEWEST_LINKED)
+    return path
+
+
+@pytest.mark.usefixtures("without_reflinks")
+def test_a_large_file_is_shared_as_a_link_that_nobody_may_write_to(tmp_path: Path) -> None:
+    source = _large(tmp_path / "a")
+    source.chmod(0o664)
+    share(source, tmp_path / "b")
+    assert (tmp_path / "b").stat().st_ino == source.stat().st_ino
+    assert stat.S_IMODE(source.stat().st_mode) == 0o444
+    write_text(tmp_path / "b", "replaced")
+    assert source.read_bytes() == b"w" * FEWEST_LINKED
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o644
+
+
+@pytest.mark.usefixtures("without_reflinks")
+def test_a_small_file_is_shared_as_a_copy(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("content")
+    share(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b").write_text("mine")
+    assert (tmp_path / "a").read_text() == "content"
+
+
+@pytest.mark.parametrize("call", ["link", "chmod"])
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+@pytest.mark.usefixtures("without_reflinks")
+def test_where_a_read_only_link_cannot_be_made_the_file_is_copied(
+    call: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "link", refuse)
-    (tmp_path / "a").write_text("content")
-    link_or_copy(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_text() == "content"
+    monkeypatch.setattr(os, call, refuse)
+    share(_large(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"w" * FEWEST_LINKED
     assert (tmp_path / "a").stat().st_nlink == 1
 
 
-def test_another_failure_of_a_link_is_not_hidden_by_a_copy(tmp_path: Path) -> None:
+def test_what_is_shared_takes_no_files_place(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("new")
     (tmp_path / "b").write_text("there already")
     with pytest.raises(FileExistsError):
-        link_or_copy(tmp_path / "a", tmp_path / "b")
+        share(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_text() == "there already"
 
 
+@pytest.mark.usefixtures("without_reflinks")
 def test_a_symbolic_link_is_followed_since_it_may_be_relative(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("content")
+    _large(tmp_path / "a")
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "folder").mkdir()
-    link_or_copy(tmp_path / "link", tmp_path / "folder" / "b")
+    share(tmp_path / "link", tmp_path / "folder" / "b")
     assert not (tmp_path / "folder" / "b").is_symlink()
     assert (tmp_path / "folder" / "b").stat().st_ino == (tmp_path / "a").stat().st_ino
+
+
+@pytest.mark.parametrize("way", [copy, share])
+def test_a_reflink_has_its_own_content(way: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    """The call is the kernel's: this one does what it does on btrfs and xfs."""
+
+    def clone(writing: int, code: int, reading: int) -> None:
+        assert code == 0x40049409
+        os.write(writing, os.read(reading, FEWEST_LINKED))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fcntl, "ioctl", clone)
+        way(_large(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    assert (tmp_path / "b").stat().st_ino != (tmp_path / "a").stat().st_ino
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_with_the_name_of_the_file(

@@ -187,6 +187,41 @@ def test_children_that_share_the_work_of_filling_memory_are_stopped(box: Driver)
     assert box.run(program, seconds=30.0).status == "memory_limit"
 
 
+HIDDEN = {
+    "by a process whose first thread has ended": """
+import ctypes, os, threading, time
+def hold():
+    block = b"x" * (100 << 20)
+    time.sleep(60)
+for _ in range(4):
+    if os.fork() == 0:
+        threading.Thread(target=hold).start()
+        ctypes.CDLL(None).syscall(60, 0)
+time.sleep(60)
+""",
+    "by processes that pass it on thousands of times a second": """
+import ctypes, mmap, os, signal, time
+# again: clone(CLONE_PARENT | CLONE_VM | SIGCHLD, stack, 0, 0); if its result is 0 or an error, go to again; exit(0)
+code = bytes.fromhex("b838000000 bf11810000 4c89c6 31d2 4d31d2 0f05 85c0 7ee8 b83c000000 31ff 0f05")
+area = mmap.mmap(-1, 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+area.write(code)
+place = ctypes.addressof(ctypes.c_char.from_buffer(area))
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(4):
+    if os.fork() == 0:
+        block = b"x" * (100 << 20)
+        ctypes.CFUNCTYPE(None, *[ctypes.c_long] * 5)(place)(0, 0, 0, 0, place + 8000)
+time.sleep(60)
+""",
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls are those of x86_64")
+@pytest.mark.parametrize("how", HIDDEN)
+def test_memory_cannot_be_hidden(box: Driver, how: str) -> None:
+    assert box.run(HIDDEN[how], seconds=30.0, memory_mb=256).status == "memory_limit"
+
+
 def test_empty_files_count_as_memory(box: Driver) -> None:
     program = "import os\nfor name in range(10**7): os.mknod(f'/tmp/{name}')"
     assert box.run(program, seconds=60.0, memory_mb=64).status == "memory_limit"

@@ -52,14 +52,24 @@ def test_a_limit_of_processes_that_is_missing_is_named(monkeypatch: pytest.Monke
     assert f"does not limit {limit} on this machine" in _refusal()
 
 
-def test_memory_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    line, without = "resident = held + sum(map(resident_bytes, processes))", tmp_path / "inside.py"
+@pytest.mark.parametrize(
+    ("line", "without", "limit"),
+    [
+        ("held += bytes_of(process)", "0", "memory of all processes together, memory of sessions"),
+        ("again, worker.memory.held", "again, 0", "memory of sessions"),
+        ("if moved > shown", "if False", "output"),
+    ],
+)
+def test_what_is_not_limited_from_inside_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, without: str, limit: str
+) -> None:
+    changed = tmp_path / "inside.py"
     assert line in INSIDE
-    without.write_text(INSIDE.replace(line, "resident = 0"))
-    monkeypatch.setattr(bubblewrap, "INSIDE", without)
+    changed.write_text(INSIDE.replace(line, without))
+    monkeypatch.setattr(bubblewrap, "INSIDE", changed)
     program, status, _ = proof.EXCESSES[proof.MEMORY]
     monkeypatch.setitem(proof.EXCESSES, proof.MEMORY, (program, status, 1.0))
-    assert "does not limit memory of all processes together on" in _refusal()
+    assert f"does not limit {limit} on" in _refusal()
 
 
 def test_a_filter_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,5 +94,24 @@ def test_sessions_together_hold_no_more_than_their_limit() -> None:
     _with_pool(use, Limits(memory_mb=128, sessions_mb=72), size=1)
 
 
+@pytest.mark.parametrize(
+    "also", ["", "os.fork() or os._exit(0)", "open('/proc/sys/kernel/ns_last_pid', 'w').write('2')"]
+)
+def test_what_a_sessions_child_holds_is_counted(also: str) -> None:
+    """Its number is later than the program's own; a program that made its own the last one again would hide it."""
+
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("1")
+        before = session.held_bytes
+        hold = "block = b'x' * (24 << 20); os.write(filled, b'x'); time.sleep(60)"
+        await session.run(
+            f"import os, time\nready, filled = os.pipe()\nif os.fork() == 0:\n  {hold}\nos.read(ready, 1)\n{also}"
+        )
+        assert 24 << 20 <= session.held_bytes - before < 40 << 20
+
+    _with_pool(use, size=1)
+
+
 async def _statuses(sessions: list[Session], program: str) -> list[str]:
     return [(await session.run(program)).status for session in sessions]

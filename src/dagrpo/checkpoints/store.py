@@ -16,7 +16,7 @@ from dagrpo.checkpoints.formats import format_named
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
-from dagrpo.utils.files import link_or_copy
+from dagrpo.utils.files import share
 from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
@@ -64,7 +64,7 @@ def finish(folder: Path, format: str, tensors: Tensors, max_shard_bytes: int = D
 
 
 def link(source: Path, destination: Path) -> Manifest:
-    """Link a checkpoint under another name, after checking it; files are copied if the disk does not allow links.
+    """Put a checkpoint at a second path, after checking it, by reflinks or read-only hard links (`share`).
 
     The manifest is copied: its time is when this folder was made, which Snakemake looks at.
     """
@@ -72,6 +72,6 @@ def link(source: Path, destination: Path) -> Manifest:
     with new_checkpoint(destination, 0) as folder:
         for name in manifest.files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(source / name, folder / name)
+            share(source / name, folder / name)
         shutil.copyfile(source / MANIFEST, folder / MANIFEST)
     return manifest

@@ -20,6 +20,10 @@ from dagrpo.utils.provenance import PROVENANCE, TOPS, are_digests
 
 CARD = "card.json"
 LONGEST = 300
+REMEDY = (
+    "Copy away what you changed yourself. With this experiment in params.yaml, `dvc checkout --force` restores what DVC has "
+    "recorded, and `snakemake --cores all target` makes the rest again."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,5 +248,8 @@ def verify_experiment(experiment: str, *, as_json: bool) -> None:
             f"{experiment}: {totals[State.WHOLE]:,} files are what their records say ({read:,.0f} MB read); "
             f"{totals[State.MISSING]:,} missing, {totals[State.CHANGED]:,} changed, {totals[State.UNKNOWN]:,} unknown."
         )
-    if totals[State.MISSING] or totals[State.CHANGED]:
-        raise typer.Exit(1)
+    if not totals[State.MISSING] and not totals[State.CHANGED]:
+        return
+    if not as_json:
+        console.print(REMEDY)
+    raise typer.Exit(1)

@@ -1,6 +1,6 @@
 """Sections `evaluation` (stages sample and score) and `difficulty`."""
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -8,9 +8,6 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf
 from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed, Temperature, TopK, TopP
 from dagrpo.rewards.scorers import SCORERS, Scorer
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 
 class Sampling(Section):
@@ -67,19 +64,6 @@ class Evaluation(Section):
     )
     sampling: Sampling = Field(Sampling(), description="Sampling (stage sample).")
     scoring: Scoring = Field(Scoring(), description="Grading and intervals (stage score).")
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if a published scorer is for none of the evaluated tasks."""
-        from dagrpo.data.task import get_task
-
-        verifiers = {get_task(name).verifier for name in params.experiment.evaluate} if self.scoring.also else set()
-        for scorer in map(SCORERS.get, self.scoring.also):
-            if not any(map(scorer.suits, verifiers)):
-                raise UserError(
-                    f"evaluation.scoring.also names {scorer.name}, which is for tasks of the verifiers "
-                    f"{', '.join(scorer.verifiers)}, but those of experiment.evaluate have {', '.join(sorted(verifiers))}: delete it, "
-                    "or evaluate another task"
-                )
 
 
 class Difficulty(Section):

@@ -1,4 +1,4 @@
-"""Reuse: outputs that are there are kept, equal ones elsewhere linked.
+"""Reuse: outputs that are there are kept, equal ones elsewhere shared.
 
 Either needs the same stage, seed, parameters, code, inputs and environment; a job whose outputs are the same for all seeds needs no
 equal seed. Elsewhere, in another experiment or seed, the files have the same paths below its folder: a cache hit.
@@ -9,8 +9,7 @@ The finished parts of a job that spreads are also in its state until it ends, si
 
 import argparse
 import math
-import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import SEED, Job, Stage
 from dagrpo.pipeline.record import STATES, declared, inputs_of, is_whole, outputs_of, parts_of, record_of, runtime_of
 from dagrpo.utils.console import say
-from dagrpo.utils.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
+from dagrpo.utils.files import atomic_file, atomic_folder, copy, read_json, sha256_of, share
 from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
@@ -39,14 +38,14 @@ def is_made(stage: Stage, options: argparse.Namespace) -> bool:
 
 
 def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
-    """Return a stage that links equal outputs of another experiment or seed; None without a cache hit, or if reuse is off."""
+    """Return a stage that takes equal outputs of another experiment or seed; None without a cache hit, or if reuse is off."""
     if not _may_reuse(stage, options):
         return None
     source = equal_execution(record_of(stage, options), outputs_of(options)["provenance"])
     if source is None:
         return None
     options.taken_from = source
-    return replace(stage, work=partial(link_outputs, source=source))
+    return replace(stage, work=partial(take_outputs, source=source))
 
 
 @contextmanager
@@ -67,11 +66,11 @@ def _may_reuse(stage: Stage, options: argparse.Namespace) -> bool:
     return runtime_of(options.runtime).reuse and stage.reusable(declared(options.job)["params"])
 
 
-def keep_finished(state: Path, outputs: Mapping[str, Path], replaced: Collection[Path]) -> None:
-    """Keep the outputs of a finished part in its state; those at `replaced` as copies, since Snakemake writes the former content there."""
+def keep_finished(state: Path, outputs: Mapping[str, Path]) -> None:
+    """Keep copies of the outputs of a finished part in its state."""
     with atomic_folder(state / FINISHED) as temporary:
         for name, path in outputs.items():
-            (shutil.copyfile if path in replaced else link_or_copy)(path, temporary / name)
+            copy(path, temporary / name)
 
 
 def restored(state: Path, outputs: Mapping[str, Path]) -> bool:
@@ -80,7 +79,7 @@ def restored(state: Path, outputs: Mapping[str, Path]) -> bool:
     if not all(source.is_file() for source in kept.values()):
         return False
     for path, source in kept.items():
-        _link(source, path)
+        _copy(source, path)
     return True
 
 
@@ -99,10 +98,11 @@ def equal_execution(record: Mapping[str, Any], provenance: Path) -> Path | None:
     return None
 
 
-def link_outputs(job: Job, source: Path) -> None:
-    """Link every output of the job to the file made by the execution behind the provenance.json `source`.
+def take_outputs(job: Job, source: Path) -> None:
+    """Take every output of the job from the execution behind the provenance.json `source`.
 
-    Raises UserError if an original changed while it was linked.
+    Snakemake needs declared files that it may write to, which are copies; the others of a checkpoint may be read-only links (`share`).
+    Raises UserError if an original changed meanwhile.
     """
     digests = read_json(source)["outputs"]
     for name, path in job.outputs.items():
@@ -110,12 +110,12 @@ def link_outputs(job: Job, source: Path) -> None:
             continue
         original = _as_beside(source, path)
         if path.name == MANIFEST:
-            _link_folder(original.parent, path.parent)
+            _share_folder(original.parent, path.parent)
         else:
-            _link(original, path)
+            _copy(original, path)
         if sha256_of(path) != digests.get(str(original)):
-            raise UserError(f"{original} changed while it was linked: run again.")
-    say(f"{job.stage}: cache hit, linked from {source.parent}.")
+            raise UserError(f"{original} changed while it was copied: run again.")
+    say(f"{job.stage}: cache hit, taken from {source.parent}.")
 
 
 def _as_beside(source: Path, path: Path) -> Path:
@@ -137,19 +137,15 @@ def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:
         return False
 
 
-def _link_folder(source: Path, destination: Path) -> None:
+def _share_folder(source: Path, destination: Path) -> None:
     names = listed_files(source / MANIFEST)
-    replaces = (destination / MANIFEST).exists()
     with atomic_folder(destination) as temporary:
         for name in names:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(source / name, temporary / name)
-        (shutil.copyfile if replaces else link_or_copy)(source / MANIFEST, temporary / MANIFEST)
+            share(source / name, temporary / name)
+        copy(source / MANIFEST, temporary / MANIFEST)
 
 
-def _link(source: Path, destination: Path) -> None:
-    """Link a file, or copy it over an existing one: if the job fails, Snakemake restores that one's content in place."""
-    replaces = destination.exists()
+def _copy(source: Path, destination: Path) -> None:
     with atomic_file(destination) as temporary:
-        temporary.unlink()
-        (shutil.copyfile if replaces else link_or_copy)(source, temporary)
+        copy(source, temporary)

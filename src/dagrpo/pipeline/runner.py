@@ -37,7 +37,7 @@ from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
-from dagrpo.utils.files import digest_of, link_or_copy, read_json, replace_folder, sha256_of, unshare, write_json
+from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, unshare, write_json
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.run_info import Stopwatch, write_account
@@ -163,7 +163,7 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> 
         own_log = options.log.with_suffix(f".{options.part}.log") if options.part else options.log
         write_account(own_log, outputs["provenance"], account, configuration, note)
     if stage.spreads:
-        keep_finished(job.state, outputs, [path for path, version in former.items() if version is not None])
+        keep_finished(job.state, outputs)
     return record
 
 
@@ -253,7 +253,7 @@ def _rollback(outputs: Iterable[Path]) -> Iterator[None]:
     """Restore the folders of checkpoints if the work inside fails after replacing some of their files.
 
     Snakemake restores the files that the rules declare, which of a checkpoint is its manifest.json alone. Outputs that are hard
-    links to another experiment's files are first replaced by copies.
+    links, as DVC makes them with `cache.type hardlink`, are first replaced by copies.
     """
     outputs = list(outputs)
     for path in outputs:
@@ -265,22 +265,22 @@ def _rollback(outputs: Iterable[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for folder, copy in backups.items():
-            replace_folder(copy, folder)
+        for folder, backup in backups.items():
+            replace_folder(backup, folder)
         raise
     finally:
-        for copy in backups.values():
-            shutil.rmtree(copy, ignore_errors=True)
+        for backup in backups.values():
+            shutil.rmtree(backup, ignore_errors=True)
 
 
 def _backup(folder: Path) -> Path:
-    """Hard-link a folder's files into a backup beside it; copy those that Snakemake writes to."""
-    copy = _backup_folder(folder)
+    """Share a folder's files with a backup beside it; copy those that Snakemake writes to."""
+    backup = _backup_folder(folder)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        second = copy / file.relative_to(folder)
+        second = backup / file.relative_to(folder)
         second.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copyfile if file.name in _DECLARED else link_or_copy)(file, second)
-    return copy
+        (copy if file.name in _DECLARED else share)(file, second)
+    return backup
 
 
 def _backup_folder(folder: Path) -> Path:

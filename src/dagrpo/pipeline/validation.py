@@ -12,6 +12,7 @@ from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import capabilities_of
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rewards.scorers import SCORERS
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
 from dagrpo.tools import TOOLS, config_for
 
@@ -37,6 +38,7 @@ def require_fitting_tasks(params: Params) -> None:
         or [*_unknown_tools(params)]
         or [
             *_oracles(params.experiment.evaluate, params.evaluation),
+            *_scorers(params),
             *_rewards_without_tools(params),
             *_rewards_without_report(params),
             *_agents(params),
@@ -66,6 +68,17 @@ def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
                 f"experiment.evaluate names {name}, which tells the policy whether its answer is right, so that its score "
                 "would say nothing: evaluate the task in a form without that help, or set evaluation.oracles to true to have its "
                 "scores marked."
+            )
+
+
+def _scorers(params: Params) -> Iterator[str]:
+    """Yield an error for each published scorer that is for none of the evaluated tasks."""
+    verifiers = {get_task(name).verifier for name in params.experiment.evaluate}
+    for scorer in map(SCORERS.get, params.evaluation.scoring.also):
+        if not any(map(scorer.suits, verifiers)):
+            yield (
+                f"evaluation.scoring.also names {scorer.name}, which is for tasks of the verifiers {', '.join(scorer.verifiers)}, "
+                f"but those of experiment.evaluate have {', '.join(sorted(verifiers))}: delete it, or evaluate another task."
             )
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from dagrpo.rewards.dressing import balanced, undressed
 from dagrpo.rewards.formulas import is_formula, without_separators
 from dagrpo.rewards.intervals import between, union
-from dagrpo.rewards.lists import ALTERNATIVES, bracketed, parts, sides, split
+from dagrpo.rewards.lists import ALTERNATIVES, WORDS, bracketed, parts, sides, split
 from dagrpo.rewards.names import is_name
 from dagrpo.rewards.numbers import spaced
 from dagrpo.rewards.rational import rational
@@ -181,12 +181,11 @@ def _several(text: str, depth: int = 0) -> Form | None:
 
 
 def _brackets_of_alternatives(text: str, members: Sequence[Form]) -> str:
-    """Return braces for values with `or` between them or of one name, which are a set; none for a list of other values."""
+    """Return braces for values with `or` or `and` between them or of one name, which are a set; none for a list of other values."""
     names = {form.name for form in members}
-    alternatives = len(split(text, ALTERNATIVES)) > 1
     if len(names - {""}) > 1:
-        return "or" if alternatives else ""
-    return "\\{\\}" if alternatives or members[0].name else ""
+        return "or" if len(split(text, ALTERNATIVES)) > 1 else ""
+    return "\\{\\}" if members[0].name or len(split(text, WORDS)) > 1 else ""
 
 
 def _member(part: str, depth: int) -> Form:

@@ -11,8 +11,8 @@ _JOINER = (  # `, and`, `\text{ or }`, `\lor`
 _OR = _JOINER.format(words="or", signs=r"|\\(?:lor|vee)(?![A-Za-z])")
 _OR_AND = _JOINER.format(words="or|and", signs=r"|\\(?:lor|vee)(?![A-Za-z])")
 _BRACKETS = r"|[({\[]|[)}\]]"
-ALTERNATIVES, _SEPARATORS, _EQUALS = (
-    re.compile(f"(?P<sign>{sign}){_BRACKETS}") for sign in (_OR, rf"{_OR_AND}|[,;]", r"(?<![<>!=:])=(?!=)")
+ALTERNATIVES, WORDS, _SEPARATORS, _EQUALS = (
+    re.compile(f"(?P<sign>{sign}){_BRACKETS}") for sign in (_OR, _OR_AND, rf"{_OR_AND}|[,;]", r"(?<![<>!=:])=(?!=)")
 )
 
 

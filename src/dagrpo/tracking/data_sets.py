@@ -1,23 +1,15 @@
 """Data sets as inputs of MLflow runs, by content."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput, InputTag
-from mlflow.tracking import MlflowClient
 
 from dagrpo.tracking.contents import DataSet
 from dagrpo.tracking.names import MAX_DATASET_DIGEST
-
-
-def log_data_sets(client: MlflowClient, run_id: str, data: Iterable[DatasetInput]) -> None:
-    """Make data sets inputs of a run."""
-    inputs = list(data)
-    if inputs:
-        client.log_inputs(run_id, inputs)
 
 
 def tests_in(digests: Mapping[str, str]) -> Iterator[dict[str, str]]:

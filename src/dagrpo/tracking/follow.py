@@ -18,8 +18,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
 from dagrpo.tracking.curve import now_ms, read_curve
 from dagrpo.tracking.execution import of_note
-from dagrpo.tracking.points import log_all
-from dagrpo.tracking.stage_runs import find_experiment, open_run
+from dagrpo.tracking.runs import open_experiment
+from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client, require_answer, require_usable
 from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.tracking.sync import LOCK
@@ -38,12 +38,16 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
     execution = target.execution
     assert execution.log is not None
     monitors, offset, sample = _monitors(), 0, 0
-    while _works(note):
-        steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
-        write_steps(target, steps)
-        log_all(target.client, target.run_id, _readings(monitors, sample))
+    works = True
+    while works:
+        works = _works(note)  # the last look is after the end, for the last steps
+        with suppress(ValueError):  # the next attempt has replaced the file meanwhile
+            steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
+            write_steps(target, steps)
+        target.run.log(points=_readings(monitors, sample))
         sample += 1
-        time.sleep(pause_s)
+        if works:
+            time.sleep(pause_s)
 
 
 def _opened(note: Path) -> Target:
@@ -60,9 +64,9 @@ def _opened(note: Path) -> Target:
         if execution.status != "RUNNING":
             raise UserError("it has ended")
         client = open_client(uri)
-        experiment_id = find_experiment(client, execution.experiment, artifact_location(uri, home))
-        run = open_run(client, experiment_id, execution)
-    return Target(client=client, experiment_id=experiment_id, run=run, execution=execution)
+        runs = open_experiment(client, execution.experiment, artifact_location(uri, home))
+        run = open_run(runs, execution)
+    return Target(runs=runs, run=run, execution=execution)
 
 
 def _works(note: Path) -> bool:

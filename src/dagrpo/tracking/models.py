@@ -4,15 +4,15 @@ Nothing is uploaded: digest and path. A policy has one model in both layouts, Hu
 differ: stage convert or export records which two belong together. In whatever order stages are recorded, there is one model.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlflow.entities import LoggedModel, LoggedModelInput, LoggedModelOutput, LoggedModelStatus
-from mlflow.tracking import MlflowClient
+from mlflow.entities import LoggedModel, LoggedModelStatus
 
 from dagrpo.tracking.checkpoints import DIGEST, TRAINER_DIGEST, Checkpoint, checkpoints_in
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import NOTE
+from dagrpo.tracking.runs import Run, Runs
 
 MODEL_TYPE = "policy"
 
@@ -21,8 +21,7 @@ MODEL_TYPE = "policy"
 class Models:
     """The models of one experiment, made for the run of one seed."""
 
-    client: MlflowClient
-    experiment_id: str
+    runs: Runs
     run_id: str
     seed: str
 
@@ -30,27 +29,30 @@ class Models:
         """Return the model of a checkpoint, created if missing. `also`: the same policy in the other layout."""
         both = [each for each in (checkpoint, also) if each is not None]
         digests = {each.place.tag: each.digest for each in both}
-        existing = next((model for each in both if (model := self.find(each.digest)) is not None), None)
+        existing = next((model for each in both if (model := self.find(each.digest, each.place.tag)) is not None), None)
         if existing is None:
             return self.make(checkpoint.place.policy, checkpoint.evaluated, digests, step)
         missing = {tag: digest for tag, digest in digests.items() if tag not in existing.tags}
         if missing:
-            self.client.set_logged_model_tags(existing.model_id, missing)
+            self.runs.client.set_logged_model_tags(existing.model_id, missing)
+            existing.tags.update(missing)
         return existing
 
-    def find(self, digest: str) -> LoggedModel | None:
-        """Find a model by the digest of either layout."""
-        for tag in (DIGEST, TRAINER_DIGEST):
+    def find(self, digest: str, tag: str) -> LoggedModel | None:
+        """Find a model by the digest of one layout, and the tag of that layout."""
+
+        def ask() -> LoggedModel | None:
             query = f"tags.`{tag}` = '{digest}'"
-            models = self.client.search_logged_models([self.experiment_id], query, max_results=1)
-            if models:
-                return self._ready(models[0])
-        return None
+            models = self.runs.client.search_logged_models([self.runs.experiment_id], query, max_results=1)
+            return self._ready(models[0]) if models else None
+
+        model: LoggedModel | None = self.runs.once("model", digest, ask=ask)
+        return model
 
     def make(self, policy: str, folder: str, digests: Mapping[str, str], step: int | None) -> LoggedModel:
         """Create a model. `digests`: by the tag of the layout."""
-        model = self.client.create_logged_model(
-            self.experiment_id,
+        model = self.runs.client.create_logged_model(
+            self.runs.experiment_id,
             name=f"{policy}-seed-{self.seed}",
             source_run_id=self.run_id,
             tags={**digests, "policy": policy, "seed": self.seed, NOTE: about(policy, self.seed, folder, step)},
@@ -62,7 +64,7 @@ class Models:
     def _ready(self, model: LoggedModel) -> LoggedModel:
         if model.status == LoggedModelStatus.READY:
             return model
-        return self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        return self.runs.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
 def about(policy: str, seed: str, folder: str, step: int | None) -> str:
@@ -74,22 +76,8 @@ def about(policy: str, seed: str, folder: str, step: int | None) -> str:
     )
 
 
-def link_inputs(client: MlflowClient, run_id: str, models: Iterable[LoggedModel]) -> None:
-    """Link models as inputs of a run; idempotent, since MLflow ignores a repeated link."""
-    links = [LoggedModelInput(model.model_id) for model in models]
-    if links:
-        client.log_inputs(run_id, models=links)
-
-
-def link_output(client: MlflowClient, run_id: str, model: LoggedModel, step: int) -> None:
-    """Link a model as output of a run unless it is linked: MLflow would refuse a repeated link."""
-    outputs = client.get_run(run_id).outputs
-    if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
-        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
-
-
-def link_input_policy(models: Models, run_id: str, execution: Execution) -> LoggedModel | None:
-    """Link the policy that a stage has read as an input of its run; None if it reads none.
+def input_policy(models: Models, execution: Execution) -> LoggedModel | None:
+    """Return the policy that a stage has read; None if it reads none.
 
     For a stage that converts, `link_output_policy` links it. In the trainer's layout it is known since that conversion, or not at
     all.
@@ -97,23 +85,22 @@ def link_input_policy(models: Models, run_id: str, execution: Execution) -> Logg
     checkpoints = [each for each in checkpoints_in(execution.read) if each.seed == models.seed]
     if not checkpoints or execution.converts:
         return None
-    model = models.of(checkpoints[0]) if checkpoints[0].place.tag == DIGEST else models.find(checkpoints[0].digest)
-    link_inputs(models.client, run_id, [] if model is None else [model])
-    return model
+    first = checkpoints[0]
+    return models.of(first) if first.place.tag == DIGEST else models.find(first.digest, TRAINER_DIGEST)
 
 
-def link_output_policy(models: Models, run_id: str, execution: Execution, step: int | None) -> None:
+def link_output_policy(models: Models, run: Run, execution: Execution, step: int | None) -> None:
     """Link the policy that a stage has made as an output of its run. A conversion makes the layout that is evaluated."""
     if not execution.converts:
         for checkpoint in checkpoints_in(execution.outputs):
-            link_output(models.client, run_id, models.of(checkpoint, step), step or 0)
+            run.make(models.of(checkpoint, step).model_id, step or 0)
         return
     before = next((each for each in checkpoints_in(execution.read) if each.seed == models.seed), None)
     for checkpoint in checkpoints_in(execution.outputs):
         model = models.of(checkpoint, also=before)
-        link_inputs(models.client, run_id, [model])
+        run.read(models=[model.model_id])
         if checkpoint.place.tag == DIGEST:
-            link_output(models.client, run_id, model, _step_of(model))
+            run.make(model.model_id, _step_of(model))
 
 
 def _step_of(model: LoggedModel) -> int:

@@ -4,19 +4,15 @@ Stages that all seeds share belong to a separate run, `all seeds`; with a single
 trained again with other code has another run. Found by tags and never by remembered ids.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from mlflow.entities import Param, RunTag
-from mlflow.entities import Run as MlflowRun
-from mlflow.tracking import MlflowClient
-
+from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.execution import SHARED, Execution
-from dagrpo.tracking.names import flatten, tag_value
+from dagrpo.tracking.names import flatten
+from dagrpo.tracking.runs import PARENT, Run, Runs
 from dagrpo.utils.files import canonical_json
+from dagrpo.utils.process import Process
 
-PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 VARIATION = "variation"
 CONFIGURATION = "configuration"  # the digest of its parameters
@@ -25,24 +21,17 @@ ERROR = "error"
 ALL_SEEDS = "all seeds"
 ATTEMPT = "attempt"  # which of a stage's executions below a parent it is
 ABOUT_MACHINES = ("git.", "version.", "hardware.", "environment.", "mlflow.source.git.", "mlflow.user")
-PLAIN = re.compile(r"[\w.~ -]*")  # may stand in a filter
-ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
-
-
-def batches(entries: Sequence[Any]) -> list[Sequence[Any]]:
-    """Cut params or tags into batches that MLflow takes in one call."""
-    return [entries[start : start + ENTRIES_PER_BATCH] for start in range(0, len(entries), ENTRIES_PER_BATCH)]
 
 
 def variation_tags(execution: Execution) -> dict[str, str]:
     """Return the tags that distinguish a variation's run from the experiment's own; {} for the latter."""
     overrides = execution.record.get("overrides", {})
-    tags = {f"override.{key}": tag_value(canonical_json(value)) for key, value in overrides.items()}
+    tags = {f"override.{key}": canonical_json(value) for key, value in overrides.items()}
     return ({VARIATION: execution.variation} if execution.variation else {}) | tags
 
 
-def find_parent(client: MlflowClient, experiment_id: str, execution: Execution, seed: int | None) -> str:
-    """Return the id of the run of a seed, or of all (None), in this execution's configuration; created if missing."""
+def find_parent(runs: Runs, execution: Execution, seed: int | None) -> Run:
+    """Return the run of a seed, or of all (None), in this execution's configuration; created if missing."""
     seeds = execution.configuration.get("seeds", [])
     whose = str(seeds[0]) if seed is None and len(seeds) == 1 else SHARED if seed is None else str(seed)
     same = {
@@ -51,16 +40,13 @@ def find_parent(client: MlflowClient, experiment_id: str, execution: Execution, 
         VARIATION: execution.variation,
         CONFIGURATION: execution.configuration.get("digest", ""),
     }
-    # Few of many variations: an empty value stands for a tag that is missing, which no filter asks for.
-    conditions = [f"tags.{name} = '{value}'" for name, value in same.items() if PLAIN.fullmatch(value) and value]
-    for run in all_runs(client, experiment_id, " and ".join(conditions)):
-        tags = run.data.tags
-        if all(tags.get(name, "") == value for name, value in same.items()) and not _is_of_other_code(tags, execution):
-            return str(run.info.run_id)
+    for run in runs.where(role="parent", seed=whose):
+        if all(run.tags.get(name, "") == value for name, value in same.items()) and not _is_of_other_code(
+            run.tags, execution
+        ):
+            return run
     tags = {name: value for name, value in same.items() if value} | {"experiment": execution.experiment}
-    tags |= variation_tags(execution)
-    run = client.create_run(experiment_id, execution.started, tags, _title(same))
-    return str(run.info.run_id)
+    return runs.create(_title(same), execution.started, tags | variation_tags(execution) | _about(execution))
 
 
 def _title(tags: Mapping[str, str]) -> str:
@@ -78,77 +64,79 @@ def _is_of_other_code(tags: Mapping[str, str], execution: Execution) -> bool:
     return execution.trains and tags.get(f"{stage}.key", execution.key) != execution.key
 
 
-def describe(client: MlflowClient, parent: str, execution: Execution) -> None:
+def describe(parent: Run, execution: Execution) -> None:
     """Record the changed parameters, and the commit, versions and machine of an execution below a parent run."""
-    changed = flatten(execution.configuration.get("changed", {}))
-    for params in batches([Param(name, value) for name, value in changed.items()]):
-        client.log_batch(parent, params=params)
+    parent.log(params=flatten(execution.configuration.get("changed", {})), tags=_about(execution))
+
+
+def _about(execution: Execution) -> dict[str, str]:
     tags = {name: value for name, value in execution.facts.items() if name.startswith(ABOUT_MACHINES)}
-    if execution.trains:
-        tags[f"{execution.stage}.key"] = execution.key
-    client.log_batch(parent, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
+    return tags | ({f"{execution.stage}.key": execution.key} if execution.trains else {})
 
 
-def settle_parents(client: MlflowClient, experiment_id: str) -> None:
-    """Close the open parent runs without an active child: every sync ends with it, so that none stays open."""
-    for run in list(all_runs(client, experiment_id, "tags.role = 'parent' and attributes.status = 'RUNNING'")):
-        settle_parent(client, run.info.run_id)
+def settle_parents(runs: Runs, working: Iterable[Execution] = ()) -> None:
+    """Close the open parent runs without an active child: every sync ends with it, so that none stays open.
 
-
-def settle_parent(client: MlflowClient, parent: str) -> None:
-    """Close a parent unless a child runs; mark it failed, with the error message, if the latest run of a stage failed."""
-    run = client.get_run(parent)
-    latest = _latest_unfinished(client, run)
-    status = next((s for s in ("RUNNING", "FAILED", "KILLED") if any(c.info.status == s for c in latest)), "FINISHED")
-    failed = next((child for child in latest if child.info.status == "FAILED"), None)
-    _set_note(client, run, failed if status == "FAILED" else None)
-    if status != "RUNNING":
-        client.set_terminated(parent, status, _end_of_children(client, run))
-
-
-def _latest_unfinished(client: MlflowClient, parent: MlflowRun) -> list[MlflowRun]:
-    """Return the last run of each stage and place that has a run without success: an earlier failure no longer counts.
-
-    Children that finished are not fetched: a seed may have hundreds.
+    working: executions at work, whose parents stay open, although no follower shows them yet.
     """
-    experiment_id, below = parent.info.experiment_id, f"tags.`{PARENT}` = '{parent.info.run_id}'"
-    unfinished = list(all_runs(client, experiment_id, f"{below} and attributes.status != 'FINISHED'"))
-    identities = dict.fromkeys(child.data.tags["identity"] for child in unfinished)
-    attempts = (all_runs(client, experiment_id, f"{below} and tags.identity = '{each}'") for each in identities)
-    return sorted((max(each, key=_order) for each in attempts), key=_order, reverse=True)
+    busy = {find_parent(runs, execution, execution.record.get("seed")).run_id for execution in working}
+    for parent in list(runs.where(role="parent")):
+        if parent.status == "RUNNING" or parent.run_id in busy:
+            _settle(runs, parent, is_busy=parent.run_id in busy)
 
 
-def _end_of_children(client: MlflowClient, parent: MlflowRun) -> int | None:
-    below, order = f"tags.`{PARENT}` = '{parent.info.run_id}'", ["attributes.end_time DESC"]
-    last = client.search_runs([parent.info.experiment_id], below, order_by=order, max_results=1)
-    return (last[0].info.end_time or None) if last else None
+def _settle(runs: Runs, parent: Run, *, is_busy: bool) -> None:
+    """Close a parent unless a child runs; mark it failed, with the error message, if the latest run of a stage failed."""
+    children = list(runs.where(**{PARENT: parent.run_id}))
+    for child in children:
+        if child.status == "RUNNING" and "process.pid" in child.tags and is_abandoned(child.tags):
+            child.close("KILLED")  # such as after a while at another address, which has its end
+    latest = _latest(children)
+    status = next((s for s in ("RUNNING", "FAILED", "KILLED") if any(c.status == s for c in latest)), "FINISHED")
+    failed = next((child for child in latest if child.status == "FAILED"), None)
+    _set_note(parent, failed if status == "FAILED" else None)
+    if is_busy:
+        parent.reopen()
+    elif status != "RUNNING":
+        ends = [child.ended for child in children if child.ended]
+        parent.close(status, max(ends, default=None))
 
 
-def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[MlflowRun]:
-    """Yield the runs of an experiment that match a filter, newest first."""
-    token = None
-    while True:
-        order = ["attributes.start_time DESC"]
-        page = client.search_runs([experiment_id], filter_string, order_by=order, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
+def _latest(children: Iterable[Run]) -> list[Run]:
+    """Return the last run of each stage and place, newest first: an earlier failure no longer counts."""
+    latest: dict[str, Run] = {}
+    for child in sorted(children, key=_order):
+        latest[child.tags["identity"]] = child
+    return sorted(latest.values(), key=_order, reverse=True)
 
 
-def _order(run: MlflowRun) -> tuple[int, int]:
+def _order(run: Run) -> tuple[int, int]:
     """Return the second in which a run started, since an account has no milliseconds, and the number of its attempt."""
-    return run.info.start_time // 1000, int(run.data.tags.get(ATTEMPT, 1))
+    return run.started // 1000, int(run.tags.get(ATTEMPT, 1))
 
 
-def _set_note(client: MlflowClient, parent: MlflowRun, failed: MlflowRun | None) -> None:
+def is_abandoned(tags: Mapping[str, str]) -> bool:
+    """Return True if the process of an open run is gone and no note says how it ended. Another clone's may be alive."""
+    process = _process_of(tags)
+    has_note = "execution" in tags and (FOLDER / f"{tags['execution']}.json").exists()
+    return not has_note and (process is None or process.is_gone)
+
+
+def _process_of(tags: Mapping[str, str]) -> Process | None:
+    """Return the process of the stage; None for a run that a sync has begun for results."""
+    if "process.pid" not in tags:
+        return None
+    pid, started = int(tags["process.pid"]), float(tags["process.started"])
+    return Process(pid=pid, started=started, host=tags["process.host"], boot=tags.get("process.boot", ""))
+
+
+def _set_note(parent: Run, failed: Run | None) -> None:
     """Set the description: why it failed, if it did, and the headline of its report, if there is one."""
-    tags = parent.data.tags
-    error = "" if failed is None else f"{failed.info.run_name}: {failed.data.tags.get(ERROR, 'no reason is on record')}"
-    note = "\n\n".join(part for part in (f"**Failed.** {error}" if error else "", tags.get(HEADLINE, "")) if part)
-    if tags.get(NOTE, "") != note:
-        client.set_tag(parent.info.run_id, NOTE, tag_value(note))
-    if error:
-        client.set_tag(parent.info.run_id, ERROR, tag_value(error))
-    elif ERROR in tags:
-        client.delete_tag(parent.info.run_id, ERROR)
+    error = "" if failed is None else f"{failed.name}: {failed.tags.get(ERROR, 'no reason is on record')}"
+    note = "\n\n".join(
+        part for part in (f"**Failed.** {error}" if error else "", parent.tags.get(HEADLINE, "")) if part
+    )
+    new = {NOTE: note} if note or NOTE in parent.tags else {}
+    parent.log(tags=new | ({ERROR: error} if error else {}))
+    if not error:
+        parent.remove_tag(ERROR)

@@ -13,31 +13,33 @@ from mlflow.entities import LoggedModel, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
+from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from dagrpo.tracking.checkpoints import DIGEST
-from dagrpo.tracking.models import Models, link_output
+from dagrpo.tracking.models import Models
 from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
-from dagrpo.tracking.points import log_all
+from dagrpo.tracking.runs import Run, Runs
 
 CHAMPION = "champion"
 TRAINED = "trained"
+VERDICT = "verdict"
 Policy = Mapping[str, Any]  # an evaluated checkpoint, as tracking.summaries makes it
 logger = logging.getLogger(__name__)
 
 
-def write_policies(
-    client: MlflowClient, experiment_id: str, run_id: str, seed: str, policies: Sequence[Policy], time_ms: int
-) -> dict[str, LoggedModel]:
+def write_policies(runs: Runs, run: Run, seed: str, policies: Sequence[Policy], time_ms: int) -> dict[str, LoggedModel]:
     """Return the models of one seed's policies by their names, each with its scores; created if missing."""
-    own = Models(client=client, experiment_id=experiment_id, run_id=run_id, seed=seed)
+    own = Models(runs=runs, run_id=run.run_id, seed=seed)
     models: dict[str, LoggedModel] = {}
+    points: list[Metric] = []
     for policy in policies:
         digest, step = policy["digest"], policy["step"]
-        model = own.find(digest) or own.make(policy["name"], policy["folder"], {DIGEST: digest}, step)
-        link_output(client, run_id, model, step)
-        log_all(client, run_id, _points(policy, model.model_id, run_id, time_ms))
+        model = own.find(digest, DIGEST) or own.make(policy["name"], policy["folder"], {DIGEST: digest}, step)
+        run.make(model.model_id, step)
+        points += _points(policy, model.model_id, run.run_id, time_ms)
         models[policy["name"]] = model
+    run.log(points=points)
     return models
 
 
@@ -73,10 +75,7 @@ def register(
     if trained is None:
         return
     model = models[TRAINED]
-    _make_registered_model(client, experiment)
-    version = _version(client, experiment, run_id, seed, trained, model)
-    client.set_model_version_tag(experiment, version, "verdict", tag_value(verdict["reason"]))
-    client.update_model_version(experiment, version, verdict["reason"])
+    version = _version(client, experiment, run_id, seed, trained, model, verdict["reason"])
     if verdict["is_better"]:
         _crown(client, experiment, version)
 
@@ -93,17 +92,26 @@ def _make_registered_model(client: MlflowClient, name: str) -> None:
             raise
 
 
-def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, policy: Policy, model: LoggedModel) -> str:
+def _version(
+    client: MlflowClient, experiment: str, run_id: str, seed: str, policy: Policy, model: LoggedModel, verdict: str
+) -> str:
+    """Return the number of the policy's version, with the verdict as its description; created if missing."""
     for version in client.search_model_versions(f"name = '{experiment}'"):
         if version.tags.get(DIGEST) == policy["digest"]:
+            if version.description != verdict:
+                client.set_model_version_tag(experiment, version.version, VERDICT, tag_value(verdict))
+                client.update_model_version(experiment, version.version, verdict)
             return str(version.version)
-    version = client.create_model_version(
-        experiment,
-        source=f"models:/{model.model_id}",
-        run_id=run_id,
-        tags={DIGEST: policy["digest"], "folder": policy["folder"], "seed": seed},
-        model_id=model.model_id,
-    )
+    _make_registered_model(client, experiment)
+    with _use_tracking_uri(client.tracking_uri):  # where MLflow looks for the model, whatever address the client has
+        version = client.create_model_version(
+            experiment,
+            source=f"models:/{model.model_id}",
+            run_id=run_id,
+            tags={DIGEST: policy["digest"], "folder": policy["folder"], "seed": seed, VERDICT: tag_value(verdict)},
+            description=verdict,
+            model_id=model.model_id,
+        )
     # What the page of the model shows as registered.
     client.set_logged_model_tags(
         model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([{"name": experiment, "version": version.version}])}

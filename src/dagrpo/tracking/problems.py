@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
+from dagrpo.tracking.runs import Run, Runs
 from dagrpo.utils.files import digest_of
 
 LONGEST = 10_000  # characters of one text
@@ -88,11 +90,9 @@ def set_name(name: str, digest: str) -> str:
     return f"{name}@{digest[:SHORT]}"
 
 
-def write_evaluation_set(
-    client: MlflowClient, experiment_id: str, name: str, digest: str, problems: Mapping[str, Any]
-) -> None:
-    """Bring the problems of a test split, as from problems.problems_of, into MLflow, idempotently."""
-    records = problems["records"]
+def write_evaluation_set(runs: Runs, name: str, digest: str, problems: Mapping[str, Any]) -> EvaluationDataset:
+    """Return the data set with the problems of a test split, as from problems.prompts_of; written if missing."""
+    client, experiment_id, records = runs.client, runs.experiment_id, problems["records"]
     data = _find(client, set_name(name, digest), digest)
     if data is None:
         tags = {SHA256: digest, "split": name, "problems": f"{len(records):,} of {problems['of']:,}"}
@@ -103,15 +103,22 @@ def write_evaluation_set(
         store = TracingClient(client.tracking_uri).store  # EvaluationDataset.merge_records asks the global address
         for first in range(0, len(records), RECORDS_PER_BATCH):
             store.upsert_dataset_records(data.dataset_id, records[first : first + RECORDS_PER_BATCH])
+    return data
 
 
-def share_evaluation_sets(client: MlflowClient, experiment_id: str, data: Iterable[Mapping[str, str]]) -> None:
+def share_evaluation_sets(runs: Runs, data: Iterable[Mapping[str, str]]) -> None:
     """Show an experiment the data sets of others with the same content, after a cache hit on their outputs."""
+
+    def share(name: str, digest: str) -> EvaluationDataset | None:
+        data_set = _find(runs.client, set_name(name, digest), digest)
+        if data_set is not None:
+            _add(runs.client, data_set, runs.experiment_id)
+        return data_set
+
     for each in data:
         if each["context"] == "evaluation":
-            data_set = _find(client, set_name(each["name"], each["digest"]), each["digest"])
-            if data_set is not None:
-                _add(client, data_set, experiment_id)
+            name, digest = each["name"], each["digest"]
+            runs.once("problems", name, digest, ask=partial(share, name, digest))
 
 
 def _find(client: MlflowClient, name: str, digest: str) -> EvaluationDataset | None:
@@ -149,13 +156,10 @@ def write_prompt(
     return client.create_prompt_version(name, [dict(message) for message in messages], about, {DIGEST: digest})
 
 
-def link_prompt(client: MlflowClient, run_id: str, version: PromptVersion) -> None:
+def link_prompt(run: Run, version: PromptVersion) -> None:
     """Link a prompt to a run. MlflowClient.link_prompt_version_to_run would use the global address."""
     tag = TraceTagKey.LINKED_PROMPTS
-    now = client.get_run(run_id).data.tags.get(tag)
-    linked = update_linked_prompts_tag(now, [version])
-    if linked != now:
-        client.set_tag(run_id, tag, linked)
+    run.log(tags={tag: update_linked_prompts_tag(run.tags.get(tag), [version])})
 
 
 def _make_prompt(client: MlflowClient, name: str, task: str) -> None:

@@ -3,6 +3,7 @@
 Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so a stage only ever checks.
 """
 
+import base64
 import os
 import sqlite3
 import urllib.error
@@ -12,6 +13,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from filelock import FileLock
 
@@ -98,11 +100,49 @@ def require_answer(uri: str) -> None:
         ) from None
 
 
+def require_access(uri: str) -> None:
+    """Raise UserError, before any work, if a server refuses the credentials.
+
+    One that is away may come back: its records wait. MLflow is imported only where a plain request is refused, since its own
+    client knows more kinds of credentials.
+    """
+    if not is_server(uri) or not _refuses(uri):
+        return
+    try:
+        open_client(uri)
+    except Exception as error:  # the border to a server, which may answer anything
+        code = getattr(error, "get_http_status_code", lambda: 0)()
+        if code in REFUSALS:
+            raise UserError(f"{trouble_of_store(error, uri)}, {_REMEDY}.") from error
+
+
+def _refuses(uri: str) -> bool:
+    """Return True if a server answers a question for experiments with 401 or 403."""
+    parts = parts_of(uri)
+    address = f"{without_user(uri).rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
+    user, password = (unquote(text) if text else "" for text in (parts.username, parts.password)) if parts else ("", "")
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or user
+    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or password
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    basic = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
+    request = urllib.request.Request(address)
+    if given := basic or (f"Bearer {token}" if token else ""):
+        request.add_unredirected_header("Authorization", given)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
+            return False
+    except urllib.error.HTTPError as error:
+        return error.code in REFUSALS
+    except (OSError, HTTPException):
+        return False
+
+
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Simultaneous creation breaks it: hence the lock."""
     # Instead of 7, and of two minutes for each, which take long: the next sync tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines and a request for each run
     from mlflow.tracking import MlflowClient
 
     with _alone(uri):

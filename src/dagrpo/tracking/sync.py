@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, mode
-from dagrpo.tracking.store import require_answer, require_usable
+from dagrpo.tracking.store import require_access, require_answer, require_usable
 from dagrpo.tracking.store_address import (
     artifact_location,
     database_path,
@@ -62,6 +62,12 @@ def _trouble(error: Exception) -> str:
     words = hide_password(words_of(error), tracking_uri(recording_root(Path.cwd())))
     rest = "No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
     return f"{words} {rest}" if isinstance(error, UserError) else words
+
+
+def require_recordable() -> None:
+    """Raise UserError, before a run begins, if the MLflow server would refuse its record; nothing is asked if none is made."""
+    if mode() == "on":
+        require_access(tracking_uri(recording_root(Path.cwd())))
 
 
 def sync(*, all_folders: bool = True) -> int:

@@ -18,8 +18,6 @@ from mlflow.entities import (
     TraceLocation,
     TraceState,
 )
-from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracing.client import TracingClient
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 from mlflow.tracing.utils import dump_span_attribute_value
@@ -31,6 +29,7 @@ from dagrpo.tracking.span_contents import SpanContent, last_text, span_contents,
 from dagrpo.utils.files import digest_of
 
 SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
+MOST_TRACES = 500  # of a run: five steps of at most 100
 PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
 FIRST = 1  # the step whose attempts are those of the policy that training begins with
@@ -58,28 +57,33 @@ def traces_of(
     return traces
 
 
-def log_traces(client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str) -> None:
+def log_traces(
+    client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str, *, is_new: bool = False
+) -> None:
     """Bring traces into an experiment.
 
-    A server too old for traces goes without them. Raises MlflowException and others if the server has a problem.
+    is_new: the run was created just now, and has none of them. A server too old for traces goes without them. Raises
+    MlflowException and others if the server has a problem.
     """
+    if not traces:
+        return
     try:
+        known = set() if is_new else _known(client, traces[0][0], experiment)
         for info, _ in traces:
-            if not _is_there(client, info.trace_id):
+            if info.trace_id not in known:
                 client.start_trace(info)
         client.log_spans(experiment, [span for _, spans in traces for span in spans])
     except NotImplementedError as error:
         logger.warning("the traces of a run are not recorded: %s", error)
 
 
-def _is_there(client: TracingClient, trace_id: str) -> bool:
-    try:
-        client.get_trace_info(trace_id)
-    except MlflowException as error:
-        if error.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
-            return False
-        raise
-    return True
+def _known(client: TracingClient, info: TraceInfo, experiment: str) -> set[str]:
+    """Return the ids of the traces that the run of a trace has."""
+    of_run = f"metadata.`{TraceMetadataKey.SOURCE_RUN}` = '{info.trace_metadata[TraceMetadataKey.SOURCE_RUN]}'"
+    traces = client.search_traces(
+        locations=[experiment], filter_string=of_run, include_spans=False, max_results=MOST_TRACES
+    )
+    return {trace.info.trace_id for trace in traces}
 
 
 def _info(attempt: Attempt, trace_id: str, experiment: str, metadata: Mapping[str, str], time_ms: int) -> TraceInfo:

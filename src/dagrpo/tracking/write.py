@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from mlflow.entities import Metric, RunTag
-from mlflow.entities import Run as MlflowRun
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
 from mlflow.tracing.client import TracingClient
@@ -23,16 +23,18 @@ from dagrpo.core.errors import UserError
 from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.data_sets import described, log_data_sets, named, tests_in
+from dagrpo.tracking.data_sets import described, named, tests_in
 from dagrpo.tracking.execution import Execution
-from dagrpo.tracking.models import Models, link_input_policy, link_output_policy
-from dagrpo.tracking.names import metric_name, tag_value
-from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
-from dagrpo.tracking.points import log_all, log_points
+from dagrpo.tracking.models import Models, input_policy, link_output_policy
+from dagrpo.tracking.names import metric_name
+from dagrpo.tracking.parents import ATTEMPT, HEADLINE, describe, find_parent
+from dagrpo.tracking.points import log_points
 from dagrpo.tracking.policies import register, write_policies
 from dagrpo.tracking.problems import link_prompt, share_evaluation_sets, write_evaluation_set, write_prompt
+from dagrpo.tracking.runs import PARENT, Run, Runs
 from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
+from dagrpo.utils.files import digest_of
 
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
 logger = logging.getLogger(__name__)
@@ -42,45 +44,40 @@ logger = logging.getLogger(__name__)
 class Target:
     """The MLflow run of an execution."""
 
-    client: MlflowClient
-    experiment_id: str
-    run: MlflowRun  # as of its opening
+    runs: Runs
+    run: Run
     execution: Execution
 
     @property
-    def run_id(self) -> str:
-        return str(self.run.info.run_id)
+    def client(self) -> MlflowClient:
+        return self.runs.client
 
     @property
-    def parent(self) -> str:
-        """The id of the run that stands for its seed."""
-        return str(self.run.data.tags[PARENT])
+    def parent(self) -> Run:
+        """The run that stands for its seed."""
+        return self.runs.by_id(self.run.tags[PARENT])
 
     @property
     def models(self) -> Models:
-        return Models(
-            client=self.client, experiment_id=self.experiment_id, run_id=self.parent, seed=self.execution.seed
-        )
+        return Models(runs=self.runs, run_id=self.parent.run_id, seed=self.execution.seed)
 
 
 def write_contents(target: Target, contents: Contents) -> None:
     """Write an execution's contents into its run, and those for its seed into the seed's run."""
-    client, run_id = target.client, target.run_id
+    run = target.run
     write_steps(target, contents.steps)
-    for name, value in contents.tags.items():
-        client.set_tag(run_id, name, tag_value(value))
     for artifact in contents.artifacts:
-        _write_file(client, run_id, artifact.content, artifact.name, artifact.folder)
+        _write_file(run, artifact.content, artifact.name, artifact.folder)
         if target.execution.stage == "report" and not artifact.folder:  # where people look for it
-            _write_file(client, target.parent, artifact.content, artifact.name)
-    _write_tables(target, contents.tables)
-    log_data_sets(client, run_id, map(described, contents.data_sets))
-    log_data_sets(client, run_id, map(named, tests_in(target.execution.behind)))
-    model_id = _write_input_policy(target)
+            _write_file(target.parent, artifact.content, artifact.name)
+    tables = _write_tables(run, contents.tables)
+    run.log(tags={**contents.tags, **tables})
+    policy = _input_policy(target)
+    run.read([*map(described, contents.data_sets), *map(named, tests_in(target.execution.behind))], policy)
     with optional("problems"):
         _write_problems(target, contents.problems)
     with optional("traces"):
-        _write_traces(target, contents.traces, model_id)
+        _write_traces(target, contents.traces, next(iter(policy), None))
     _write_output_policy(target)
     for summary in contents.summaries:
         _write_summary(target, summary)
@@ -96,95 +93,96 @@ def write_steps(target: Target, steps: Sequence[Step]) -> None:
         for step in steps
         for name, value in step.values.items()
     ]
-    run_id = target.parent if target.execution.trains else target.run_id
-    log_points(target.client, run_id, points, are_final=target.execution.status == "FINISHED")
+    run = target.parent if target.execution.trains else target.run
+    is_first = target.run.tags.get(ATTEMPT, "1") == "1"
+    log_points(run, points, are_final=target.execution.status == "FINISHED", is_first=is_first)
 
 
-def _write_file(client: MlflowClient, run_id: str, content: bytes, name: str, folder: str = "") -> None:
+def _write_file(run: Run, content: bytes, name: str, folder: str = "") -> None:
     with TemporaryDirectory(prefix="dagrpo-") as temporary:
         path = Path(temporary, name)
         path.write_bytes(content)
-        client.log_artifact(run_id, str(path), folder or None)
+        run.client.log_artifact(run.run_id, str(path), folder or None)
 
 
-def _write_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
-    """Write the files that MlflowClient.log_table would write first (it appends), and their marks on the run."""
+def _write_tables(run: Run, tables: Mapping[str, pa.Table]) -> dict[str, str]:
+    """Write the files that MlflowClient.log_table would write first (it appends); return the tags that name them."""
     for name, table in tables.items():
         frame = pd.DataFrame(table.to_pydict())
         text = frame.to_json(orient="split", index=False, date_format="iso")
-        target.client.log_text(target.run_id, text, f"{name}.json")
-    if tables:
-        marks = [{"path": f"{name}.json", "type": "table"} for name in tables]
-        target.client.set_tag(target.run_id, LOGGED_ARTIFACTS, json.dumps(marks))
+        run.client.log_text(run.run_id, text, f"{name}.json")
+    marks = [{"path": f"{name}.json", "type": "table"} for name in tables]
+    return {LOGGED_ARTIFACTS: json.dumps(marks)} if marks else {}
 
 
 def _write_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
     """Write the problems of an evaluation, and the prompt form of its task."""
+    runs = target.runs
     for data, split in problems:
-        write_evaluation_set(target.client, target.experiment_id, data.name, data.digest, split)
+        name, digest, task = data.name, data.digest, data.name.partition("/")[0]
+        runs.once("problems", name, digest, ask=partial(write_evaluation_set, runs, name, digest, split))
         if split["prompt"]:
-            task = data.name.partition("/")[0]
-            version = write_prompt(target.client, target.experiment_id, task, split["prompt"], split["tools"])
-            for run_id in (target.run_id, target.parent):
-                link_prompt(target.client, run_id, version)
+            form, tools = split["prompt"], split["tools"]
+            make = partial(write_prompt, runs.client, runs.experiment_id, task, form, tools)
+            version = runs.once("prompt", task, digest_of([form, tools]), ask=make)
+            for run in (target.run, target.parent):
+                link_prompt(run, version)
 
 
 def _write_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id: str | None) -> None:
+    run, experiment_id = target.run, target.runs.experiment_id
     for number, attempts in enumerate(tables):
         traces = traces_of(
             attempts,
-            experiment=target.experiment_id,
-            run_id=target.run_id,
-            name=f"{target.run_id}/{number}",
-            time_ms=target.run.info.start_time,
+            experiment=experiment_id,
+            run_id=run.run_id,
+            name=f"{run.run_id}/{number}",
+            time_ms=run.started,
             model_id=model_id,
         )
-        log_traces(TracingClient(target.client.tracking_uri), traces, target.experiment_id)
+        log_traces(TracingClient(target.client.tracking_uri), traces, experiment_id, is_new=run.is_new)
 
 
-def _write_input_policy(target: Target) -> str | None:
-    """Make the policy that the stage has read an input of its run; return the policy's id."""
-    execution, model = target.execution, None
+def _input_policy(target: Target) -> list[str]:
+    """Return the id of the policy that the stage has read; [] if it reads none."""
+    model = None
     with optional("policies"):
-        model = link_input_policy(target.models, target.run_id, execution)
-    return None if model is None else str(model.model_id)
+        model = input_policy(target.models, target.execution)
+    return [] if model is None else [str(model.model_id)]
 
 
 def _write_output_policy(target: Target) -> None:
     execution = target.execution
     step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
     with optional("policies"):
-        link_output_policy(target.models, target.run_id, execution, step)
+        link_output_policy(target.models, target.run, execution, step)
 
 
 def _write_summary(target: Target, summary: Summary) -> None:
     """Write figures, tags, text, data sets, curves and policies to the run of a seed, created if missing."""
-    client, experiment_id, content = target.client, target.experiment_id, summary.content
-    run_id = find_parent(client, experiment_id, target.execution, summary.seed)
-    client.update_run(run_id, "RUNNING")  # until the sync ends, which writes its description
-    describe(client, run_id, target.execution)
+    runs, content = target.runs, summary.content
+    run = find_parent(runs, target.execution, summary.seed)
+    run.reopen()  # until the sync ends, which writes its description
+    describe(run, target.execution)
     time_ms = target.execution.ended or target.execution.started
     figures = [Metric(metric_name(name), value, time_ms, 0) for name, value in content["figures"].items()]
-    log_all(client, run_id, figures)
-    tags = {**content["tags"], HEADLINE: content["text"]}
-    client.log_batch(run_id, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
-    log_data_sets(client, run_id, map(named, content["data"]))
-    log_points(client, run_id, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
-    for name, value in experiment_tags(map(metric_name, content["figures"])).items():
-        client.set_experiment_tag(experiment_id, name, value)
+    run.log(tags={**content["tags"], HEADLINE: content["text"]}, points=figures)
+    run.read(map(named, content["data"]))
+    log_points(run, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
+    runs.tag(experiment_tags(map(metric_name, content["figures"])))
     with optional("problems"):
-        share_evaluation_sets(client, experiment_id, content["data"])
+        share_evaluation_sets(runs, content["data"])
     if summary.seed is not None:
         with optional("policies"):
-            _write_policies(target, run_id, str(summary.seed), content, time_ms)
+            _write_policies(target, run, str(summary.seed), content, time_ms)
 
 
-def _write_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:
+def _write_policies(target: Target, run: Run, seed: str, content: Mapping[str, Any], time_ms: int) -> None:
     verdict = content["verdict"]
     if target.execution.variation:  # its folders are removed at some time
         verdict = {"is_better": False, "reason": f"A variation never becomes champion. {verdict['reason']}"}
-    models = write_policies(target.client, target.experiment_id, run_id, seed, content["policies"], time_ms)
-    register(target.client, target.execution.experiment, run_id, seed, models, content["policies"], verdict)
+    models = write_policies(target.runs, run, seed, content["policies"], time_ms)
+    register(target.client, target.execution.experiment, run.run_id, seed, models, content["policies"], verdict)
 
 
 def _curve_points(table: pa.Table, time_ms: int) -> list[Metric]:

@@ -5,6 +5,7 @@ and a crash leaves the old content in place.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +22,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.utils.full_disk import NotEnoughRoom, full_disk_naming
 
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+_FICLONE = 0x40049409  # of linux/fs.h: the blocks of a file are shared until one is written (btrfs, xfs)
+FEWEST_LINKED = 1 << 20  # bytes: a smaller file is copied as fast as it is linked
+_WRITE_BITS = 0o222
 
 
 def sha256_of(path: Path) -> str:
@@ -54,24 +58,50 @@ def fsync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def link_or_copy(source: Path, destination: Path) -> None:
-    """Give a file a second name: a hard link, or a copy if the file system cannot link the two places.
+def copy(source: Path, destination: Path) -> None:
+    """Copy a file's content to a path, over a file that is there; as a reflink if the file system has them."""
+    if not _is_reflinked(source, destination, "wb"):
+        shutil.copyfile(source, destination)
 
-    Either way neither name may be written to in place, only replaced.
+
+def share(source: Path, destination: Path) -> None:
+    """Put a file's content at a new path, so that a write to one place leaves the other alone.
+
+    That is a reflink if the file system has them. Without them a file below a megabyte is copied, and a larger one is a hard link
+    whose names are both read-only from then on: they can be replaced and removed, and written to by root alone. Where that cannot be, as
+    between two disks, the file is copied. Raises FileExistsError for an existing destination.
     """
+    if _is_reflinked(source, destination, "xb"):
+        return
+    if source.stat().st_size < FEWEST_LINKED:
+        shutil.copyfile(source, destination)
+        return
+    destination.unlink()
     try:
         os.link(source.resolve(), destination)
-    except OSError as error:
+        destination.chmod(destination.stat().st_mode & ~_WRITE_BITS)
+    except OSError as error:  # of another user's file the mode cannot be changed
         if error.errno not in _NO_LINKS:
             raise
+        destination.unlink(missing_ok=True)
         shutil.copyfile(source, destination)
+
+
+def _is_reflinked(source: Path, destination: Path, mode: str) -> bool:
+    """Return True if the destination, opened in `mode`, got a reflink; if not, it is empty."""
+    with source.open("rb") as reading, destination.open(mode) as writing:
+        try:
+            fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())
+        except OSError:  # no such file system; of a full disk the copy that follows says so
+            return False
+    return True
 
 
 def unshare(path: Path) -> None:
     """Replace a hard link by a separate copy, so that writes to it leave the other names alone. Does nothing if it is missing."""
     if path.is_file() and path.stat().st_nlink > 1:
         with atomic_file(path) as temporary:
-            shutil.copyfile(path, temporary)
+            copy(path, temporary)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Account:
     attempt: int  # 1, or more after crashes
     memory: int  # bytes: the peak of the stage's own process
     memory_of_children: int  # bytes: the peak of its largest child process that it waited for; 0 without one
-    is_taken_over: bool  # a cache hit: outputs linked from another experiment or seed
+    is_taken_over: bool  # a cache hit: outputs of another experiment or seed
     facts: Mapping[str, str]  # commit, versions, hardware
 
 

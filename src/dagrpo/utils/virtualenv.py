@@ -47,7 +47,10 @@ def _make(folder: Path, lock: Path) -> None:
     say(f"Making the environment {folder} from {lock}.")
     commands = [
         [uv(), "venv", "--quiet", "--clear", str(folder)],
-        [uv(), "pip", "sync", "--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python"), str(lock)],
+        [
+            *(uv(), "pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes"),
+            *("--python", str(folder / "bin" / "python"), str(lock)),
+        ],
     ]
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

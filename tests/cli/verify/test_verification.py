@@ -69,6 +69,7 @@ def test_a_byte_a_missing_file_and_a_stranger_are_told_apart(made_up: Project) -
     done = run(f"results/{made_up.name}")
     assert done.exit_code == 1
     assert f"changed  {content} (in a folder of sft, seed 0)" in done.stdout
+    assert "`dvc checkout --force` restores" in done.stdout
 
 
 def test_a_stranger_alone_is_no_fault(made_up: Project) -> None:

@@ -5,7 +5,7 @@ package. The kernel ignores every signal that a program sends to the first proce
 it. PR_SET_DUMPABLE keeps programs out of its memory and its descriptors, through which they could answer for the programs after them.
 Programs and their output pass from pipe to pipe and not through its memory, of which the next program gets a copy.
 
-Requests on stdin: REQUEST, then the program. Answers on stdout: READY once; then for each request its output as pieces, SIZE and that
+Requests on stdin: REQUEST, SIZE and the program. Answers on stdout: READY once; then for each request its output as pieces, SIZE and that
 many bytes, a SIZE of 0, and REPLY.
 """
 
@@ -17,8 +17,11 @@ import select
 import struct
 import sys
 import time
+from _collections_abc import Callable
 
-REQUEST = struct.Struct("<Id?")  # bytes of the program; seconds it may take; whether its variables stay for the next
+REQUEST = struct.Struct(
+    "<Id?"
+)  # bytes of the program; seconds it may take; whether its variables stay for the next one
 REPLY = struct.Struct(
     "<cd?Q"
 )  # how it ended; seconds it took; whether there may be a next; bytes that its processes hold
@@ -150,24 +153,26 @@ class Worker:
         for descriptor in (programs, done, output):
             os.close(descriptor)
         self.ended = os.pidfd_open(self.pid)  # readable at its end, even if another one still holds its pipes
+        self.memory = Memory(self.pid)
 
     def run(self, size: int, seconds: float, most_output: int, most_memory: int) -> bytes:
         """Run the program on stdin; return how it ended, b"" if its process has. Its output goes to stdout."""
         started = watched = time.monotonic()
+        at_once = min(size, 4096)  # a pipe holds them while its reader is stopped
+        move(0, self.programs, SIZE.size + at_once)
         signal_all(SIGCONT)
-        send(self.programs, SIZE.pack(size))
-        move(0, self.programs, size)
+        move(0, self.programs, size - at_once)
         self.left, self.at_end = most_output, False
         waiting_for = [self.output, self.done, self.ended]
         while True:
             now = time.monotonic()
             until = min(started + seconds, watched + WATCH_SECONDS)
             ready = select.select(waiting_for, [], [], max(until - now, 0))[0]
-            if self.output in ready and not self.show_output():
-                return TOO_MUCH_OUTPUT
             said = os.read(self.done, 1) if self.done in ready else b""
             if said:  # by the interpreter, or by a program that writes to 4 itself
                 return FINE if said == FINE else FAILED
+            if self.output in ready and not self.show_output():
+                return TOO_MUCH_OUTPUT
             at_end = {self.done} & {*ready} | ({self.output} if self.at_end else set())  # a program has closed them
             waiting_for = [each for each in waiting_for if each not in at_end]
             if self.ended in ready:
@@ -176,8 +181,11 @@ class Worker:
             if now >= started + seconds:
                 return TIMED_OUT
             if now >= watched + WATCH_SECONDS:
-                if held_bytes(most_memory) > most_memory:
+                if self.memory.exceeds(most_memory):
                     return TOO_MUCH_MEMORY
+                if self.memory.is_stopped:
+                    self.memory.is_stopped = False
+                    signal_all(SIGCONT)
                 watched = time.monotonic()
 
     def show_output(self) -> bool:
@@ -198,6 +206,13 @@ class Worker:
                 self.at_end = True
                 return True
 
+    def wait_stopped(self, most_memory: int) -> None:
+        """Wait for the next request. What a program has left is stopped again and again, and ends with the sandbox if it grows."""
+        while not select.select([0], [], [], IDLE_WATCH_SECONDS)[0]:
+            signal_all(SIGSTOP)
+            if self.memory.exceeds(most_memory):
+                os._exit(0)
+
     def end(self) -> int:
         """Kill every process but this one, and reap them; return the worker's wait status. Afterwards the namespace is empty."""
         status = 0
@@ -211,8 +226,97 @@ class Worker:
 
     def close(self) -> None:
         """Close its descriptors."""
+        self.memory.close()
         for descriptor in (self.programs, self.done, self.output, self.ended):
             os.close(descriptor)
+
+
+class Memory:
+    """Memory of a worker, of what it has started, and of their files.
+
+    `held`: bytes as of the last `measure`. `is_stopped`: all processes had to be stopped to be measured.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.folders = [os.open(folder, os.O_RDONLY) for folder in WRITABLE]
+        self.loadavg = os.open("/proc/loadavg", os.O_RDONLY)
+        self.statm = os.open(f"/proc/{worker}/statm", os.O_RDONLY)
+        self.held = self.held_resident = 0
+        self.is_stopped = False
+
+    def measure(self) -> None:
+        """Update `held`, which takes long, if resident sizes have changed."""
+        if abs((resident := self.resident()) - self.held_resident) > CHANGE_BYTES:
+            self.held, self.held_resident = self.proportional(), resident
+
+    def exceeds(self, most: int) -> bool:
+        """Return True if resident sizes, which count shared pages several times, are more, and proportional ones are too."""
+        return self.resident() > most and self.proportional() > most
+
+    def resident(self) -> int:
+        """Return the bytes of all files, and the resident ones of all processes but this one."""
+        if self.last_number() == self.worker:  # which has started nothing: no number is given again while it lives
+            return self.files() + int(os.pread(self.statm, 99, 0).split()[1]) * PAGE_BYTES
+        return self.of_all(resident_bytes)
+
+    def proportional(self) -> int:
+        """Return the bytes of all files, and of all processes but this one, shared pages divided among them."""
+        return self.of_all(proportional_bytes)
+
+    def files(self) -> int:
+        """Return the bytes of the files in tmpfs."""
+        states = [os.statvfs(folder) for folder in self.folders]
+        return sum((s.f_blocks - s.f_bfree) * s.f_frsize + (s.f_files - s.f_ffree) * INODE_BYTES for s in states)
+
+    def of_all(self, bytes_of: Callable[[str], int]) -> int:
+        """Return the sum over all processes. If some start meanwhile, to which others could pass their memory, all are stopped."""
+        while True:
+            last = self.last_number()
+            held = self.files()
+            for process in (f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit() and name != "1"):
+                held += bytes_of(process) or max(map(bytes_of, threads(process)), default=0)
+            if self.last_number() == last:
+                return held
+            signal_all(SIGSTOP)
+            self.is_stopped = True
+
+    def last_number(self) -> int:
+        """Return the last process number that the namespace has given, to a process or a thread."""
+        return int(os.pread(self.loadavg, 99, 0).split()[-1])
+
+    def close(self) -> None:
+        """Close its descriptors."""
+        for descriptor in (self.loadavg, self.statm, *self.folders):
+            os.close(descriptor)
+
+
+def threads(process: str) -> list[str]:
+    """Return the folders of a process's threads, of which the first may have ended, and no longer shows the memory of the others."""
+    try:
+        return [f"{process}/task/{name}" for name in os.listdir(f"{process}/task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def resident_bytes(folder: str) -> int:
+    """Return the resident bytes of a process or thread; 0 once it has ended."""
+    try:
+        with open(f"{folder}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * PAGE_BYTES
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def proportional_bytes(folder: str) -> int:
+    """Return the bytes of a process or thread, shared pages divided among those that share them, and of what is swapped out."""
+    try:
+        with open(f"{folder}/smaps_rollup", "rb") as rollup:
+            return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith((b"Pss:", b"SwapPss:")))
+    except PermissionError:  # it has closed itself
+        return resident_bytes(folder)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def move(source: int, target: int, size: int) -> None:
@@ -239,66 +343,18 @@ def ending_of(status: int) -> bytes:
     return FINE if os.WEXITSTATUS(status) == 0 else FAILED
 
 
-def held_bytes(at_most: int) -> int:
-    """Return the bytes of all processes but this one, and of their files in tmpfs.
-
-    Resident sizes, which count shared pages several times; where they exceed `at_most`, proportional ones, which cost more.
-    """
-    held = 0
-    for folder in WRITABLE:
-        state = os.statvfs(folder)
-        held += (state.f_blocks - state.f_bfree) * state.f_frsize + (state.f_files - state.f_ffree) * INODE_BYTES
-    processes = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-    resident = held + sum(map(resident_bytes, processes))
-    return resident if resident <= at_most else held + sum(map(proportional_bytes, processes))
-
-
-def resident_bytes(process: str) -> int:
-    """Return the resident bytes of a process; 0 once it has ended."""
-    try:
-        with open(f"/proc/{process}/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * PAGE_BYTES
-    except (FileNotFoundError, ProcessLookupError, IndexError):
-        return 0
-
-
-def proportional_bytes(process: str) -> int:
-    """Return the bytes of a process, shared pages divided among those that share them, and of what is swapped out."""
-    try:
-        with open(f"/proc/{process}/smaps_rollup", "rb") as rollup:
-            return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith((b"Pss:", b"SwapPss:")))
-    except PermissionError:  # it has closed itself
-        return resident_bytes(process)
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-
-
 def traces() -> list[tuple[int, int]]:
     """Return a value that changes with every change in the writable folders: a program cannot set a file's ctime."""
     return [(os.stat(folder).st_ctime_ns, os.stat(folder).st_mode) for folder in WRITABLE]
 
 
-def last_pid() -> int:
-    """Return the last process number of the namespace, which the next program could read off its own."""
-    with open("/proc/loadavg", "rb") as load:
-        return int(load.read().split()[-1])
-
-
-def wait_stopped(most_memory: int) -> None:
-    """Wait for the next request. What a program has left is stopped again and again, and ends with the sandbox if it grows."""
-    while not select.select([0], [], [], IDLE_WATCH_SECONDS)[0]:
-        signal_all(SIGSTOP)
-        if held_bytes(most_memory) > most_memory:
-            os._exit(0)
-
-
 def serve(most_output: int, most_memory: int, limits: dict[str, int], kernel: ctypes.CDLL) -> None:
     """Answer requests. A sandbox in which a program has left a trace gets no further program."""
     untouched, passing = traces(), os.pipe()  # no program can open it, to take back output that was announced
-    worker, held, measured = None, 0, 0
+    worker = None
     while True:
         if worker is not None:
-            wait_stopped(most_memory)
+            worker.wait_stopped(most_memory)
         size, seconds, keep = REQUEST.unpack(receive(0, REQUEST.size))
         started = time.monotonic()
         cpu = {} if keep else {"CPU": int(seconds) + 2}
@@ -307,6 +363,7 @@ def serve(most_output: int, most_memory: int, limits: dict[str, int], kernel: ct
         kept = keep and ending in (FINE, FAILED)
         if kept:
             signal_all(SIGSTOP)
+            worker.memory.measure()
         else:
             status = worker.end()
             ending = ending or ending_of(status)
@@ -315,16 +372,19 @@ def serve(most_output: int, most_memory: int, limits: dict[str, int], kernel: ct
             worker.end()
         if kept:
             signal_all(SIGSTOP)  # reading the output must not have woken anything
-            if abs((resident := held_bytes(most_memory)) - measured) > CHANGE_BYTES:
-                held, measured = held_bytes(0), resident
-        unchanged = not keep and ending != TOO_MUCH_OUTPUT and traces() == untouched and last_pid() == worker.pid
+        unchanged = (
+            not keep
+            and ending != TOO_MUCH_OUTPUT
+            and traces() == untouched
+            and worker.memory.last_number() == worker.pid
+        )
         again = kept or unchanged
+        send(1, SIZE.pack(0) + REPLY.pack(ending, time.monotonic() - started, again, worker.memory.held))
+        if not again:
+            os._exit(0)
         if not kept:
             worker.close()
             worker = None
-        send(1, SIZE.pack(0) + REPLY.pack(ending, time.monotonic() - started, again, held))
-        if not again:
-            os._exit(0)
 
 
 def main() -> None:

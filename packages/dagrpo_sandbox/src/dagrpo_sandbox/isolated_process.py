@@ -33,6 +33,7 @@ class IsolatedProcess:
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
         self._ended = False
+        self._read = bytearray()  # from stdout, and not asked for yet
 
     async def write(self, data: bytes) -> None:
         """Write all of the data. Raises ConnectionError if the process reads no more."""
@@ -45,17 +46,18 @@ class IsolatedProcess:
 
     async def read_exactly(self, size: int) -> bytes:
         """Read `size` bytes. Raises EOFError if the process ends before."""
-        data = bytearray()
-        while len(data) < size:
+        while len(self._read) < size:
             try:
-                chunk = os.read(self._stdout, min(CHUNK, size - len(data)))
+                chunk = os.read(self._stdout, CHUNK)
             except BlockingIOError:
                 await _readable(self._stdout)
                 continue
             if not chunk:
                 raise EOFError
-            data += chunk
-        return bytes(data)
+            self._read += chunk
+        data = bytes(self._read[:size])
+        del self._read[:size]
+        return data
 
     def has_ended(self) -> bool:
         """Return True if it has ended, or is about to."""

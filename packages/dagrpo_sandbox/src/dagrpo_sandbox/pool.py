@@ -159,8 +159,8 @@ class SandboxPool:
 class Session:
     """Programs of one conversation, one after the other, in one interpreter: each knows the definitions of those before it.
 
-    Files in /tmp are kept too. A program that ends with neither `ok` nor `error` takes all of that with it. So does the pool with the
-    largest session, where all together hold more than `sessions_mb`.
+    Files in /tmp are kept too. A program that ends with neither `ok` nor `error` takes all of that with it. If all sessions together
+    hold more than `sessions_mb`, the pool ends the largest, whose next program is answered with `sessions_limit`.
     """
 
     def __init__(self, pool: SandboxPool, turns: asyncio.Semaphore) -> None:

@@ -91,7 +91,9 @@ class Sandbox:
         self._process.kill()
 
     async def _exchange(self, program: bytes, keep: bool) -> tuple[Result, bool]:
-        await self._process.write(inside.REQUEST.pack(len(program), self._limits.seconds, keep) + program)
+        await self._process.write(
+            inside.REQUEST.pack(len(program), self._limits.seconds, keep) + inside.SIZE.pack(len(program)) + program
+        )
         output = bytearray()
         while size := inside.SIZE.unpack(await self._process.read_exactly(inside.SIZE.size))[0]:
             output += await self._process.read_exactly(size)

@@ -27,16 +27,11 @@ from dagrpo.cli.doctor import hub, programs
 from dagrpo.cli.doctor.finding import apt
 
 PYTHON = "3.12"
-UV = "0.13.8"
-WHEELS = {  # by processor: the end of the name at PyPI, and the sha256
-    "x86_64": (
-        "manylinux_2_17_x86_64.manylinux2014_x86_64",
-        "e18a57b8b352eb7c8feb317b9f6f533c8f0ad9673fd6cf34bbe3cf1a9f6a8984",
-    ),
-    "aarch64": (
-        "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
-        "0b3e8b1a4f5e405e31e2ff33de8af4744831e9f7338539671efbd8c3c94e791d",
-    ),
+LOCK = Path(__file__).resolve().parents[4] / "requirements/installer.lock"  # of uv
+UV = LOCK.read_text().partition("==")[2].split()[0]
+WHEELS = {  # by processor: the end of the name at PyPI
+    "x86_64": "manylinux_2_17_x86_64.manylinux2014_x86_64",
+    "aarch64": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
 }
 INDEX = "https://pypi.org/simple"
 AS_HTML = "application/vnd.pypi.simple.v1+html, text/html;q=0.9"  # PEP 503: the form that every index has
@@ -104,12 +99,11 @@ def wheel() -> bytes:
     machine = platform.machine()
     if machine not in WHEELS:
         raise WheelRefused(f"no wheel is known for {machine}")
-    ending, digest = WHEELS[machine]
-    name = f"uv-{UV}-py3-none-{ending}.whl"
+    name = f"uv-{UV}-py3-none-{WHEELS[machine]}.whl"
     place = next((str(folder) for folder in _folders() if (folder / name).is_file()), None)
     content = _of_index(name) if place is None else Path(place, name).read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise WheelRefused(f"{name} of {place or 'the index'} is damaged or forged: its sha256 is not {digest}")
+    if f"sha256:{hashlib.sha256(content).hexdigest()}" not in LOCK.read_text():
+        raise WheelRefused(f"{name} of {place or 'the index'} is damaged or forged: {LOCK.name} has no such hash")
     return content
 
 

@@ -35,6 +35,7 @@ from dagrpo.pipeline.snakemake.private import options, runs_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
+from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
@@ -70,6 +71,7 @@ class Experiment:
         require_source(self.params)
         is_run = runs_jobs()
         if is_run:
+            require_recordable()
             hold(self.folder)
             if not self._run.overrides:
                 require_readable_lock()
@@ -209,8 +211,6 @@ def _record_runs() -> None:
 
     Under DVC every stage is a separate workflow: there the last stage does it, and one per minute before it.
     """
-    from dagrpo.tracking.sync import record_what_is_new
-
     last = dag.in_order()[-1].name
     is_last = os.environ.get("DVC_STAGE", last).startswith(last)
     trouble = record_what_is_new(0 if is_last else SECONDS_BETWEEN_SYNCS)

@@ -153,7 +153,7 @@ class TrainingRuntime(Section):
 class Runtime(Section):
     reuse: bool = Field(
         True,
-        description="Keep outputs that were made from the same inputs with the same parameters and code, and link those elsewhere "
+        description="Keep outputs that were made from the same inputs with the same parameters and code, and share those elsewhere "
         "(a cache hit); false: make them again.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(

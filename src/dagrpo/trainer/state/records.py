@@ -18,7 +18,7 @@ from dagrpo.trainer.state.integrity import THREADS, require_whole_file, require_
 from dagrpo.trainer.sync.digest_table import FILE as DIGESTS
 from dagrpo.trainer.sync.digest_table import StepDigests, digest_table
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
-from dagrpo.utils.files import atomic_folder, link_or_copy, write_json
+from dagrpo.utils.files import atomic_folder, share, write_json
 from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet
 
@@ -109,7 +109,7 @@ class Record:
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:
-        """Write the folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies.
+        """Write the folder of rollouts with the steps' digests, its manifest last, by `share`.
 
         Raises Damaged if a step's files have changed since; a table is then renamed, so that a resumed run computes it again.
         """
@@ -122,7 +122,7 @@ class Record:
         with atomic_folder(manifest.parent) as folder:
             files = {}
             for step in range(1, steps + 1):
-                link_or_copy(self.rollouts(step), folder / step_file(step))
+                share(self.rollouts(step), folder / step_file(step))
                 files[step_file(step)] = self._step(step)["rollouts"]
             write_parquet(folder / DIGESTS, digest_table({step: self.digests(step) for step in range(1, steps + 1)}))
             files[DIGESTS] = asdict(entry_of(folder / DIGESTS))

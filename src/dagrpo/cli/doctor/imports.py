@@ -1,0 +1,33 @@
+"""Imports of what was installed: the last step of `make setup`."""
+
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from signal import Signals
+
+NEEDED = ("torch", "sglang", "snakemake", "dvc", "mlflow")
+IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    print(name, file=sys.stderr, flush=True)
+    importlib.import_module(name)
+"""
+
+
+def main(packages: Sequence[str]) -> None:
+    """Import the packages in a new process. Raises SystemExit with a message that names the first that fails."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *packages], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        name = next(line for line in reversed(lines) if line in packages)
+        reason = f"ended by {Signals(-done.returncode).name}" if done.returncode < 0 else lines[-1].strip()
+        raise SystemExit(
+            f"{name} is installed, but Python {platform.python_version()} of {sys.base_prefix} cannot import it ({reason}). Put "
+            "another python3 of 3.11 to 3.13 first on PATH, then `rm -rf .venv` and `make setup`; if that ends alike, this machine "
+            f"lacks what {name} needs."
+        )
+
+
+if __name__ == "__main__":
+    main(NEEDED)

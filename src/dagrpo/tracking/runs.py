@@ -1,0 +1,200 @@
+"""Runs of an MLflow experiment, fetched once; requests have what is new."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from mlflow.entities import DatasetInput, LifecycleStage, LoggedModelInput, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import Run as MlflowRun
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from dagrpo.tracking.names import tag_value
+from dagrpo.tracking.views import KIND, KIND_TAG
+
+PARENT = "mlflow.parentRunId"
+MOST_ENTRIES, MOST_PARAMS, MOST_TAGS = 1000, 100, 100  # of a request, as MLflow takes them
+Series = dict[int, list[float]]  # {step: values}, more than one where attempts differ
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """A run of MLflow, and what it has as far as this process knows."""
+
+    client: MlflowClient
+    run_id: str
+    name: str
+    status: str
+    started: int  # milliseconds since 1970
+    ended: int | None
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # the latest values
+    data_sets: set[tuple[str, str]] = field(default_factory=set)  # name and digest
+    models_read: set[str] = field(default_factory=set)  # ids
+    models_made: set[str] = field(default_factory=set)
+    is_new: bool = False  # created by this process
+    _histories: dict[str, Series] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, client: MlflowClient, run: MlflowRun, *, is_new: bool = False) -> Self:
+        """Return a run as MLflow has answered it."""
+        inputs, outputs = run.inputs, run.outputs
+        return cls(
+            client=client,
+            run_id=str(run.info.run_id),
+            name=str(run.info.run_name),
+            status=run.info.status,
+            started=run.info.start_time,
+            ended=run.info.end_time or None,
+            params=dict(run.data.params),
+            tags=dict(run.data.tags),
+            metrics=dict(run.data.metrics),
+            data_sets={(each.dataset.name, each.dataset.digest) for each in (inputs.dataset_inputs if inputs else ())},
+            models_read={each.model_id for each in (inputs.model_inputs if inputs else ())},
+            models_made={each.model_id for each in (outputs.model_outputs if outputs else ())},
+            is_new=is_new,
+        )
+
+    def log(
+        self,
+        *,
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, object] | None = None,
+        points: Iterable[Metric] = (),
+    ) -> None:
+        """Send params, tags and points of curves that the run lacks, in as few requests as MLflow's limits allow."""
+        new_params = {key: value for key, value in (params or {}).items() if self.params.get(key) != value}
+        texts = {key: tag_value(value) for key, value in (tags or {}).items()}
+        new_tags = {key: value for key, value in texts.items() if self.tags.get(key) != value}
+        self._send(
+            [Param(key, value) for key, value in new_params.items()],
+            [RunTag(key, value) for key, value in new_tags.items()],
+            new_points := list(points),
+        )
+        self.params |= new_params
+        self.tags |= new_tags
+        for point in new_points:
+            self.metrics[point.key] = point.value
+            if point.key in self._histories:
+                self._histories[point.key].setdefault(point.step, []).append(point.value)
+
+    def _send(self, params: list[Param], tags: list[RunTag], points: list[Metric]) -> None:
+        while params or tags or points:
+            some_params, params = params[:MOST_PARAMS], params[MOST_PARAMS:]
+            some_tags, tags = tags[:MOST_TAGS], tags[MOST_TAGS:]
+            room = MOST_ENTRIES - len(some_params) - len(some_tags)
+            some_points, points = points[:room], points[room:]
+            self.client.log_batch(self.run_id, metrics=some_points, params=some_params, tags=some_tags)
+
+    def history(self, key: str) -> Series:
+        """Return the values of a metric by step, asked once."""
+        if key not in self._histories:
+            known = self.client.get_metric_history(self.run_id, key) if key in self.metrics else []
+            series: Series = {}
+            for point in known:
+                series.setdefault(point.step, []).append(point.value)
+            self._histories[key] = series
+        return self._histories[key]
+
+    def remove_tag(self, name: str) -> None:
+        """Remove a tag, if it is there."""
+        if self.tags.pop(name, None) is not None:
+            self.client.delete_tag(self.run_id, name)
+
+    def reopen(self) -> None:
+        """Set the status to RUNNING."""
+        if self.status != "RUNNING":
+            self.client.update_run(self.run_id, "RUNNING")
+            self.status = "RUNNING"
+
+    def close(self, status: str, ended: int | None = None) -> None:
+        """Set the status and the time of the end; without one MLflow takes the present."""
+        self.client.set_terminated(self.run_id, status, ended)
+        self.status, self.ended = status, ended
+
+    def read(self, data: Iterable[DatasetInput] = (), models: Iterable[str] = ()) -> None:
+        """Make data sets, and models by their ids, inputs of the run."""
+        new_data = {(each.dataset.name, each.dataset.digest): each for each in data}
+        new_data = {key: each for key, each in new_data.items() if key not in self.data_sets}
+        new_models = [model for model in dict.fromkeys(models) if model not in self.models_read]
+        if new_data or new_models:
+            links = [LoggedModelInput(model) for model in new_models]
+            self.client.log_inputs(self.run_id, list(new_data.values()), links)
+            self.data_sets |= new_data.keys()
+            self.models_read |= {*new_models}
+
+    def make(self, model_id: str, step: int) -> None:
+        """Make a model an output of the run. MLflow would refuse a repeated link."""
+        if model_id not in self.models_made:
+            self.client.log_outputs(self.run_id, [LoggedModelOutput(model_id, step)])
+            self.models_made.add(model_id)
+
+
+class Runs:
+    """The runs of an MLflow experiment, newest first, with those that this process adds."""
+
+    def __init__(self, client: MlflowClient, experiment_id: str, tags: Mapping[str, str]) -> None:
+        self.client = client
+        self.experiment_id = experiment_id
+        self._tags = dict(tags)  # of the experiment
+        self._runs = [Run.of(client, run) for run in _all(client, experiment_id)]
+        self._answers: dict[tuple[str, ...], Any] = {}
+
+    def by_id(self, run_id: str) -> Run:
+        """Return the run with an id. Raises StopIteration if it is missing."""
+        return next(run for run in self._runs if run.run_id == run_id)
+
+    def where(self, **tags: str) -> Iterator[Run]:
+        """Yield the runs with these tags."""
+        wanted = tags.items()
+        return (run for run in self._runs if wanted <= run.tags.items())
+
+    def create(self, name: str, started: int, tags: Mapping[str, object]) -> Run:
+        """Create a run. started: milliseconds since 1970."""
+        texts = {key: tag_value(value) for key, value in tags.items()}
+        run = self.client.create_run(self.experiment_id, started, texts, name)
+        self._runs.insert(0, Run.of(self.client, run, is_new=True))
+        return self._runs[0]
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the experiment."""
+        for name, value in tags.items():
+            if self._tags.get(name) != value:
+                self.client.set_experiment_tag(self.experiment_id, name, value)
+                self._tags[name] = value
+
+    def once(self, *key: str, ask: Callable[[], Any]) -> Any:
+        """Return the answer to a question about the experiment that is asked once; again after a None."""
+        if self._answers.get(key) is None:
+            self._answers[key] = ask()
+        return self._answers[key]
+
+
+def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> Runs:
+    """Return the runs of the MLflow experiment of that name, created or restored from the bin if necessary."""
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            created = client.create_experiment(name, artifact_location=artifacts, tags={KIND_TAG: KIND})
+        except MlflowException:  # made meanwhile by a project elsewhere that records on the same server
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+        else:
+            return Runs(client, str(created), {KIND_TAG: KIND})
+    if experiment.lifecycle_stage == LifecycleStage.DELETED:
+        client.restore_experiment(experiment.experiment_id)
+    runs = Runs(client, str(experiment.experiment_id), experiment.tags)
+    runs.tag({KIND_TAG: KIND})
+    return runs
+
+
+def _all(client: MlflowClient, experiment_id: str) -> Iterator[MlflowRun]:
+    token = None
+    while True:
+        page = client.search_runs([experiment_id], order_by=["attributes.start_time DESC"], page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
