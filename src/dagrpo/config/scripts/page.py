@@ -24,9 +24,10 @@ No preset has been run on the GPUs that it names; `dagrpo plan` finds that each 
 
 ## What is equal, and what differs in all of them
 
-Equal: the model, the data set, prompts per step and per update, samples per prompt, learning rate, warm-up, weight decay, clipping,
-aggregation, coefficient of the KL divergence (k3, in the loss), lengths, temperature, steps (epochs of the rows, without the rest of an
-epoch), the advantage, and no correction for the engine's logprobs unless the script has one. The differences:
+Equal, unless a row's column *differs* says otherwise: the model, the data set, prompts per step and per update, samples per prompt,
+learning rate, warm-up, weight decay, clipping, aggregation, coefficient of the KL divergence (k3, in the loss), lengths, temperature,
+steps (epochs of the rows, without the rest of an epoch), the advantage, and no correction for the engine's logprobs unless the script has
+one. The differences:
 
 - **Prompts** are those of our [tasks](tasks.md), not verl's wording, and so is the [grammar of answers](rewards.md). Prices are the
   script's: 1 and 0, for DAPO 1 and -1, for Geometry3K 0.9 and 0.1 for the form.
@@ -63,7 +64,7 @@ def _lines(presets: list[Script], others: list[Script]) -> Iterator[str]:
     yield HEAD.format(presets=len(presets), all=len(presets) + len(others)) + "## Presets\n"
     yield from _table(COLUMNS, map(_preset, presets))
     yield "\n## Scripts that are no presets\n"
-    yield "They run where they were written for, with verl or Megatron-LM in their state, if at all.\n"
+    yield "Whether a script runs with verl or Megatron-LM of its own time was not tried.\n"
     for reason, text in sorted(REASONS.items()):
         if of_reason := [each for each in others if each.reason == reason]:
             yield f"### {text[0].upper()}{text[1:]}\n"
