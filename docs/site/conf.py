@@ -49,7 +49,11 @@ NAVIGATION = {
     "Examples": ["examples/README", *(f"examples/{name}/README" for name in EXAMPLES)],
     "Use": [f"docs/{name}" for name in ("command_line", "gpu", "notebook", "metrics", "dvc", "replay", "exactness", "checkpoints")],
     "Extend": [f"docs/{name}" for name in ("extending", "tasks", "rewards", "algorithms", "agents", "tools", "chat_formats", "vision")],
-    "Look up": [*(f"docs/{name}" for name in ("parameters", "site/api", "sandbox", "benchmarks", "glossary")), "SECURITY", "CHANGES"],
+    "Look up": [
+        *(f"docs/{name}" for name in ("parameters", "backends", "site/api", "sandbox", "benchmarks", "glossary")),
+        "SECURITY",
+        "CHANGES",
+    ],
 }  # fmt: skip
 
 
