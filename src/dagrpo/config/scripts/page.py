@@ -64,7 +64,7 @@ def _lines(presets: list[Script], others: list[Script]) -> Iterator[str]:
     yield HEAD.format(presets=len(presets), all=len(presets) + len(others)) + "## Presets\n"
     yield from _table(COLUMNS, map(_preset, presets))
     yield "\n## Scripts that are no presets\n"
-    yield "Whether a script runs with verl or Megatron-LM of its own time was not tried.\n"
+    yield "Whether such a script runs with verl or Megatron-LM was not tried.\n"
     for reason, text in sorted(REASONS.items()):
         if of_reason := [each for each in others if each.reason == reason]:
             yield f"### {text[0].upper()}{text[1:]}\n"
