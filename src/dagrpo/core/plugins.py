@@ -127,12 +127,12 @@ class Plugins(Generic[T]):
     def _hint(self, name: str) -> str:
         if name in self._renamed:
             return self._renamed[name]
+        near = self.nearest(name)
         module, _, attribute = name.rpartition(".")
-        if module and self.separator != "." and attribute.isidentifier():
+        if module and not near and self.separator != "." and attribute.isidentifier():
             return (
                 f"an import path has `{self.separator}` before the object, as in `{module}{self.separator}{attribute}`"
             )
-        near = self.nearest(name)
         return (
             f"the nearest known one is `{near}`" if near else f"the known ones are {', '.join(sorted(self._known()))}"
         )
@@ -192,7 +192,7 @@ class Plugins(Generic[T]):
             raise
         except (Exception, SystemExit) as error:  # other people's code may raise anything
             raise UserError(
-                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_place(error)}): correct "
+                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_raised_at(error)}): correct "
                 f"{self.key}, or install what it needs; a folder of your own has to be on PYTHONPATH."
             ) from error
 
@@ -212,7 +212,7 @@ def _entry_points() -> tuple[EntryPoint, ...]:
     )
 
 
-def _place(error: BaseException) -> str:
+def _raised_at(error: BaseException) -> str:
     """Return where an import raised an error, such as ", my_lab/losses.py, line 3"; "" if no line of a module was run."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
     frames = [each for each in frames if each.filename not in (__file__, importlib.__file__)]

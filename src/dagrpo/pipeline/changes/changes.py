@@ -126,7 +126,7 @@ class Changes:
 
 
 def _folder(manifest: Path, provenance: Path) -> Iterator[Change]:
-    """Yield the files of a folder that are missing or changed. Those older than the provenance have their sizes compared."""
+    """Yield the files of a folder that are missing or changed. Files older than provenance.json are compared by size alone."""
     try:
         listed = listed_files(manifest)
     except UserError:  # a manifest of something that lists no files
@@ -135,10 +135,9 @@ def _folder(manifest: Path, provenance: Path) -> Iterator[Change]:
     for name, entry in listed.items():
         file = manifest.parent / name
         if not file.is_file():
-            yield Change(kind=Kind.OUTPUT, name=str(file), before=f"{entry.bytes:,} bytes", now=None)
+            yield Change(kind=Kind.OUTPUT, name=str(file), before=entry.sha256[:DIGITS], now=None)
         elif _is_changed(file, entry, written):
-            now = f"{file.stat().st_size:,} bytes"
-            yield Change(kind=Kind.OUTPUT, name=str(file), before=f"{entry.bytes:,} bytes", now=now)
+            yield Change(kind=Kind.OUTPUT, name=str(file), before=entry.sha256[:DIGITS], now=sha256_of(file)[:DIGITS])
 
 
 def _is_changed(file: Path, entry: FileEntry, written: int) -> bool:
