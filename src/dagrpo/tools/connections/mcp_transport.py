@@ -23,7 +23,7 @@ async def program(
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Yield the streams of a program that is started here, and ended with its children.
 
-    report: is told why, if the stream of answers ends because a line is too long.
+    report: called with the reason, if the stream of answers ends because a line is too long.
     """
     import anyio
     from mcp.client.stdio import get_default_environment
@@ -91,7 +91,8 @@ async def _send(process: "Process", outgoing: Any, incoming: Any) -> None:
 @asynccontextmanager
 async def address(url: str) -> AsyncIterator[tuple[Any, Any]]:
     """Yield the streams of a server at a URL; a call whose answer is too long fails."""
-    from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client  # with the package's time limits
 
     client = create_mcp_http_client(headers={"Accept-Encoding": "identity"})
     client.event_hooks = {"response": [_bound]}
