@@ -38,6 +38,12 @@ def die() -> str:
 
 
 @server.tool()
+def flood() -> str:
+    """Answer with a line of 9 MiB."""
+    return "x" * (9 << 20)
+
+
+@server.tool()
 def sleep(seconds: float) -> str:
     """Take a while."""
     time.sleep(seconds)

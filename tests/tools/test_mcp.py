@@ -3,11 +3,14 @@
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.tools.calls import context
 
 from dagrpo.core.errors import UserError
@@ -67,6 +70,48 @@ def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path
     assert [child for child in mine if SERVER[1] in child.cmdline()] == []
 
 
+def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
+            failure = await asyncio.wait_for(_told(tool, "flood"), 30)
+            assert failure.startswith("InfrastructureFailure"), failure
+            assert failure.endswith("stdio_server.py answered with more than 8388608 bytes in a call of flood."), (
+                failure
+            )
+            assert await _told(tool, "add", a=1, b=1) == "2"
+
+    asyncio.run(ask())
+
+
+def test_a_body_without_end_is_an_error_of_the_call(tmp_path: Path) -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        asked = await request.json() if request.method == "POST" else {}
+        if asked.get("method") == "tools/call":
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            with suppress(ConnectionError):
+                while True:
+                    await response.write(b" " * (1 << 16))
+            return response
+        if asked.get("method") != "initialize":
+            return web.json_response(
+                {"jsonrpc": "2.0", "id": asked.get("id"), "error": {"code": -32601, "message": "?"}}
+            )
+        information = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": information})
+
+    async def ask() -> None:
+        application = web.Application()
+        application.router.add_route("*", "/mcp", endless)
+        async with TestServer(application) as server:
+            config = Config(url=str(server.make_url("/mcp")))
+            async with TOOL.open(config, ToolPlace(folder=tmp_path, passages=None)) as tool:
+                failure = await asyncio.wait_for(_told(tool, "flood"), 30)
+                assert failure.endswith("answered with more than 8388608 bytes"), failure
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
@@ -75,6 +120,7 @@ def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path
         (Config(command=["/nowhere/server"]), "/nowhere/server cannot be reached: FileNotFoundError"),
         (Config(command=["sh", "-c", "echo no luck >&2; exit 3"]), "It said: no luck. Start the server by hand"),
         (Config(command=["sleep", "60"], seconds=0.3), "sleep 60 cannot be reached: TimeoutError"),
+        (Config(command=["cat", "/dev/zero"]), "cat /dev/zero cannot be reached: MCPError"),  # a line without end
         pytest.param(Config(command=["yes"], seconds=0.3), "yes cannot be reached", marks=pytest.mark.nightly),
         (Config(url="http://127.0.0.1:9/mcp"), "http://127.0.0.1:9/mcp cannot be reached: ConnectError"),
     ],

@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from mlflow.exceptions import MlflowException
-from tests.tracking.conftest import STARTED, execution, parent_runs, stage_record, stage_runs, write
+from tests.evaluation.test_scoring import write as completions_in
+from tests.tracking.conftest import SEED, STARTED, execution, parent_runs, stage_record, stage_runs, write
 
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.pass_rates import PASS_RATES
+from dagrpo.evaluation.scoring import score
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
@@ -17,7 +21,7 @@ from dagrpo.tracking.runs import open_experiment
 from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
-from dagrpo.utils.files import sha256_of
+from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
@@ -175,3 +179,21 @@ def test_pass_rates_are_figures_of_their_stage(project: Path) -> None:
     record = stage_record("difficulty", None, params={"difficulty": {"samples": 2}}, inputs={})
     (step,) = contents_of(execution(record, outputs=digests)).steps
     assert step.values["mean_pass_rate"] == 0.5
+
+
+def test_the_scores_of_published_scorers_stand_beside_the_main_one_with_their_intervals(project: Path) -> None:
+    folder = project / SEED / "eval/gsm8k/trained"
+    folder.mkdir(parents=True)
+    scores, summary = score(completions_in(folder, task="gsm8k"), Scoring(bootstrap_draws=100, also=["verl_gsm8k"]))
+    write_json(folder / "scores.json", summary)
+    write_parquet(folder / "scores.parquet", scores)
+    outputs = {str(path): sha256_of(path) for path in (folder / "scores.json", folder / "scores.parquet")}
+    contents = contents_of(execution(stage_record("score", inputs={}), outputs=outputs))
+    (step,) = contents.steps
+    verl, main = (step.values[f"eval/gsm8k/mean_at_4{suffix}"] for suffix in ("_by_verl_gsm8k", ""))
+    assert (verl, main) == (pytest.approx(1.5 / 4), summary["mean_at_k"]["value"])
+    by_verl = summary["scorers"]["verl_gsm8k"]["mean_at_k"]
+    assert (
+        contents.tags["interval.eval/gsm8k/mean_at_4_by_verl_gsm8k"] == f"{by_verl['low']:.4f} to {by_verl['high']:.4f}"
+    )
+    assert "eval/gsm8k/mean_at_4_by_verl_gsm8k_low" not in step.values

@@ -185,14 +185,23 @@ def _verdict_rate(scores: pa.Table, verdict: Verdict) -> dict[str, float]:
 
 
 def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Return the estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
-    estimates = {name: summary[name] for name in PROPORTIONS if name == "greedy" or name in summary}
-    k = summary["samples_per_problem"]
-    if k:
-        estimates[f"mean_at_{k}"] = summary["mean_at_k"]
-        estimates |= {f"pass_at_{n}": summary["pass_at_k"][str(n)] for n in pass_counts(k)}
-        estimates[f"maj_at_{k}"] = summary["maj_at_k"]
-    return {name: Estimate(value=e["value"], low=e["low"], high=e["high"]) for name, e in estimates.items()}
+    """Return the estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4, greedy_by_math_verify."""
+    by_scorer = {
+        f"{name}_by_{scorer}": estimate
+        for scorer, metrics in summary.get("scorers", {}).items()
+        for name, estimate in _estimates(metrics).items()
+    }
+    return _estimates(summary) | by_scorer
+
+
+def _estimates(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
+    found = {name: metrics[name] for name in PROPORTIONS if name in metrics}
+    if "mean_at_k" in metrics:
+        found[f"mean_at_{metrics['mean_at_k']['k']}"] = metrics["mean_at_k"]
+        found |= {f"pass_at_{n}": each for n, each in metrics["pass_at_k"].items()}
+    if "maj_at_k" in metrics:
+        found[f"maj_at_{metrics['maj_at_k']['k']}"] = metrics["maj_at_k"]
+    return {name: Estimate(value=e["value"], low=e["low"], high=e["high"]) for name, e in found.items()}
 
 
 def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -208,19 +217,13 @@ def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
 def rows_to_show(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the summary as lines for a person."""
     estimates = [
-        (name.replace("_at_", "@"), f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})")
+        (
+            name.replace("_at_", "@").replace("_by_", " by "),
+            f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})",
+        )
         for name, estimate in estimates_of(summary).items()
     ]
     rates = [
         (f"{rate.replace('_', ' ')}, {kind}", f"{value:.3f}") for rate in RATES for kind, value in summary[rate].items()
     ]
-    others = [
-        (
-            f"{metric.replace('_at_k', '@k')} by {name}",
-            f"{by[metric]['value']:.3f} ({by[metric]['low']:.3f} to {by[metric]['high']:.3f})",
-        )
-        for name, by in summary.get("scorers", {}).items()
-        for metric in ("greedy", "mean_at_k")
-        if metric in by
-    ]
-    return estimates + others + rates + conversations.rows_to_show(summary.get("conversations", {}))
+    return estimates + rates + conversations.rows_to_show(summary.get("conversations", {}))

@@ -126,6 +126,7 @@ def _of_evaluation(folder: Path) -> set[str]:
     inputs = make_experiment(folder, tasks=("sums_tool",), problems=12, steps=2).read()
     summary = inputs.summary("sums_tool", "base", 0)
     seen = {**summary, "greedy_without_pictures": summary["greedy"]}
+    seen["scorers"] = {"verl_gsm8k": {"mean_at_k": summary["mean_at_k"], "pass_at_k": summary["pass_at_k"]}}
     scores = {f"eval/sums_tool/{name}" for name in metrics_to_log(seen)}
     return scores | set(build.metrics_to_log([compare(inputs, "sums_tool")]))
 
@@ -175,5 +176,7 @@ def test_a_figure_is_found_by_its_own_name_before_that_of_a_family() -> None:
 
     assert found("tool/called_fraction") == "tool/called_fraction"
     assert found("tool/timed_out_fraction") == "tool/<status>_fraction"
+    assert found("eval/gsm8k/mean_at_16") == "eval/<task>/mean_at_<k>"
+    assert found("eval/gsm8k/mean_at_16_by_verl_gsm8k") == "eval/<task>/<score>_by_<scorer>"
     assert found("reward/component/greedy_mean") == "reward/component/<label>"
     assert found("policy/scaled_advantage") == "none", "that of a plug-in"

@@ -51,6 +51,6 @@ class Metric:
         return f"{self.unit}; {self.better} is better" if self.better else self.unit
 
     def covers(self, name: str) -> bool:
-        """Return True if a recorded metric has this name, or belongs to this family."""
-        fixed = (re.escape(part) for part in re.split(r"<\w+>", self.name))
-        return re.fullmatch("[^/]+".join(fixed), name) is not None
+        """Return True if a recorded metric has this name, or belongs to this family, in which <k> is a number."""
+        pattern = re.sub(r"<\w+>", "[^/]+", re.escape(self.name).replace("<k>", r"\d+"))
+        return re.fullmatch(pattern, name) is not None

@@ -57,6 +57,16 @@ _SCORES = (
         remedy="below mean@k: the policy repeats the same mistakes",
     ),
     Metric(
+        name="eval/<task>/<score>_by_<scorer>",
+        unit="share",
+        better="higher",
+        label="By a published scorer",
+        meaning="The same score by the rules of a published scorer, one of `evaluation.scoring.also`. Completions that it leaves "
+        "undecided count as not right. There is no maj@k: these rules have no votes.",
+        reading="beside the main score: how much of a published number depends on its scorer",
+        remedy="far from the main score: the report's table of scorers counts the completions on which they differ",
+    ),
+    Metric(
         name="eval/<task>/<score>_difference",
         unit="share",
         better="higher",

@@ -19,10 +19,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dagrpo.core.errors import UserError
 from dagrpo.tools import InfrastructureFailure, ToolFailure, ToolFunction
+from dagrpo.tools.connections import mcp_transport
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult
+
+
+DIED = "died"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Connection:
         self._closing = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._client: Client | None = None
+        self._fault = DIED  # how the last connection ended
 
     async def __aenter__(self) -> Self:
         await self._connected()
@@ -85,7 +90,7 @@ class Connection:
             if error.code != CONNECTION_CLOSED:
                 raise ToolFailure(error.message) from error
             await self._lose(client)
-            raise InfrastructureFailure(f"{self._address} died in a call of {function}.") from error
+            raise InfrastructureFailure(f"{self._address} {self._fault} in a call of {function}.") from error
         except Exception as error:  # the border to other people's programs
             await self._lose(client)
             raise InfrastructureFailure(f"{self._address} failed in {function}: {_reason(error)}") from error
@@ -118,17 +123,18 @@ class Connection:
 
     async def _keep(self, ready: "asyncio.Future[Client]", closing: asyncio.Event) -> None:
         from mcp import Client, StdioServerParameters
-        from mcp.client.stdio import stdio_client
 
+        self._fault = DIED
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("a") as log:
-                server: Any = self._address.url
-                if server is None:
+                if self._address.url is not None:
+                    server = mcp_transport.address(self._address.url)
+                else:
                     program, *arguments = self._address.command
                     passed = {name: os.environ[name] for name in self._address.environment if name in os.environ}
-                    server = stdio_client(
-                        StdioServerParameters(command=program, args=arguments, env=passed), errlog=log
+                    server = mcp_transport.program(
+                        StdioServerParameters(command=program, args=arguments, env=passed), log, self._blame
                     )
                 async with Client(server) as client:
                     if not ready.done():
@@ -137,6 +143,9 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - its caller raises it; later calls report it as they fail
             if not ready.done():
                 ready.set_exception(error)
+
+    def _blame(self, fault: str) -> None:
+        self._fault = fault
 
     async def _close(self) -> None:
         keeper, self._keeper, self._client = self._keeper, None, None
