@@ -1,7 +1,7 @@
 # `make run` and `make test` are all one needs; each sets up .venv first if it is missing. `make` alone lists the targets.
 SHELL := /bin/bash
 # What .venv was set up from, so that a later `make setup` keeps the set for a GPU.
-LOCK := $(or $(LOCK),$(shell cat .venv/.installed 2>/dev/null),requirements/cpu.lock)
+LOCK := $(or $(LOCK),$(shell cat .environment 2>/dev/null),requirements/cpu.lock)
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
 FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-*.whl))),,--torch-backend cpu)
@@ -88,7 +88,7 @@ docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site
 	@echo "site/index.html"
 
 sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, sbom.cdx.json, and its licences, licenses.tsv
-	.venv-docs/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
+	.venv-docs/bin/python -m cyclonedx_py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
 	.venv-docs/bin/python docs/site/licenses.py sbom.cdx.json licenses.tsv
 
 .venv-docs/.installed: requirements/docs.lock
@@ -100,6 +100,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
+	@echo $(LOCK) > .environment
 	test -x .venv/bin/python || { rm -rf .venv; UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv; }
 	.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/installer.lock
 	$(call install,.venv,$(LOCK))
@@ -107,13 +108,13 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	.venv/bin/python -m dagrpo.pipeline.dvc.links
 	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
-	@echo $(LOCK) > $@
+	@touch $@
 
-# Programs of .venv have its folder and its Python in their first lines, so that one that was moved or copied, or whose Python is gone,
-# starts nothing or another folder's code.
-PLACE = .venv/bin/python -I -c 'import dagrpo; print(*dagrpo.__path__)' 2>/dev/null
+# Scripts in .venv name its folder and Python in their first line; a moved folder's fail or run other code.
+PLACE = .venv/bin/python -I -c 'import importlib.util as u, os; s = u.find_spec("dagrpo"); \
+	print("here" if s and os.path.samefile(s.submodule_search_locations[0], "src/dagrpo") else "elsewhere")' 2>/dev/null
 ifneq ($(wildcard .venv/.installed),)
-ifneq ($(shell $(PLACE)),$(CURDIR)/src/dagrpo)
+ifneq ($(shell $(PLACE)),here)
 .venv/.installed: .venv/.elsewhere
 endif
 endif

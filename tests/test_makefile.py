@@ -52,7 +52,8 @@ def project(tmp_path: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=folder, check=True)
     (packages,) = folder.glob(".venv/lib/python*/site-packages")
     (packages / "dagrpo.pth").write_text(str(folder / "src"))
-    (folder / ".venv/.installed").write_text("requirements/gpu.lock")
+    (folder / ".venv/.installed").touch()
+    (folder / ".environment").write_text("requirements/gpu.lock")
     assert "Nothing to be done" in _make("-n", "setup", folder=folder)
     return folder
 
@@ -68,6 +69,16 @@ def test_the_environment_of_a_moved_folder_is_made_anew_from_the_same_lock(
     assert planned.index("rm -rf .venv\n") < planned.index("create_environment.py .venv")
     assert "-r requirements/gpu.lock" in planned
     assert "create_environment.py .venv" in _make("-n", "run", folder=moved)
+
+
+def test_the_set_for_a_gpu_stays_that_after_an_installation_that_failed(project: Path) -> None:
+    shutil.rmtree(project / ".venv")
+    assert "-r requirements/gpu.lock" in _make("-n", "setup", folder=project)
+
+
+def test_a_mistake_in_the_code_removes_no_environment(project: Path) -> None:
+    (project / "src/dagrpo/__init__.py").write_text("def\n")
+    assert "rm -rf" not in _make("-n", "setup", folder=project)
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(project: Path) -> None:

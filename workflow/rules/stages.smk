@@ -17,7 +17,7 @@ for stage in experiment.rules:
             stage.benchmark
         retries: 0  # the stage starts itself again after a crash, not after a user's mistake
         conda:
-            "dagrpo"  # an environment of that name, for whom --sdm conda is asked; `make setup` needs none
+            "../envs/project.yaml"
         threads: stage.threads
         resources:
             gpu=stage.gpus,

@@ -82,9 +82,11 @@ def use(
 
 
 def generate() -> None:
-    """Write dvc.yaml, links to code, the JSON schema, docs/parameters.md, tables of docs/metrics.md; keep the values in params.yaml."""
+    """Write dvc.yaml, links to code, the JSON schema and the generated pages and tables of docs; keep the values in params.yaml."""
     from dagrpo.config import documents
+    from dagrpo.config.presets import FOLDER
     from dagrpo.config.schema import Params, read_params
+    from dagrpo.config.scripts import page
     from dagrpo.core.metrics import document
     from dagrpo.pipeline.dvc import file
 
@@ -93,6 +95,7 @@ def generate() -> None:
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
+    write_text(page.PATH, page.page(FOLDER))
     write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
     file.generate(params)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from dagrpo.config.scripts.table import presets as of_scripts
+
 
 def experiments(incomplete: str) -> list[str]:
     """List the experiments that have results in this folder."""
@@ -16,7 +18,7 @@ def experiments(incomplete: str) -> list[str]:
 
 def presets(incomplete: str) -> list[str]:
     """List the presets of this folder, and params.yaml if it exists."""
-    names = {path.stem for path in Path("presets").glob("*/*.yaml")}
+    names = {path.stem for path in Path("presets").glob("*/*.yaml")} | set(of_scripts(Path("presets")))
     return _beginning(incomplete, names | {path.name for path in Path().glob("params.yaml")})
 
 

@@ -1,7 +1,8 @@
 """Presets: parts of an experiment, and experiments that combine them.
 
 A part (a model, a task, an algorithm, hardware) is a small mapping in presets/<kind>/<name>.yaml; a file of presets/experiments
-names the parts it uses under `use`, and lays its own keys over them. Later parts win.
+names the parts it uses under `use`, and lays its own keys over them. Later parts win. A script of verl or Megatron-LM is such an
+experiment, too, from its line in presets/scripts.tsv.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
+from dagrpo.config.scripts import table
+from dagrpo.config.scripts.settings import sections
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
 from dagrpo.core.suggest import nearest
@@ -90,8 +93,9 @@ def preset_text(names: Sequence[str], folder: Path = FOLDER) -> str:
 
 
 def known(folder: Path = FOLDER) -> dict[str, Path]:
-    """Return every preset by its name; experiments first."""
-    return {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
+    """Return the file of every preset by its name; experiments first, scripts, whose file is their table, last."""
+    files = {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
+    return files | dict.fromkeys(table.presets(folder), folder / table.TABLE)
 
 
 def experiments(folder: Path = FOLDER) -> list[str]:
@@ -112,7 +116,7 @@ def hardware_in(names: Sequence[str], folder: Path = FOLDER) -> list[str]:
         if path.parent.name == "hardware":
             of_hardware.append(name)
         else:
-            of_hardware += hardware_in(_preset(path).get(USE, []), folder)
+            of_hardware += hardware_in(_named(name, folder).get(USE, []), folder)
     return of_hardware
 
 
@@ -120,11 +124,17 @@ def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]
     """Return a preset's keys laid over the parts that it uses."""
     if name in above:
         raise UserError(f"the presets {' -> '.join([*above, name])} use each other: remove one `{USE}`.")
-    own = _preset(_path(name, folder))
+    own = _named(name, folder)
     values: dict[str, Any] = {}
     for part in own.pop(USE, []):
         values = merged(values, _without_a_name(_resolved(part, folder, (*above, name))))
     return merged(values, own)
+
+
+def _named(name: str, folder: Path) -> dict[str, Any]:
+    """Return the sections of a preset and its `use`. Raises UserError if it is unknown or does not have the form of a preset."""
+    path = _path(name, folder)
+    return _preset(path) if path.name != table.TABLE else sections(table.presets(folder)[name])
 
 
 def _preset(path: Path) -> dict[str, Any]:

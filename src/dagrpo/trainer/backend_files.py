@@ -1,10 +1,14 @@
 """Files between a training run and a backend's own program."""
 
 import json
-import subprocess
+import math
+import os
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +19,7 @@ from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import write_parquet
+from dagrpo.utils.watched_process import WatchedProcess
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_END = 20.0  # after SIGTERM
@@ -37,39 +42,74 @@ def write_job(run: TrainingRun, path: Path) -> None:
     )
 
 
+def one_step(row: Mapping[str, float]) -> tuple[int, Metrics]:
+    """Return step and metrics of a line of the usual form, `{"step": 1, "reward/mean": 0.25}`."""
+    return int(row["step"]), {name: float(value) for name, value in row.items() if name != "step"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Program that trains, appends a line of JSON to `metrics` after each step, and writes its output to `log`."""
+
+    command: Sequence[str]
+    metrics: Path
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    read: Callable[[Any], tuple[int, Metrics]] = one_step  # step and metrics of a line; steps below 1 are left out
+    silent_seconds: float = math.inf  # longest time without a new line
+
+    def run(self, report: Report, before: Sequence[Metrics] = ()) -> list[Metrics]:
+        """Run it, and return the metrics of all its steps, after those of the steps `before`.
+
+        Each step is reported at once, also those before. The program and all that it has started end with this call. Raises
+        UserError if it exits with MISTAKE, TransientError if it ends in any other way but success, or is silent for too long.
+        """
+        rows: list[Metrics] = []
+        for row in before:
+            rows.append(row)
+            report(len(rows), row)
+        with tempfile.TemporaryDirectory() as scratch:
+            process = WatchedProcess(self.command, environment=self.environment, log=self.log, scratch=Path(scratch))
+            try:
+                for step, row in filter(lambda each: each[0] > 0, map(self.read, self._followed(process))):
+                    assert step == len(rows) + 1, f"{self.metrics} has step {step} after {len(rows)} steps"
+                    rows.append(row)
+                    report(step, row)
+                self._require_success(process.exit_code() or 0)
+            finally:
+                process.end(SECONDS_TO_END)
+        return rows
+
+    def _require_success(self, code: int) -> None:
+        if code == MISTAKE:
+            raise UserError(
+                f"{self.command[0]} refuses this run (exit code {MISTAKE}): see {self.log} for the reason, and fix it."
+            )
+        if code:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise TransientError(f"{self.command[0]} {how}: see {self.log}.")
+
+    def _followed(self, process: WatchedProcess) -> Iterator[Any]:
+        """Yield each line of the file as the program appends it, until the program has ended."""
+        read, has_ended, heard = 0, False, time.monotonic()
+        while not has_ended:
+            has_ended = process.exit_code() is not None
+            content = self.metrics.read_bytes()[read:] if self.metrics.is_file() else b""
+            whole = content if has_ended else content[: content.rfind(b"\n") + 1]
+            read += len(whole)
+            heard = time.monotonic() if whole else heard
+            yield from map(json.loads, whole.splitlines())
+            if time.monotonic() - heard > self.silent_seconds:
+                raise TransientError(
+                    f"{self.command[0]} has written nothing to {self.metrics} for {self.silent_seconds / 60:g} minutes: see {self.log}."
+                )
+            if not has_ended:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
 def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report) -> list[Metrics]:
-    """Run a program that trains, and return the metrics of its steps.
-
-    It appends a line of JSON to the file `metrics` after each step, `{"step": 1, "reward/mean": 0.25}`, which is reported at
-    once; a program that resumes keeps the lines of former steps. Its output goes to `log`. Raises UserError if it exits with
-    MISTAKE, TransientError if it ends in any other way but success: the stage is then started again.
-    """
-    rows: list[Metrics] = []
-    with log.open("ab") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as program:
-        try:
-            for row in _followed(metrics, program):
-                step = int(row["step"])
-                assert step == len(rows) + 1, f"{metrics} has step {step} after {len(rows)} steps"
-                rows.append({name: float(value) for name, value in row.items() if name != "step"})
-                report(step, rows[-1])
-        finally:
-            _end(program)
-    if program.returncode == MISTAKE:
-        raise UserError(f"{command[0]} refuses this run (exit code {MISTAKE}): see {log} for the reason, and fix it.")
-    if program.returncode:
-        code = program.returncode
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        raise TransientError(f"{command[0]} {how}: see {log}.")
-    return rows
-
-
-def _end(program: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to a program that still runs, and SIGKILL after SECONDS_TO_END."""
-    program.terminate()
-    try:
-        program.wait(SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        program.kill()
+    """Run a program that keeps the lines of former steps when it resumes, and return the metrics of its steps."""
+    return Program(command=command, metrics=metrics, log=log).run(report)
 
 
 def take_checkpoint(run: TrainingRun, folder: Path) -> None:
@@ -81,24 +121,11 @@ def take_checkpoint(run: TrainingRun, folder: Path) -> None:
 
 
 def write_tables(run: TrainingRun, metrics: Sequence[Metrics]) -> None:
-    """Write the metrics of each step from 1; the tables of rollouts and held-out answers stay empty."""
+    """Write the metrics that every step from 1 has; the tables of rollouts and held-out answers stay empty."""
     assert len(metrics) == run.training.steps, f"{len(metrics)} of {run.training.steps} steps have metrics"
-    names = sorted(metrics[0])
+    names = sorted(set.intersection(*(set(row) for row in metrics)))
     columns = {name: pa.array([row[name] for row in metrics], pa.float64()) for name in names}
     write_parquet(run.metrics, pa.table({"step": pa.array(range(1, len(metrics) + 1), pa.int32()), **columns}))
     run.rollouts.parent.mkdir(parents=True, exist_ok=True)
     write_json(run.rollouts, {"files": {}})
     write_parquet(run.held_out, HELD_OUT.empty_table())
-
-
-def _followed(path: Path, program: "subprocess.Popen[bytes]") -> Iterator[Mapping[str, float]]:
-    """Yield each line of the file as the program appends it, until the program has ended."""
-    read, has_ended = 0, False
-    while not has_ended:
-        has_ended = program.poll() is not None
-        content = path.read_bytes()[read:] if path.is_file() else b""
-        whole = content if has_ended else content[: content.rfind(b"\n") + 1]
-        read += len(whole)
-        yield from map(json.loads, whole.splitlines())
-        if not has_ended:
-            time.sleep(SECONDS_BETWEEN_LOOKS)

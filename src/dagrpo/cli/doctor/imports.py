@@ -20,8 +20,9 @@ def main(packages: Sequence[str]) -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS, *packages], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         lines = done.stderr.splitlines()
-        name = next(line for line in reversed(lines) if line in packages)
-        reason = f"ended by {Signals(-done.returncode).name}" if done.returncode < 0 else lines[-1].strip()
+        name = next((line for line in reversed(lines) if line in packages), packages[0])
+        last = lines[-1].strip() if lines else f"exit code {done.returncode}"
+        reason = f"ended by {Signals(-done.returncode).name}" if done.returncode < 0 else last
         raise SystemExit(
             f"{name} is installed, but Python {platform.python_version()} of {sys.base_prefix} cannot import it ({reason}). Put "
             "another python3 of 3.11 to 3.13 first on PATH, then `rm -rf .venv` and `make setup`; if that ends alike, this machine "

@@ -40,13 +40,13 @@ from dagrpo.engine.sglang.command import (
     write_settings,
 )
 from dagrpo.engine.sglang.model_check import require_servable
-from dagrpo.engine.sglang.process import WatchedProcess
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY
 from dagrpo.utils.tempdirs import temporary_folder
+from dagrpo.utils.watched_process import WatchedProcess
 
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
 

@@ -14,7 +14,7 @@ import psutil
 
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.sglang.process import WatchedProcess
+from dagrpo.utils.watched_process import WatchedProcess
 
 # ninja drives SGLang's and FlashInfer's builds; Triton calls the others itself. The kernel cuts names after 15 characters.
 COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "cc1plus"})

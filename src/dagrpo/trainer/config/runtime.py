@@ -150,6 +150,19 @@ class TrainingRuntime(Section):
         return self
 
 
+class BackendRuntime(Section):
+    python: str | None = Field(
+        None,
+        description="Python of the environment in which the program of training.backend is installed, where that is not ours; such as "
+        ".venv-verl/bin/python. null: this one.",
+    )
+    silent_minutes: Annotated[float, Field(gt=0, le=10_000)] = Field(
+        60.0,
+        description="Longest time without a new step of such a program, its start included, after which it is taken for stuck, stopped, "
+        "and started again from its last checkpoint.",
+    )
+
+
 class Runtime(Section):
     reuse: bool = Field(
         True,
@@ -180,6 +193,7 @@ class Runtime(Section):
         _DEFAULT_ENGINE, description="Engine of algorithm.teacher, if there is one; separate from the policy's."
     )
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
+    backend: BackendRuntime = Field(BackendRuntime(), description="Where another trainer than our own runs.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
 
     def check(self, params: "Params") -> None:

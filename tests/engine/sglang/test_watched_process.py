@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.engine.sglang.process import WatchedProcess
 from dagrpo.utils.shared_memory import MEMORY, NOTE, note, remove_noted
+from dagrpo.utils.watched_process import WatchedProcess
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -58,7 +58,7 @@ def test_a_parent_killed_at_any_time_leaves_no_process_and_no_scratch_folder(
     tmp_path: Path, seconds: float, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     code = (
-        "import os, time; from pathlib import Path; from dagrpo.engine.sglang.process import WatchedProcess\n"
+        "import os, time; from pathlib import Path; from dagrpo.utils.watched_process import WatchedProcess\n"
         f"folder = Path({str(tmp_path)!r}); (folder / 'scratch').mkdir()\n"
         f"process = WatchedProcess({FAMILY!r}, environment=dict(os.environ), log=folder / 'it.log', "
         "scratch=folder / 'scratch')\n"

@@ -84,6 +84,13 @@ class WatchedProcess:
         with suppress(ProcessLookupError):  # nothing of the group is left
             os.killpg(self.pid, signal.SIGKILL)
 
+    def end(self, seconds: float) -> None:
+        """Send the process SIGTERM, wait for its end for at most so long, and stop."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.terminate()
+            self._process.wait(seconds)
+        self.stop()
+
     def stop(self) -> None:
         """Kill the group, wait for the process to end, and remove the scratch folder. May be called again."""
         if self._lifeline < 0:

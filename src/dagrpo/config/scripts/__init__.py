@@ -1,0 +1,1 @@
+"""Scripts of verl and Megatron-LM as presets."""

@@ -1,0 +1,122 @@
+"""The page docs/scripts.md: every script, what is equal and what is not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dagrpo.config.scripts.settings import DIFFERENCES, sections
+from dagrpo.config.scripts.table import REASONS, Script, scripts
+
+PATH = Path("docs/scripts.md")
+HEAD = """# Scripts of verl and Megatron-LM
+
+Generated from `presets/scripts.tsv`, which has one script a line, by `dagrpo generate`. The table holds the settings of every script of
+verl's `examples/sglang_multiturn`, `examples/grpo_trainer` and `examples/tuning`, and of Megatron-LM's `examples/rl`, as they resolve when
+the script runs. {presets} of {all} are presets, trained by our own trainer with SGLang:
+
+    dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu
+    dagrpo plan verl/qwen2_5_3b_gsm8k_multiturn_4xgpu --gpu H100
+
+Other presets lie over one as over any experiment. On other hardware, lay its preset over it and set `runtime.engine.tensor_parallel` to 1.
+No preset has been run on the GPUs that it names; `dagrpo plan` finds that each fits them. A script's state is a commit: J verl b178a3c
+(January 2026), P verl 9cd3542 (April 2026, after which `sglang_multiturn` and the older scripts were removed), M verl 1dda039 (August
+2026), A Megatron-LM d98e8a6 (August 2026).
+
+## What is equal, and what differs in all of them
+
+Equal, unless a row's column *differs* says otherwise: the model, the data set, prompts per step and per update, samples per prompt,
+learning rate, warm-up, weight decay, clipping, aggregation, coefficient of the KL divergence (k3, in the loss), lengths, temperature,
+steps (epochs of the rows, without the rest of an epoch), the advantage, and no correction for the engine's logprobs unless the script has
+one. The differences:
+
+- **Prompts** are those of our [tasks](tasks.md), not verl's wording, and so is the [grammar of answers](rewards.md). Prices are the
+  script's: 1 and 0, for DAPO 1 and -1, for Geometry3K 0.9 and 0.1 for the form.
+- **Rows**: tasks drop copies and problems that a test set shares; verl's DAPO-Math file has each row 100 times, and an epoch here is of
+  the 17,917 that differ.
+- **Validation**: verl completes the whole test split greedily every few steps. Here 64 problems are completed
+  (`training.evaluate_every`), and the test split before and after training, greedily and with samples.
+- **Tools** that tell whether an answer is right (`answer_check`), and the user who does, are oracles: training has them as in the
+  script, and the score is that of the plain task. verl runs the tool only if the data set's preparation names the tool agent.
+- **Turns**: verl's `max_response_length` counts tool results, which `rollout.max_new_tokens` does not: `rollout.agent.max_tokens` is the
+  script's prompt and response together. A short prompt leaves more room than in verl. verl runs one call of a turn, we run all.
+- **Speed and place**: passes are of the script's tokens, at most 16,384; offload, recomputation and the layout of processes are those of
+  the hardware preset. A server has as many GPUs as in the script, up to those of the machine, and one for pictures. States are saved
+  every 20 steps where a script saves none.
+- **LoRA**: the engine gets merged weights; where a model takes pictures, its vision tower is frozen.
+- **Megatron-LM** has one budget for prompt and completion, divides by the population's standard deviation, and ends after 48,828,125
+  samples; the steps are the task's where the script's text names none.
+
+"""
+COLUMNS = (
+    "| preset | script, state | model | data | GPUs | here | prompts | samples | rate | KL | tokens | steps | beside the columns "
+    "| differs | published score |"
+)
+OTHERS = "| script, state | model | data | GPUs | trainer, engine |"
+
+
+def page(folder: Path) -> str:
+    """Return the page of the table in the folder of presets."""
+    every = scripts(folder).values()
+    return "\n".join(_lines([each for each in every if each.use], [each for each in every if not each.use]))
+
+
+def _lines(presets: list[Script], others: list[Script]) -> Iterator[str]:
+    yield HEAD.format(presets=len(presets), all=len(presets) + len(others)) + "## Presets\n"
+    yield from _table(COLUMNS, map(_preset, presets))
+    yield "\n## Scripts that are no presets\n"
+    yield "Whether such a script runs with verl or Megatron-LM was not tried.\n"
+    for reason, text in sorted(REASONS.items()):
+        if of_reason := [each for each in others if each.reason == reason]:
+            yield f"### {text[0].upper()}{text[1:]}\n"
+            yield from _table(OTHERS, map(_other, of_reason))
+            yield ""
+
+
+def _table(header: str, rows: Iterator[list[str]]) -> Iterator[str]:
+    yield header
+    yield "|---" * (header.count("|") - 1) + "|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _preset(script: Script) -> list[str]:
+    values = sections(script)
+    steps = values["training"].get("steps")
+    return [
+        f"`{script.preset}`",
+        f"`{script.source}`, {script.state}",
+        script.model,
+        script.data,
+        script.gpus,
+        script.use.split()[-1],
+        "/".join(script.batch.split("/")[:2]),
+        script.n,
+        script.lr,
+        script.kl,
+        script.length,
+        "the task's" if steps is None else f"{steps:,}",
+        script.special,
+        "; ".join(_differences(script)),
+        script.score,
+    ]
+
+
+def _other(script: Script) -> list[str]:
+    return [
+        f"`{script.source}`, {script.state}",
+        script.model,
+        script.data,
+        script.gpus,
+        f"{script.training}, {script.engine}",
+    ]
+
+
+def _differences(script: Script) -> Iterator[str]:
+    """Yield what this script has and the preset has not, beside what differs in all."""
+    engine = script.engine.split()[0]
+    if engine != "sglang":
+        yield f"SGLang for {engine}"
+    if not re.match(r"fsdp\b", script.training):
+        yield f"FSDP for {re.sub(r' off:.*', '', script.training)}"
+    if "npu" in script.preset or "ascend" in script.preset:
+        yield "GPUs for NPUs"
+    yield from (DIFFERENCES[each] for each in script.specials if each in DIFFERENCES)

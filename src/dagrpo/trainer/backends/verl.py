@@ -1,0 +1,40 @@
+"""verl (arXiv 2409.19256): its trainer in a separate environment, by files."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from dagrpo.core.plugin_sections import Choice
+from dagrpo.core.section import Unchecked
+from dagrpo.trainer.backends import Backend
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+    from dagrpo.trainer.run import Report, TrainingRun
+
+
+class Config(Choice):
+    """verl 0.9.1 (arXiv 2409.19256), which trains one-turn tasks of text; runtime.backend.python names its Python."""
+
+    settings: Unchecked = Field(
+        {},
+        description="Further keys of verl's configuration, such as {actor_rollout_ref.rollout.gpu_memory_utilization: 0.6}; those that "
+        "follow from other parameters are refused.",
+    )
+
+
+def check(config: Config, params: "Params") -> None:
+    """Raise UserError for the first parameter that verl cannot honour."""
+    from dagrpo.trainer.verl.mapping import refuse
+
+    refuse(params, config.settings)
+
+
+def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
+    """Train in verl's processes, and take its checkpoint back."""
+    from dagrpo.trainer.verl.running import train_with_verl
+
+    train_with_verl(run, config.settings, report)
+
+
+BACKEND = Backend(config=Config, train=train, check=check)

@@ -1,0 +1,93 @@
+"""Scripts of verl and Megatron-LM as presets, from one table."""
+
+from pathlib import Path
+
+import pytest
+
+from dagrpo.config.presets import composed
+from dagrpo.config.scripts import page
+from dagrpo.config.scripts.table import COLUMNS, TABLE, presets
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dag import planned_jobs
+from dagrpo.pipeline.plan.machine import machine_for
+from dagrpo.pipeline.plan.models import Models
+from dagrpo.pipeline.plan.remedy import refusal
+from dagrpo.pipeline.validation import require_fitting_tasks
+
+ROOT = Path(__file__).parents[2]
+PRESETS = ROOT / "presets"
+SCRIPTS = presets(PRESETS)
+LINE = (PRESETS / TABLE).read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if place % 20 == 0 else pytest.mark.nightly) for place, name in enumerate(SCRIPTS)],
+)
+def test_a_script_is_parsed_planned_and_fits_the_hardware_that_it_names(name: str) -> None:
+    params = composed([name], PRESETS)
+    assert params.experiment.name == name.replace("/", "_")
+    require_fitting_tasks(params)
+    assert {"train", "report"} <= {job.stage for job in planned_jobs(params, params.experiment.name)}
+    card = SCRIPTS[name].use.split()[-1].partition("_x")[0].upper()
+    assert refusal(params, Models.of(params), machine_for(card, None)) is None
+
+
+def test_a_script_has_its_figures() -> None:
+    params = composed(["verl/qwen2_5_3b_gsm8k_multiturn_4xgpu"], PRESETS)
+    training, rollout, algorithm = params.training, params.rollout, params.algorithm
+    assert (training.prompts_per_step, training.mini_batches, training.samples_per_prompt) == (256, 1, 16)
+    assert (training.steps, training.learning_rate, training.learning_rate_warmup_steps) == (435, 1e-6, 0)
+    assert (training.weight_decay, training.max_prompt_tokens, rollout.max_new_tokens) == (0.01, 1024, 1024)
+    assert rollout.agent.model_dump()["max_turns"] == 2
+    assert rollout.agent.model_dump()["max_tokens"] == 2048
+    assert (algorithm.kl.coefficient, algorithm.aggregation) == (0.001, "token-mean")
+    assert (params.model.name, params.experiment.train) == ("qwen2_5_3b_instruct", "gsm8k_tool")
+    assert (params.runtime.training.processes, params.runtime.engine.model_dump()["tensor_parallel"]) == (4, 2)
+
+
+def test_settings_beside_the_columns_become_parameters() -> None:
+    params = composed(["verl/qwen3_4b_dapo_multiturn"], PRESETS)
+    assert params.algorithm.loss.model_dump() == {
+        "name": "ppo_clip",
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "dual_clip": 10.0,
+    }
+    assert params.rollout.agent.model_dump()["max_turns"] == 16
+    assert (params.evaluation.sampling.samples, params.evaluation.sampling.top_p) == (30, 0.6)
+    assert params.reward.components["accuracy"].model_dump()["wrong"] == -1.0
+    assert set(params.reward.components) == {"accuracy", "tool_effort"}
+
+
+def test_a_number_of_steps_counts_before_epochs() -> None:
+    assert composed(["verl/qwen2_5_3b_gsm8k_tool_agent_mlflow"], PRESETS).training.steps == 2
+
+
+def test_a_preset_lies_over_a_script() -> None:
+    params = composed(["verl/qwen3_8b", "lora"], PRESETS)
+    assert (params.experiment.name, params.training.lora.rank) == ("qwen3_8b-lora", 16)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "fault"),
+    [
+        ("batch", "256", r"line 2 \(verl/.*\): `batch` is '256': write prompts per step"),
+        ("special", "tool geo3", r"line 2 \(verl/.*\): `special` is 'tool geo3': `tool geo3` is unknown"),
+        ("reason", "task", r"line 2 \(verl/.*\): `reason` is 'task': write none beside `use`"),
+        ("lr", "fast", r"line 2 \(verl/.*\): `lr` is 'fast': write a rate"),
+        ("n", "2\t3", "line 2 has 19 columns: write 18"),
+    ],
+)
+def test_a_mistake_in_the_table_is_refused_with_its_line(column: str, text: str, fault: str, tmp_path: Path) -> None:
+    cells = LINE.split("\t")
+    cells[COLUMNS.index(column)] = text
+    for kind in ("models", "tasks", "hardware"):
+        (tmp_path / kind).symlink_to(PRESETS / kind)
+    (tmp_path / TABLE).write_text("\n".join(["\t".join(COLUMNS), "\t".join(cells)]))
+    with pytest.raises(UserError, match=fault):
+        composed([cells[0]], tmp_path)
+
+
+def test_the_page_is_the_one_that_the_table_gives() -> None:
+    assert (ROOT / page.PATH).read_text() == page.page(PRESETS), "run `dagrpo generate`"

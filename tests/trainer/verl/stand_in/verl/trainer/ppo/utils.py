@@ -1,0 +1,26 @@
+"""Stand-in for verl's rows and their order."""
+
+from typing import Any
+
+import pyarrow.parquet as pq
+
+
+def need_critic(config: Any) -> bool:
+    """Return False."""
+    return False
+
+
+def need_reference_policy(config: Any) -> bool:
+    """Return True with a divergence."""
+    return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+
+
+def create_rl_dataset(path: Any, config: Any, tokenizer: Any, processor: Any) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file as verl hands them out."""
+    rows = pq.read_table(path).to_pylist()
+    return [{**row, "raw_prompt": row["prompt"], "index": row["extra_info"]["index"]} for row in rows]
+
+
+def create_rl_sampler(config: Any, rows: list[Any]) -> range:
+    """Return the places of the rows in order."""
+    return range(len(rows))

@@ -1,0 +1,84 @@
+"""Stage train with a stand-in for verl, which has its files and interfaces and trains nothing (stand_in/)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainer import runs
+
+from dagrpo.checkpoints.manifest import verify
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.trainer.backends.verl import BACKEND, Config
+from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.utils.tables import read_parquet
+
+STAND_IN = Path(__file__).with_name("stand_in")
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
+    """Four steps of the tiny model in the format dcp, with a checkpoint after every second one."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    params = parse(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
+            "training": {"dtype": "bfloat16", "steps": 4, "prompts_per_step": 4, "backend": {"name": "verl"}},
+            "runtime": {"training": {"save_every": 2, "processes": 2}, "backend": {"silent_minutes": 0.5}},
+        }
+    )
+    (tmp_path / "out").mkdir()
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
+    sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
+    return replace(run, **sections)
+
+
+def train(run: TrainingRun, report: Report = no_report) -> None:
+    config = run.training.backend
+    assert isinstance(config, Config)
+    BACKEND.train(run, config, threads=1, report=report, report_held_out=no_report)
+
+
+def test_a_run_that_is_killed_resumes_and_brings_checkpoint_and_metrics_back(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS_AFTER", "3")
+    with pytest.raises(TransientError, match="killed by signal 9"):
+        train(run)
+    monkeypatch.delenv("STAND_IN_ENDS_AFTER")
+    reported: list[int] = []
+    train(run, lambda step, metrics: reported.append(step))
+    assert reported == [1, 2, 3, 4]
+    assert verify(run.policy).format == "dcp"
+    before, after = open_tensors(run.initial), open_tensors(run.policy)
+    for name in before.specs:
+        assert torch.allclose(after.read(name), before.read(name) + 4), name
+    table = read_parquet(run.metrics).to_pydict()
+    assert table["step"] == [1, 2, 3, 4]
+    assert table["reward/mean"] == [1.0] * 4  # the ground truths, graded by our own process
+    assert table["policy/grad_norm"] == [1.0] * 4
+    assert table["verl/perf/mfu"] == [0.5] * 4
+    assert table["verl/seed"] == [7.0] * 4
+
+
+def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_HANGS_AFTER", "1")
+    with pytest.raises(TransientError, match=r"has written nothing to .* for 0\.5 minutes"):
+        train(run)
+
+
+def test_an_environment_without_verl_is_refused_with_its_remedy(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(UserError, match=r"cannot import verl.*runtime\.backend\.python"):
+        train(run)
+
+
+def test_a_key_that_verl_does_not_have_is_refused_before_any_work(run: TrainingRun) -> None:
+    config = Config(name="verl", settings={"actor_rollout_ref.rollout.gpu_memory": 0.6})
+    with pytest.raises(UserError, match="gpu_memory"):
+        BACKEND.train(run, config, threads=1, report=no_report, report_held_out=no_report)
