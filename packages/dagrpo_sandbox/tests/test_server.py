@@ -1,12 +1,17 @@
 """Sandbox Fusion's protocol over our own sandboxes."""
 
 import asyncio
+import math
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
 import pytest
+from aiohttp import ClientSession, ClientTimeout
 from aiohttp.test_utils import TestClient, TestServer
 
 from dagrpo_sandbox import Limits, SandboxUnavailable
@@ -77,10 +82,31 @@ def test_a_request_may_not_raise_them() -> None:
         {"code": "1", "language": "bash"},
         {"code": 1, "language": "python"},
         {"code": "1", "language": "python", "run_timeout": "soon"},
+        {"code": "1", "language": "python", "run_timeout": -1},
+        {"code": "1", "language": "python", "run_timeout": math.nan},
+        {"code": "1", "language": "python", "run_timeout": 10**400},
+        {"code": "1", "language": "python", "memory_limit_MB": math.inf},
     ],
 )
 def test_what_the_server_cannot_do_is_refused(body: dict[str, Any]) -> None:
     assert _asked(**body)[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"[" * 100_000, {}),
+        (b"{}", {"Content-Type": "application/json; charset=unknown"}),
+        (b"no gzip at all", {"Content-Encoding": "gzip"}),
+    ],
+    ids=["brackets", "charset", "gzip"],
+)
+def test_bodies_that_cannot_be_read_are_refused(body: bytes, headers: dict[str, str]) -> None:
+    async def ask() -> int:
+        async with _client() as client:
+            return int((await client.post("/run_code", data=body, headers=headers)).status)
+
+    assert asyncio.run(ask()) == 422
 
 
 def test_programs_with_lower_limits_are_counted_too() -> None:
@@ -105,7 +131,12 @@ def test_programs_with_lower_limits_are_counted_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "http://example.org"}, {"Origin": "null"}, {"Host": "example.org:8080"}]
+    "headers",
+    [
+        *({"Origin": origin} for origin in ("http://example.org", "null")),
+        *({"Host": host} for host in ("example.org:8080", "127.0.0.1.example.org", "127.0.0.1@example.org", "[", "")),
+        *({"Host": host} for host in ("example.org@127.0.0.1", "localhost.example.org:99999999")),
+    ],
 )
 def test_requests_of_web_pages_are_refused(headers: dict[str, str]) -> None:
     async def ask() -> int:
@@ -114,3 +145,42 @@ def test_requests_of_web_pages_are_refused(headers: dict[str, str]) -> None:
             return int(response.status)
 
     assert asyncio.run(ask()) == 403
+
+
+def test_a_program_ends_when_its_client_leaves() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "dagrpo_sandbox.server",
+        "--port",
+        str(port),
+        "--sandboxes",
+        "1",
+        "--seconds",
+        "600",
+    ]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    server.stdout.readline()  # it listens
+
+    async def run(http: ClientSession, code: str, seconds: float) -> Any:
+        body = {"code": code, "language": "python"}
+        async with http.post(
+            f"http://127.0.0.1:{port}/run_code", json=body, timeout=ClientTimeout(seconds)
+        ) as response:
+            return await response.json()
+
+    async def ask() -> None:
+        async with ClientSession() as http:
+            with pytest.raises(TimeoutError):
+                await run(http, "while True: pass", 0.5)
+            assert (await run(http, "print(1)", 60))["status"] == "Success"
+
+    try:
+        asyncio.run(ask())
+    finally:
+        server.terminate()
+        server.communicate()

@@ -1,6 +1,7 @@
 """Who may ask, and what a program is told that asks in vain."""
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -285,3 +286,49 @@ def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> 
             writer.close()
 
     with_gateway(test)
+
+
+def _half_a_request(access: server.Access) -> tuple[bytes, bytes]:
+    """A request with the session's key, without the end of its body; and that end."""
+    path, body = access.base_url.removeprefix("http://").partition("/")[2], json.dumps(BODY).encode()
+    head = f"POST /{path}/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {access.key}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:9], body[9:]
+
+
+def test_a_request_that_arrives_in_full_after_the_end_of_its_session_is_not_answered() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        policy = ScriptedPolicy("a")
+        async with gateway.admit(session_with(policy)) as access:
+            begin, end = _half_a_request(access)
+            reader, writer = await _connected(gateway, begin)
+            await _until_welcome(gateway)
+        writer.write(end)
+        assert (await reader.readline()).split()[1] == b"404"
+        assert policy.asked == []
+        writer.close()
+
+    with_gateway(test)
+
+
+def test_connections_of_a_session_are_closed_in_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STRANGER_SECONDS", 0.2)
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
+            async with gateway.admit(session_with(ScriptedPolicy())) as other:
+                reader, writer = await _connected(gateway, _half_a_request(other)[0])
+                await _until_welcome(gateway)
+                assert (await ask(http, other.base_url, access.key))[0] == 404
+                assert (await ask(http, access.base_url, access.key))[0] == 200
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            await asyncio.sleep(0.4)
+            assert len(gateway._guests) == 1  # that of the session that is open
+            assert (await ask(http, access.base_url, access.key))[0] == 200
+
+    with_gateway(test)
+
+
+async def _until_welcome(gateway: Gateway) -> None:
+    while not gateway._guests:
+        await asyncio.sleep(0.01)

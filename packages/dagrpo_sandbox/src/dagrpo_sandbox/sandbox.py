@@ -105,7 +105,7 @@ class Sandbox:
 def _filter() -> int:
     """Return a descriptor from which the system call filter can be read."""
     program, writing = os.pipe()
-    os.write(writing, seccomp.bpf())  # fits into a pipe
+    os.write(writing, seccomp.bpf())  # fits into a pipe: two pages where a user has many, and else more
     os.close(writing)
     return program
 

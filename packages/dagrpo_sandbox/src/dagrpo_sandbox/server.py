@@ -20,6 +20,7 @@ LIMITS = web.AppKey("limits", Limits)
 TURNS = web.AppKey("turns", asyncio.Semaphore)  # of programs, warm and cold
 HOSTS = ("127.0.0.1", "localhost")
 REQUEST_BYTES = 4 << 20
+UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, web.RequestPayloadError)
 
 
 async def run_code(request: web.Request) -> web.Response:
@@ -28,7 +29,7 @@ async def run_code(request: web.Request) -> web.Response:
         body = await request.json()
         code, language = body["code"], body["language"]
         limits = _limits(request.app[LIMITS], body)
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         return web.json_response({"detail": f"{type(error).__name__}: {error}"}, status=422)
     if not isinstance(code, str) or language != "python":
         return web.json_response({"detail": "code is a text, and language is python: there is no other"}, status=422)
@@ -42,7 +43,7 @@ async def refuse_web_pages(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Refuse what a browser sends for a page, whose name may point to this machine: it bears an origin, or another host."""
-    if "Origin" in request.headers or request.url.host not in HOSTS:
+    if "Origin" in request.headers or request.host.partition(":")[0].lower() not in HOSTS:
         return web.json_response(
             {"detail": "requests of web pages are refused: name 127.0.0.1, and no origin"}, status=403
         )
@@ -66,6 +67,8 @@ def answer(result: Result) -> dict[str, Any]:
 
 def _limits(own: Limits, body: Any) -> Limits:
     seconds, memory = float(body.get("run_timeout", own.seconds)), int(body.get("memory_limit_MB", -1))
+    if not seconds > 0:  # nor NaN
+        raise ValueError(f"run_timeout is {seconds}: it must be above 0")
     return Limits(
         seconds=min(seconds, own.seconds),
         memory_mb=min(memory, own.memory_mb) if memory > 0 else own.memory_mb,
@@ -100,7 +103,8 @@ def main() -> None:
     parser.add_argument("--memory-mb", type=int, default=512, help="of one program, at most")
     given = parser.parse_args()
     limits = Limits(seconds=given.seconds, memory_mb=given.memory_mb)
-    web.run_app(application(limits, given.sandboxes), host=LOOPBACK, port=given.port)
+    app = application(limits, given.sandboxes)
+    web.run_app(app, host=LOOPBACK, port=given.port, handler_cancellation=True)  # a program ends when its client leaves
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request
 SHUTDOWN_SECONDS = 1.0
 SHORTEST_NAP = 0.05
-STRANGER_SECONDS = 10.0  # that a connection has to send its headers, with a session's key
+STRANGER_SECONDS = 10.0  # that a connection has to send its headers, with the key of an open session
 MOST_STRANGERS = 256  # connections that have not; the oldest gives way
 Result = TypeVar("Result")
 
@@ -39,6 +39,8 @@ class Access:
 
     async def answer(self, request: ChatRequest) -> Reply:
         """Return the policy's turn, which is completed even if the program stops listening. Raises Refused if there is no turn."""
+        if self._broken.cancelled():
+            raise _no_session()
         if not self._asking:
             self._asked_since = time.monotonic()
         task = asyncio.create_task(self.conversation.answer(request))
@@ -46,7 +48,7 @@ class Access:
         task.add_done_callback(self._answered)
         await asyncio.wait([task])
         if task.cancelled():
-            raise Refused("The session is over.", status=404, code="no_session")
+            raise _no_session()
         if (error := task.exception()) is not None and not isinstance(error, Refused):
             self._break(error)
             raise Refused("The policy cannot be asked.", status=503, code="engine_error")
@@ -87,12 +89,12 @@ class Access:
             await asyncio.wait([task, timer])
 
     async def close(self) -> None:
-        """Cancel pending requests."""
+        """Cancel pending requests, and refuse those that are still being received."""
+        self._broken.cancel()
         for task in self._asking:
             task.cancel()
         if self._asking:
             await asyncio.wait(self._asking)
-        self._broken.cancel()
 
 
 class Gateway:
@@ -103,6 +105,7 @@ class Gateway:
         self._open: dict[str, Access] = {}
         self._reported: set[str] = set()
         self._strangers: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self._guests: dict[web.RequestHandler, Access] = {}  # connections, with the session of their last request
 
     @asynccontextmanager
     async def admit(
@@ -121,10 +124,20 @@ class Gateway:
             yield access
         finally:
             del self._open[access.identifier]
+            for connection in [each for each, last in self._guests.items() if last is access]:
+                del self._guests[connection]
+                if connection.transport is not None:
+                    self._limit(connection)
             await access.close()
 
     def connect(self, server: web.Server) -> web.RequestHandler:
         """Return the protocol of a new connection, which is closed unless it shows a key in time."""
+        self._guests = {each: last for each, last in self._guests.items() if each.transport is not None}
+        self._limit(connection := server())
+        return connection
+
+    def _limit(self, connection: web.RequestHandler) -> None:
+        """Close the connection unless it shows a key in time."""
         loop = asyncio.get_running_loop()
         lately = loop.time() + STRANGER_SECONDS - 1  # a connection gets its transport in the next turn of the loop
         gone = [each for each, timer in self._strangers.items() if each.transport is None and timer.when() < lately]
@@ -132,16 +145,14 @@ class Gateway:
             self._strangers.pop(stranger).cancel()
         while len(self._strangers) >= MOST_STRANGERS:
             self._turn_away(next(iter(self._strangers)))
-        connection = server()
-        timer = loop.call_later(STRANGER_SECONDS, self._turn_away, connection)
-        self._strangers[connection] = timer
-        return connection
+        self._strangers[connection] = loop.call_later(STRANGER_SECONDS, self._turn_away, connection)
 
     def _turn_away(self, connection: web.RequestHandler) -> None:
         self._strangers.pop(connection).cancel()
         connection.force_close()
 
-    def _welcome(self, http: web.Request) -> None:
+    def _welcome(self, http: web.Request, access: Access) -> None:
+        self._guests[http.protocol] = access
         if (timer := self._strangers.pop(http.protocol, None)) is not None:
             timer.cancel()
 
@@ -167,9 +178,10 @@ class Gateway:
 
     async def _models(self, http: web.Request) -> web.Response:
         key = _key(http)
-        if not any(secrets.compare_digest(access.key.encode(), key) for access in self._open.values()):
+        opened = [access for access in self._open.values() if secrets.compare_digest(access.key.encode(), key)]
+        if not opened:
             raise _no_session()
-        self._welcome(http)
+        self._welcome(http, opened[-1])
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "dagrpo"}]})
 
     def _access(self, http: web.Request) -> Access:
@@ -179,7 +191,7 @@ class Gateway:
         access = self._open.get(identifier)
         if access is None or not secrets.compare_digest(access.key.encode(), key):
             raise _no_session()
-        self._welcome(http)
+        self._welcome(http, access)
         return access
 
     def _tell(self, ignored: tuple[str, ...]) -> None:
