@@ -60,6 +60,7 @@ FIRST = (
 _OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
 _PLACE = "its words stand for yours"
 _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
+_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
 NOT_RUN = {
@@ -69,6 +70,16 @@ NOT_RUN = {
     "make run": "sets up .venv and trains for ten minutes: `snakemake --cores all target` is its last line",
     "make test": "is what runs the first of these",
     "snakemake --cores all target --config training__steps=20": _BY_DAG,
+    "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
+    "dvc checkout --relink": "as above",
+    "dvc push": _REMOTE,
+    "dvc push --all-commits": _REMOTE,
+    "dvc exp push origin NAME": _REMOTE,
+    "dvc exp list origin --all-commits": _REMOTE,
+    "dvc exp pull origin NAME": _REMOTE,
+    "dvc exp apply NAME": _REMOTE,
+    "dvc artifacts get URL policy --out policy": _REMOTE,
+    "dvc gc --workspace --all-commits --all-experiments --dry": "needs a commit with dvc.lock: tried by hand",
     "dagrpo show own_task --step 10 --best 3 --worst 3": _OF_AN_EXAMPLE,
     "dagrpo show own_task --task roman.numerals": _OF_AN_EXAMPLE,
     "dagrpo show tool_agent --step 40 --best 1 --worst 1": _OF_AN_EXAMPLE,

@@ -13,7 +13,17 @@ import pyarrow as pa
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
-from dagrpo.utils.files import FEWEST_LINKED, atomic_file, atomic_folder, copy, read_json, share, write_json, write_text
+from dagrpo.utils.files import (
+    FEWEST_LINKED,
+    atomic_file,
+    atomic_folder,
+    copy,
+    read_json,
+    share,
+    unshare,
+    write_json,
+    write_text,
+)
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 
@@ -120,6 +130,20 @@ def _folder(path: Path, content: str) -> Path:
     path.mkdir()
     (path / "weights").write_text(content)
     return path
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_a_read_only_file_is_replaced_by_a_writable_copy_and_its_other_name_stays(
+    tmp_path: Path, is_linked: bool
+) -> None:
+    path, other = tmp_path / "card.json", tmp_path / "cache"
+    path.write_text("{}")
+    path.chmod(0o444)
+    if is_linked:
+        os.link(path, other)
+    unshare(path)
+    assert (path.read_text(), path.stat().st_nlink, stat.S_IMODE(path.stat().st_mode)) == ("{}", 1, 0o644)
+    assert not is_linked or stat.S_IMODE(other.stat().st_mode) == 0o444
 
 
 @pytest.mark.parametrize("failing", [1, 2])

@@ -37,7 +37,7 @@ from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
-from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, unshare, write_json
+from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.run_info import Stopwatch, write_account
@@ -252,12 +252,8 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 def _rollback(outputs: Iterable[Path]) -> Iterator[None]:
     """Restore the folders of checkpoints if the work inside fails after replacing some of their files.
 
-    Snakemake restores the files that the rules declare, which of a checkpoint is its manifest.json alone. Outputs that are hard
-    links, as DVC makes them with `cache.type hardlink`, are first replaced by copies.
+    Snakemake restores the files that the rules declare, which of a checkpoint is its manifest.json alone.
     """
-    outputs = list(outputs)
-    for path in outputs:
-        unshare(path)
     folders = [path.parent for path in outputs if path.name == MANIFEST]
     for folder in folders:
         shutil.rmtree(_backup_folder(folder), ignore_errors=True)  # of a run that was killed

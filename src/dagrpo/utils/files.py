@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,8 +99,8 @@ def _is_reflinked(source: Path, destination: Path, mode: str) -> bool:
 
 
 def unshare(path: Path) -> None:
-    """Replace a hard link by a separate copy, so that writes to it leave the other names alone. Does nothing if it is missing."""
-    if path.is_file() and path.stat().st_nlink > 1:
+    """Replace a hard link or a read-only file by a separate, writable copy; other names keep theirs. Does nothing if it is missing."""
+    if path.is_file() and ((status := path.stat()).st_nlink > 1 or not status.st_mode & stat.S_IWUSR):
         with atomic_file(path) as temporary:
             copy(path, temporary)
 

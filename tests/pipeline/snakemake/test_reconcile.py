@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.pipeline.snakemake import clones
 
 pytestmark = pytest.mark.dag
 CARD = Path("data/tiny/arithmetic/card.json")
+MODEL = Path("models/tiny/tiny_qwen2")
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +41,21 @@ def test_without_snakemakes_records_what_is_there_is_believed_and_a_change_is_st
     assert "Nothing to be done" in _plan(prepared)
 
 
+def test_read_only_links_to_the_cache_become_copies_that_can_be_made_again(prepared: Path) -> None:
+    """As `dvc checkout --relink` leaves them with `cache.type hardlink`; weights, which no rule declares, stay links."""
+    card, manifest, weights = (prepared / path for path in (CARD, MODEL / "manifest.json", MODEL / "model.safetensors"))
+    for path in (card, manifest, weights):
+        path.chmod(0o444)
+        os.link(path, prepared / f"cached_{path.name}")
+    assert "Nothing to be done" in _plan(prepared)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (card, manifest, weights)] == [0o644, 0o644, 0o444]
+    assert [path.stat().st_nlink for path in (card, manifest, weights)] == [1, 1, 2]
+
+
 @pytest.mark.nightly
 def test_files_in_any_order_of_time_are_believed(prepared: Path) -> None:
     shutil.rmtree(prepared / ".snakemake")
-    (prepared / "models/tiny/tiny_qwen2/manifest.json").touch()
+    (prepared / MODEL / "manifest.json").touch()
     assert "Nothing to be done" in _plan(prepared)
 
 
@@ -56,7 +69,7 @@ def test_what_other_parameters_have_made_is_made_again(prepared: Path) -> None:
 
 
 def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
-    whole, weights = (prepared / CARD).read_text(), prepared / "models/tiny/tiny_qwen2/model.safetensors"
+    whole, weights = (prepared / CARD).read_text(), prepared / MODEL / "model.safetensors"
     (prepared / CARD).write_text(json.dumps({}))
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     os.utime(weights, (0, 0))  # as a copy of an older file has it

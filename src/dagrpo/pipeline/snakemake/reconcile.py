@@ -27,14 +27,15 @@ from dagrpo.pipeline.snakemake.private import (
     recorded_job,
 )
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.utils.files import digest_of, read_json, sha256_of
+from dagrpo.utils.files import digest_of, read_json, sha256_of, unshare
 from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
-from dagrpo.utils.provenance import TOPS
+from dagrpo.utils.provenance import PROVENANCE, TOPS
 
 
 def reconcile(params: Params, experiment: str) -> None:
     """Update Snakemake's records of an experiment that do not match provenance; takes milliseconds if all do."""
     for parts in by_job(planned_jobs(params, experiment)):
+        _make_writable(parts)
         there = [part for part in parts if Path(part.provenance).is_file()]
         if all(_is_believed(experiment, part) for part in there):
             continue
@@ -46,6 +47,14 @@ def reconcile(params: Params, experiment: str) -> None:
         for path in all_files(part for part in there if part not in current):
             record_unfinished(Path(path))
     unmark_damaged(experiment)
+
+
+def _make_writable(parts: Sequence[PlannedJob]) -> None:
+    """Replace links to DVC's cache (`cache.type hardlink`) by copies: Snakemake refuses to make read-only outputs again."""
+    # Provenance last: no output may be newer.
+    for path in sorted(all_files(parts), key=lambda path: path.endswith(PROVENANCE)):
+        with suppress(PermissionError):  # another user's
+            unshare(Path(path))
 
 
 def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:
