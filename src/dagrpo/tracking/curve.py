@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +55,7 @@ def read_curve(log: Path, *, since: int = 0, offset: int = 0) -> tuple[list[Step
     """
     try:
         with log.with_suffix(SUFFIX).open("rb") as file:
-            file.seek(offset)
+            offset = file.seek(offset if offset <= os.fstat(file.fileno()).st_size else 0)  # it was replaced
             text, complete, _ = file.read().rpartition(b"\n")
     except FileNotFoundError:
         return [], offset

@@ -41,9 +41,11 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
     works = True
     while works:
         works = _works(note)  # the last look is after the end, for the last steps
-        with suppress(ValueError):  # the next attempt has replaced the file meanwhile
+        try:
             steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
-            write_steps(target, steps)
+        except ValueError:  # the next attempt has replaced the file meanwhile
+            steps, offset = [], 0
+        write_steps(target, steps)
         target.run.log(points=_readings(monitors, sample))
         sample += 1
         if works:

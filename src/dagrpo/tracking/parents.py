@@ -87,10 +87,10 @@ def settle_parents(runs: Runs, working: Iterable[Execution] = ()) -> None:
 
 def _settle(runs: Runs, parent: Run, *, is_busy: bool) -> None:
     """Close a parent unless a child runs; mark it failed, with the error message, if the latest run of a stage failed."""
-    children = list(runs.where(**{PARENT: parent.run_id}))
+    children = list(runs.where(role="stage", **{PARENT: parent.run_id}))
     for child in children:
         if child.status == "RUNNING" and "process.pid" in child.tags and is_abandoned(child.tags):
-            child.close("KILLED")  # such as after a while at another address, which has its end
+            child.close("KILLED")  # its end may be recorded at another MLFLOW_TRACKING_URI
     latest = _latest(children)
     status = next((s for s in ("RUNNING", "FAILED", "KILLED") if any(c.status == s for c in latest)), "FINISHED")
     failed = next((child for child in latest if child.status == "FAILED"), None)

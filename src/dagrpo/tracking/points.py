@@ -24,9 +24,9 @@ def log_points(run: Run, points: Iterable[Metric], *, are_final: bool = False, i
 
 
 def _has_last_values(run: Run, points: Iterable[Metric]) -> bool:
-    """Return True if each metric that the run has ends with the value of the last step. Its points were logged in order."""
-    last = {point.key: point.value for point in points if point.key in run.metrics}
-    return all(_are_same(run.metrics[key], value) for key, value in last.items())
+    """Return True if each metric that the run has ends with the last step and its value. Its points were logged in order."""
+    last = {point.key: point for point in points if point.key in run.metrics}
+    return all(run.steps[key] == point.step and _are_same(run.metrics[key], point.value) for key, point in last.items())
 
 
 def _has(series: Series, point: Metric, is_final: bool) -> bool:

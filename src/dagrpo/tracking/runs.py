@@ -9,6 +9,8 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from dagrpo.core.errors import UserError
+from dagrpo.tracking.curve import now_ms
 from dagrpo.tracking.names import tag_value
 from dagrpo.tracking.views import KIND, KIND_TAG
 
@@ -30,6 +32,7 @@ class Run:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)  # the latest values
+    steps: dict[str, int] = field(default_factory=dict)  # of these
     data_sets: set[tuple[str, str]] = field(default_factory=set)  # name and digest
     models_read: set[str] = field(default_factory=set)  # ids
     models_made: set[str] = field(default_factory=set)
@@ -50,6 +53,7 @@ class Run:
             params=dict(run.data.params),
             tags=dict(run.data.tags),
             metrics=dict(run.data.metrics),
+            steps={each.key: each.step for each in run.data._metric_objs},
             data_sets={(each.dataset.name, each.dataset.digest) for each in (inputs.dataset_inputs if inputs else ())},
             models_read={each.model_id for each in (inputs.model_inputs if inputs else ())},
             models_made={each.model_id for each in (outputs.model_outputs if outputs else ())},
@@ -75,7 +79,7 @@ class Run:
         self.params |= new_params
         self.tags |= new_tags
         for point in new_points:
-            self.metrics[point.key] = point.value
+            self.metrics[point.key], self.steps[point.key] = point.value, point.step
             if point.key in self._histories:
                 self._histories[point.key].setdefault(point.step, []).append(point.value)
 
@@ -111,7 +115,7 @@ class Run:
     def close(self, status: str, ended: int | None = None) -> None:
         """Set the status and the time of the end; without one MLflow takes the present."""
         self.client.set_terminated(self.run_id, status, ended)
-        self.status, self.ended = status, ended
+        self.status, self.ended = status, ended or now_ms()
 
     def read(self, data: Iterable[DatasetInput] = (), models: Iterable[str] = ()) -> None:
         """Make data sets, and models by their ids, inputs of the run."""
@@ -142,8 +146,13 @@ class Runs:
         self._answers: dict[tuple[str, ...], Any] = {}
 
     def by_id(self, run_id: str) -> Run:
-        """Return the run with an id. Raises StopIteration if it is missing."""
-        return next(run for run in self._runs if run.run_id == run_id)
+        """Return the run with an id. Raises UserError if it was deleted."""
+        for run in self._runs:
+            if run.run_id == run_id:
+                return run
+        raise UserError(
+            f"the run {run_id}, which has stages below it, was deleted: restore it in MLflow, or delete these too."
+        )
 
     def where(self, **tags: str) -> Iterator[Run]:
         """Yield the runs with these tags."""
@@ -154,8 +163,9 @@ class Runs:
         """Create a run. started: milliseconds since 1970."""
         texts = {key: tag_value(value) for key, value in tags.items()}
         run = self.client.create_run(self.experiment_id, started, texts, name)
-        self._runs.insert(0, Run.of(self.client, run, is_new=True))
-        return self._runs[0]
+        created = Run.of(self.client, run, is_new=True)
+        self._runs = sorted([created, *self._runs], key=lambda each: -each.started)
+        return created
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the experiment."""
