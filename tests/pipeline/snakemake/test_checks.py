@@ -18,7 +18,6 @@ from dagrpo.pipeline.snakemake.checks import (
     require_unedited,
     require_writable,
 )
-from dagrpo.pipeline.snakemake.workflow import _show_results
 
 NOBODY = 65534
 
@@ -119,19 +118,3 @@ def test_a_params_yaml_that_was_edited_while_dvc_ran_a_stage_is_refused(
         require_unedited(Params())
     monkeypatch.delenv("DVC_STAGE")
     require_unedited(Params())
-
-
-def test_the_end_of_a_run_names_the_next_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = Path("results/tiny/report")
-    page.mkdir(parents=True)
-    (page / "summary.md").write_text("# tiny\n")
-    _show_results("tiny")
-    printed = capfd.readouterr().err.splitlines()
-    assert printed[-3:] == [
-        "Its answers:     dagrpo show tiny",
-        "Another value:   snakemake --cores all target --config training__learning_rate=1e-4",
-        "Which is better: dagrpo compare tiny OTHER",
-    ]

@@ -43,11 +43,6 @@ from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 
 __all__ = ["Experiment", "require_project"]
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
-NEXT = {
-    "Its answers": "dagrpo show {experiment}",
-    "Another value": "snakemake --cores all target --config training__learning_rate=1e-4",
-    "Which is better": "dagrpo compare {experiment} OTHER",
-}
 CAPTIONS = Path("workflow/report")
 
 
@@ -241,5 +236,3 @@ def _show_results(experiment: str) -> None:
     if times.exists():
         console.print(f"Made:   {times.resolve()}", soft_wrap=True)
     console.print("Runs:   make ui")
-    for work, command in NEXT.items():
-        console.print(f"{work + ':':<17}{command.format(experiment=experiment)}", soft_wrap=True, markup=False)
