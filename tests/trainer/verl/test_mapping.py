@@ -123,7 +123,15 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
         ({"algorithm": {"aggregation": "prompt-mean"}}, "algorithm.aggregation is prompt-mean"),
         ({"algorithm": {"terms": {"positive_nll": {"coefficient": 0.1}}}}, "algorithm.terms.positive_nll"),
         ({"experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]}}, "has tools"),
-        ({"training": {"backend": {"name": "verl", "settings": {"data.seed": 1}}}}, "data.seed, which follows"),
+        ({"training": {"backend": {"name": "verl", "settings": {"data.seed": 1}}}}, "data.seed, and data.seed follows"),
+        (
+            {"training": {"backend": {"name": "verl", "settings": {"data": {"seed": 1}}}}},
+            "data, and data.filter_overlong_prompts follows",
+        ),
+        (
+            {"training": {"backend": {"name": "verl", "settings": {"data.trust_remote_code": True}}}},
+            "trust_remote_code, which runs code",
+        ),
     ],
 )
 def test_what_verl_cannot_honour_is_refused_by_name_when_parameters_are_read(

@@ -1,5 +1,6 @@
 """Parameters as keys of verl's configuration, and those that have none."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -115,10 +116,22 @@ def configuration(sections: Sections, settings: Mapping[str, Any], seed: int, fi
         **_seeds(seed),
         **_fixed(files),
     }
-    twice = sorted(set(settings) & set(keys))
-    if twice:
-        raise UserError(f"training.backend.settings has {twice[0]}, which follows from other parameters: leave it out")
+    _refuse_settings(settings, keys)
     return {**keys, **settings}
+
+
+def _refuse_settings(settings: Mapping[str, Any], keys: Keys) -> None:
+    """Raise UserError for a setting that holds a key of `keys`, or that lets a checkpoint bring code."""
+    for setting in settings:
+        twice = next((key for key in sorted(keys) if f"{key}.".startswith(f"{setting}.")), None)
+        if twice is not None:
+            raise UserError(
+                f"training.backend.settings has {setting}, and {twice} follows from other parameters: leave it out"
+            )
+    if "trust_remote_code" in json.dumps(dict(settings)):
+        raise UserError(
+            "training.backend.settings has trust_remote_code, which runs code of a checkpoint: leave it out"
+        )
 
 
 def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
