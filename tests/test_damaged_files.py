@@ -241,7 +241,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (PROVENANCE, CARD),
     ),
     "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
-    "results": (lambda: workflow._show_results("tiny"), ("results/tiny/report/summary.md",)),
+    "results": (lambda: workflow._show_results("tiny", 0.001), ("results/tiny/report/summary.md",)),
 }
 OF_OTHERS = {"passages.parquet", "answers.jsonl"}
 

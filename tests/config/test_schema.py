@@ -172,6 +172,10 @@ def test_overrides_are_laid_over_their_section_wherever_they_stand() -> None:
     config = {"training__steps": 3, "experiment__seeds": ["1", "2"], "data__mirror": "null", "training": {"steps": 9}}
     expected = {"training": {"steps": 3}, "experiment": {"seeds": [1, 2]}, "data": {"mirror": None}}
     assert with_overrides(config) == expected
+    loss = {
+        "algorithm__loss": {"name": "gspo", "clip_low": "0.1"}
+    }  # as Snakemake reads `--config 'algorithm__loss={...}'`
+    assert with_overrides(loss)["algorithm"]["loss"] == {"name": "gspo", "clip_low": 0.1}
 
 
 @pytest.mark.parametrize("overrides", [("name", "clip_low"), ("clip_low", "name")])

@@ -64,9 +64,11 @@ def _nested(keys: list[str], value: Any) -> dict[str, Any]:
 
 
 def _typed(key: str, value: Any, source: str) -> Any:
-    """Parse a value from the command line, where Snakemake leaves lists and null as texts."""
+    """Parse a value from the command line, where Snakemake leaves null and the items of lists and mappings as texts."""
     if isinstance(value, list):
         return [_typed(key, item, source) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _typed(f"{key}.{name}", item, source) for name, item in value.items()}
     if not isinstance(value, str):
         return value
     dotted = key.replace(OVERRIDE, ".")

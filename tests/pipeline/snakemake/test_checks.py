@@ -1,6 +1,7 @@
 """A project that one may not write to is refused in a sentence, before any work."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.snakemake.checks import (
     require_mirror,
     require_possible_weights_folder,
+    require_single_values,
     require_unedited,
     require_writable,
 )
@@ -118,3 +120,9 @@ def test_a_params_yaml_that_was_edited_while_dvc_ran_a_stage_is_refused(
         require_unedited(Params())
     monkeypatch.delenv("DVC_STAGE")
     require_unedited(Params())
+
+
+def test_a_section_after_config_is_refused_with_the_form_that_works() -> None:
+    entry = "training={steps: 3, lora: {rank: 4}}"
+    with pytest.raises(UserError, match=re.escape("write --config training__steps=3 training__lora__rank=4.")):
+        require_single_values(["training__learning_rate=0.5", "experiment__seeds=[1, 2]", entry])

@@ -134,7 +134,7 @@ class SGLangServer:
     def _started(self) -> Self:
         if not self._begun:
             self.begin()
-        with waiting(f"SGLang server for {self._log.name.removesuffix('.server.log')}") as tell:
+        with waiting(f"SGLang server, log {self._log}") as tell:
             try:
                 wait_until_ready(self, self._config.start_timeout, self._log, tell)
             except BaseException:

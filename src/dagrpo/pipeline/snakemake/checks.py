@@ -2,13 +2,15 @@
 
 import os
 import pwd
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from snakemake.exceptions import WorkflowError
 
-from dagrpo.config.overlay import with_overrides
+from dagrpo.config.documents import yaml_value as written
+from dagrpo.config.overlay import OVERRIDE, flat, with_overrides
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import patterns_of
@@ -20,7 +22,7 @@ from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.provenance import PROVENANCE, TOPS
-from dagrpo.utils.yaml_text import read_yaml
+from dagrpo.utils.yaml_text import read_yaml, yaml_value
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
 T = TypeVar("T")
@@ -49,8 +51,24 @@ def require_project() -> None:
 
 def checked(config: Mapping[str, Any]) -> Params:
     """Return params.yaml overlaid with --config and --configfile, checked against the schema and the tasks."""
+    given = options()
+    refused(lambda: require_single_values(given.config or () if given is not None else ()))
     source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
     return refused(lambda: parse_with_tasks(with_overrides(config), source))
+
+
+def require_single_values(entries: Iterable[str]) -> None:
+    """Raise UserError for a section after --config (`training={steps: 3}`), with the form that works: Snakemake makes its values texts."""
+    for entry in entries:
+        key, _, text = entry.partition("=")
+        try:
+            section = yaml_value(text, entry, "", "")
+        except UserError:  # Snakemake takes it as a text
+            continue
+        if isinstance(section, Mapping) and OVERRIDE not in key:
+            names = {f"{key}.{name}".replace(".", OVERRIDE): value for name, value in flat(section).items()}
+            works = " ".join(shlex.quote(f"{name}={written(value)}") for name, value in names.items())
+            raise UserError(f"--config {entry}: the values of a section are given one by one; write --config {works}.")
 
 
 def require_writable(root: Path) -> None:

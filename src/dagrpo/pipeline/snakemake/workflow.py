@@ -36,6 +36,7 @@ from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
+from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
@@ -113,7 +114,7 @@ class Experiment:
         refused(lambda: require_unedited(self.params))
         targets = (given.targets if (given := options()) else None) or ["target"]
         if any(name == "target" or "/report/" in name for name in targets):
-            _show_results(self.folder)
+            _show_results(self.folder, self.params.training.learning_rate)
 
     def record(self) -> None:
         """Record the results in DVC and MLflow."""
@@ -218,8 +219,8 @@ def _record_runs() -> None:
         print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
 
 
-def _show_results(experiment: str) -> None:
-    """Print the report's summary table, and the paths of the other results."""
+def _show_results(experiment: str, learning_rate: float) -> None:
+    """Print the report's summary table, the paths of the other results, and the commands that most people want next."""
     page = Path("results") / experiment / "report"
     summary = page / "summary.md"
     if dvc_drives() or not summary.exists():
@@ -235,4 +236,19 @@ def _show_results(experiment: str) -> None:
     times = Path("logs") / experiment / "times.html"
     if times.exists():
         console.print(f"Made:   {times.resolve()}", soft_wrap=True)
-    console.print("Runs:   make ui")
+    console.print("Next:")
+    for command, meaning in _next_commands(experiment, learning_rate):
+        console.print(f"  {command}  # {meaning}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _next_commands(experiment: str, learning_rate: float) -> list[tuple[str, str]]:
+    """Return three commands with their meanings; below `make`, whose PATH ends with it, with the folder of their programs."""
+    programs = ".venv/bin/" if "MAKELEVEL" in os.environ else ""
+    name, overridden, _ = experiment.partition(TRY)
+    vary = f"{programs}snakemake --cores all target --config training__learning_rate={learning_rate / 2:g}"
+    compare = f"{programs}dagrpo compare {name} {experiment}"
+    return [
+        (f"{programs}dagrpo show {experiment}", "the best and the worst completions of the last step"),
+        ("make ui", "the curves of all runs, in MLflow"),
+        (compare, "which one is better, by how much") if overridden else (vary, "the same at half the learning rate"),
+    ]
