@@ -67,7 +67,7 @@ def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path
     asyncio.run(ask())
     assert "I am leaving" in (tmp_path / "mcp.log").read_text()
     mine = psutil.Process(os.getpid()).children(recursive=True)
-    assert [child for child in mine if SERVER[1] in child.cmdline()] == []
+    assert [child for child in mine if SERVER[1] in child.as_dict(["cmdline"], ad_value=[])["cmdline"]] == []
 
 
 def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(tmp_path: Path) -> None:
