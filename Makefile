@@ -4,7 +4,9 @@ SHELL := /bin/bash
 LOCK := $(or $(LOCK),$(shell cat .environment 2>/dev/null),requirements/cpu.lock)
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
 FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
-TORCH := $(if $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-*.whl))),,--torch-backend cpu)
+PYTHON_TAG := $(shell $(or $(wildcard .venv/bin/python),python3) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+torch_in_folders = $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-$(1)-*.whl)))
+TORCH := $(if $(call torch_in_folders,$(PYTHON_TAG)),,--torch-backend cpu)
 # Where the system's Python has another version, no venv or no headers, uv gets one.
 NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/create_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -103,6 +105,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	@echo $(LOCK) > .environment
 	test -x .venv/bin/python || { rm -rf .venv; UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv; }
 	.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/installer.lock
+	$(if $(TORCH),$(if $(call torch_in_folders,*),@echo "$(FIND_LINKS) has torch for another Python than $(PYTHON_TAG): it comes from download.pytorch.org. Without a network put a python3 with a wheel there first on PATH."))
 	$(call install,.venv,$(LOCK))
 	$(call install_own,.venv,$(LOCK)) -e .
 	.venv/bin/python -m dagrpo.pipeline.dvc.links

@@ -86,3 +86,14 @@ def test_an_environment_whose_python_is_gone_is_made_anew(project: Path) -> None
         python.unlink()
         python.symlink_to("/nowhere/python3.11")
     assert "rm -rf .venv\n" in _make("-n", "setup", folder=project)
+
+
+@pytest.mark.parametrize(("tag", "from_the_index"), [(f"cp3{sys.version_info.minor}", False), ("cp310", True)])
+def test_a_folder_of_wheels_counts_if_it_has_torch_for_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, from_the_index: bool
+) -> None:
+    (tmp_path / f"torch-2.13.0+cpu-{tag}-{tag}-manylinux_2_28_x86_64.whl").touch()
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
+    planned = _make("-n", "-B", "setup")
+    assert ("--torch-backend cpu" in planned) == from_the_index
+    assert ("has torch for another Python" in planned) == from_the_index

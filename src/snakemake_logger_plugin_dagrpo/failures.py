@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +82,17 @@ def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
     colour = "red" if failed else "yellow"
     return Panel(Group(*parts), title=_title(failures), title_align="left", border_style=colour, box=box.HORIZONTALS)
+
+
+def corrected(arguments: Sequence[str], failures: Sequence[Failure]) -> list[str]:
+    """Return Snakemake's arguments with `...` for each value of --config whose parameter a message names as the mistake."""
+    sentences = [failure.sentence for failure in failures if failure.kind not in {STOPPED, CRASH}]
+
+    def is_wrong(name: str) -> bool:
+        key = rf"(?<![\w.]){re.escape(name.replace('__', '.'))}(?![\w.]*\w)"
+        return "__" in name and any(re.search(key, sentence) for sentence in sentences)
+
+    return [f"{name}=..." if is_wrong(name) else given for given in arguments for name in [given.partition("=")[0]]]
 
 
 def _title(failures: Sequence[Failure]) -> str:

@@ -20,7 +20,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from snakemake_logger_plugin_dagrpo import wording
-from snakemake_logger_plugin_dagrpo.failures import failure_of, panel
+from snakemake_logger_plugin_dagrpo.failures import corrected, failure_of, panel
 from snakemake_logger_plugin_dagrpo.run import Run
 
 SCREEN = "DAGRPO_SCREEN"  # tells the stages that their failures are shown here
@@ -139,7 +139,9 @@ class LogHandler(LogHandlerBase):
         """Show the panel of the jobs that failed."""
         jobs = [job for job in [*self._run.failed, *self._run.running.values()] if job.log is not None]
         failures = [failure_of(job, stopping=self._stopping) for job in jobs]
-        command = "dvc repro" if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        command = (
+            "dvc repro" if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *corrected(sys.argv[1:], failures)])
+        )
         self._console.print(panel(failures, command), width=min(self._console.width, MAX_WIDTH))
 
 

@@ -26,13 +26,14 @@ def _in_a_project_with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     signal.signal(signal.SIGTERM, handler)
 
 
-def _run(task: str, data: dict[str, object]) -> None:
+def _run(task: str, data: dict[str, object], longest: int = 600) -> None:
     names = {name.partition(".")[0]: name for name in (*FILES, "provenance.json")}
     outputs = [f"{key}=data/{task}/{name}" for key, name in names.items()]
     params = {
         "data": data,
         "experiment": {"evaluate": [task], "train": task},
         "rollout": {"tools": {}, "chat": {"name": "template"}},
+        "training": {"max_prompt_tokens": longest},
     }
     run_stage("prepare", params, ["model=models/tiny/manifest.json"], outputs)
 
@@ -114,3 +115,16 @@ def test_a_chat_template_that_refuses_the_prompt_ends_the_stage_with_one_sentenc
     error = capsys.readouterr().err
     assert "refuses the prompt of task gsm8k_tool, train row 0" in error
     assert len(error.strip().splitlines()) == 2
+
+
+def test_a_prompt_that_training_would_refuse_is_refused_with_the_longest_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dapo_mirror(Path("mirror"), [("a", "1"), ("b" * 300, "1"), ("c" * 200, "1"), ("d", "2")])
+    with pytest.raises(SystemExit):
+        _run("dapo", {"mirror": "mirror", "max_train": 9, "max_test": 9, "held_out": 1}, longest=400)
+    told = capsys.readouterr().err
+    assert (
+        "train prompts have more than 400 tokens, which is training.max_prompt_tokens; the longest, row 1, has" in told
+    )
+    assert "set data.max_prompt_tokens to 400" in told

@@ -70,6 +70,7 @@ NOT_RUN = {
     "make run": "sets up .venv and trains for ten minutes: `snakemake --cores all target` is its last line",
     "make test": "is what runs the first of these",
     "snakemake --cores all target --config training__steps=20": _BY_DAG,
+    "snakemake --cores all target --config training__steps=20 experiment__name=own_task~short": _BY_DAG,
     "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
     "dvc checkout --relink": "as above",
     "dvc push": _REMOTE,

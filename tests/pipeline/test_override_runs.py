@@ -1,6 +1,9 @@
 """An override run has values that params.yaml lacks; values that change no result make none."""
 
+import pytest
+
 from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
 from dagrpo.pipeline.override_runs import override_run
 
 
@@ -33,3 +36,12 @@ def test_another_loss_is_listed_with_its_parameters_and_those_that_went() -> Non
     overrides = override_run(gspo, Params()).overrides
     assert overrides["algorithm.loss.name"] == "gspo"
     assert {key for key, value in overrides.items() if value is None} <= {"algorithm.loss.dual_clip"}
+
+
+def test_an_override_run_may_have_a_name_of_its_own_which_params_yaml_may_not() -> None:
+    named = parse({"experiment": {"name": "arithmetic_tiny~short"}, "training": {"steps": 3}})
+    run = override_run(named, Params())
+    assert run.folder == "arithmetic_tiny~short"
+    assert run.overrides == {"experiment.name": "arithmetic_tiny~short", "training.steps": 3}
+    with pytest.raises(UserError, match="stands in names of override runs alone"):
+        override_run(named, named)

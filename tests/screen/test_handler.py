@@ -69,6 +69,15 @@ def test_a_mistake_is_one_panel_with_its_sentence_log_and_command(monkeypatch: p
     ]
 
 
+def test_the_command_to_go_on_with_does_not_repeat_a_mistake_after_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_failure("train", "logs/train.log", "mistake", "data.pass_rates is nowhere, which is missing: correct it.")
+    given = ("target", "--config", "data__pass_rates=nowhere", "data__pass=1", "training__steps=3")
+    with screen(monkeypatch, *given) as (shown, text):
+        shown.tell(started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
+    command = "snakemake target --config data__pass_rates=... data__pass=1 training__steps=3"
+    assert command in map(str.strip, text.getvalue().splitlines())
+
+
 def test_several_failures_are_in_one_panel_and_a_failure_is_told_at_once_while_others_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ from dagrpo.pipeline.locks import RUNNING, lock_of
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.provenance import TOPS
 
-OVERRIDE_RUN = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
+OVERRIDE_RUN = re.compile(r"([a-z0-9][a-z0-9_.-]*~[a-z0-9_]+)(-[0-9a-f]+)?")
 
 
 def remove_override_runs(root: Path) -> Iterator[str]:

@@ -10,14 +10,15 @@ from pydantic import Field, model_validator
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section, Seed
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*(~[a-z0-9_]+)?$", max_length=64)]
 TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9_.-]*$", max_length=64)]  # also my_lab.capitals.TASK
 
 
 class Experiment(Section):
     name: Name = Field(
         "arithmetic_tiny",
-        description="Name of the experiment: of the folders data/<name>, models/<name> and results/<name>, and in MLflow.",
+        description="Name of the experiment: of the folders data/<name>, models/<name> and results/<name>, and in MLflow. "
+        "`--config experiment__name=NAME~WORD` names an override run.",
     )
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)] = Field(
         [0], description="Seeds, one independent training run each; the report gives intervals over them."

@@ -24,6 +24,7 @@ from dagrpo.data.filters.prompt_length import (
     count_prompt_tokens,
     drop_long_prompts,
     prompt_tokens,
+    require_short_prompts,
     require_tools_shown,
 )
 from dagrpo.data.filters.questions import drop_conflicting, drop_repeated, drop_unreadable, hold_out
@@ -53,12 +54,14 @@ def prepare(
     train: str | None = None,
     tools: Mapping[str, Section] = DEFAULTS,
     chat: str = TEMPLATE,
+    longest: int | None = None,
 ) -> Card:
     """Write `folder`, completely or not at all.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the train problems are
     compared with. train: the task that the experiment trains on, whose problems data.pass_rates must know; None: this one. tools: the
-    parameters of tools, by name. chat: the name of the chat format. Raises UserError if the task is unknown, its raw data is at fault, or
+    parameters of tools, by name. chat: the name of the chat format. longest: training.max_prompt_tokens. Raises
+    UserError if the task is unknown, its raw data is at fault, a prompt to train on is longer, or
     if it is to be attempted and the model takes no pictures or does not describe its tools.
     """
     if task in (train, *evaluate):
@@ -68,6 +71,8 @@ def prepare(
     tests = {name: _test_split(name, params) for name in others}
     card, sieve = sift(task, task_rows, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
     _require_some_left(task_rows, card)
+    if task == train and chat == TEMPLATE and longest is not None:  # another chat format may render fewer tokens
+        require_short_prompts(sieve.splits["train"], longest)
     if task in (train, *evaluate) and card.prompt_tokens.tools_shown is False:
         require_tools_shown(sieve.rows(), model, chat)
     with atomic_folder(folder) as temporary:

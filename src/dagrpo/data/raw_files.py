@@ -68,11 +68,11 @@ def _urls(source: Source) -> dict[str, list[str]]:
     """
     from dagrpo.utils.hub import readable_hub_errors, require_answer
 
-    require_answer(_request(source))
+    require_answer(wanted_data(source))
     import datasets  # 1 to 4 s, and only a hub that answers needs it
 
     with (
-        readable_hub_errors(_request(source), datasets.exceptions.DatasetsError),
+        readable_hub_errors(wanted_data(source), datasets.exceptions.DatasetsError),
         tempfile.TemporaryDirectory() as cache,
     ):
         builder = datasets.load_dataset_builder(
@@ -98,11 +98,12 @@ def _fetch(source: Source, name: str) -> Path:
 
     from dagrpo.utils.hub import readable_hub_errors
 
-    with readable_hub_errors(_request(source)):
+    with readable_hub_errors(wanted_data(source)):
         return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
 
 
-def _request(source: Source) -> "Wanted":
+def wanted_data(source: Source) -> "Wanted":
+    """Return the request for a data set of the hub."""
     from dagrpo.utils.hub import Wanted
 
     return Wanted(

@@ -47,6 +47,7 @@ def sourced_task(
         interaction=interaction,
         images=images,
         load_tests=None if source.held_out else load_tests,
+        source=source,
     )
     return task
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Row
+from dagrpo.data.source import Source
 from dagrpo.tools import TOOLS
 from dagrpo.tools.retrieval import Passage
 from dagrpo.tools.simulated_users import INTERACTIONS
@@ -42,6 +43,7 @@ class Task:
     images: bool = False  # the prompts have pictures
     # As `load`, with the test split alone, where that reads less; None: the test split is a part of what `load` reads.
     load_tests: Callable[["Data"], TaskRows] | None = None
+    source: Source | None = None  # None: the rows are generated, or a plug-in of one's own reads them
 
     @property
     def oracle(self) -> bool:

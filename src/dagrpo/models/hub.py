@@ -20,19 +20,13 @@ from dagrpo.core.errors import UserError
 from dagrpo.models.chat_template import replace_chat_template
 from dagrpo.models.config import OWN_TEMPLATE
 from dagrpo.models.folder import finish
+from dagrpo.models.hub_request import POLICY, wanted_model
 from dagrpo.models.pictures import limit_pixels, takes_pictures
 from dagrpo.utils.files import read_object, require_space
-from dagrpo.utils.hub import Wanted, readable_hub_errors, require_answer
+from dagrpo.utils.hub import readable_hub_errors, require_answer
 
 WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights
-
-POLICY = "model"  # the section of params.yaml that names a policy's repository
-# What to do without the hub, by that section.
-INSTEAD = {
-    POLICY: "set model.source to gguf and model.gguf to a file of this machine",
-    "algorithm.teacher": "set algorithm.teacher.source to folder and algorithm.teacher.folder to a checkpoint of this machine",
-}
 
 
 def make_hub(
@@ -78,13 +72,7 @@ def _download(repository: str, revision: str, folder: Path, section: str) -> Non
         "local_dir": folder,
         "cache_dir": folder / ".cache",
     }
-    wanted = Wanted(
-        repository=repository,
-        revision=revision,
-        kind="model",
-        correct=f"correct {section}.repository and {section}.revision",
-        instead=INSTEAD[section],
-    )
+    wanted = wanted_model(repository, revision, section)
     require_answer(wanted)
     with readable_hub_errors(wanted):
         files = snapshot_download(**request, dry_run=True)

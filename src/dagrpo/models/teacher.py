@@ -46,12 +46,12 @@ def _linked(source: Path, destination: Path, student: Path) -> Manifest:
 
 def _of_the_hub(destination: Path, params: Teacher, max_pixels: int | None) -> Manifest:
     from dagrpo.models.hub import make_hub
+    from dagrpo.models.hub_request import TEACHER
 
     assert params.repository is not None  # the schema asks for it
     assert params.revision is not None
     dtype = NAMED_DTYPES[params.dtype]
-    section = "algorithm.teacher"
-    return make_hub(destination, params.repository, params.revision, dtype, section=section, max_pixels=max_pixels)
+    return make_hub(destination, params.repository, params.revision, dtype, section=TEACHER, max_pixels=max_pixels)
 
 
 def _say_why_it_is_empty(destination: Path, source: str) -> None:

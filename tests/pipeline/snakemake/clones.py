@@ -48,6 +48,7 @@ def clone(destination: Path) -> Path:
             shutil.copy2(ROOT / name, destination / name, follow_symlinks=False)
     for compiled in (ROOT / "src").rglob("__pycache__"):  # valid with the time of its source: 4 s of every clone
         shutil.copytree(compiled, destination / compiled.relative_to(ROOT), dirs_exist_ok=True)
+    (destination / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")  # as it is before the first run
     (destination / "params.yaml").write_text(params_yaml(parse(TINY)))
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "clone"]):

@@ -6,14 +6,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.snakemake.checks import (
+    require_hub,
     require_mirror,
     require_possible_weights_folder,
     require_single_values,
@@ -22,6 +25,8 @@ from dagrpo.pipeline.snakemake.checks import (
 )
 
 NOBODY = 65534
+NOWHERE = "http://127.0.0.1:9"
+GSM8K = {"train": "gsm8k", "evaluate": ["gsm8k"], "tasks": ["gsm8k"]}
 
 
 @pytest.fixture
@@ -126,3 +131,39 @@ def test_a_section_after_config_is_refused_with_the_form_that_works() -> None:
     entry = "training={steps: 3, lora: {rank: 4}}"
     with pytest.raises(UserError, match=re.escape("write --config training__steps=3 training__lora__rank=4.")):
         require_single_values(["training__learning_rate=0.5", "experiment__seeds=[1, 2]", entry])
+
+
+@pytest.mark.parametrize(
+    ("params", "remedy", "made"),
+    [
+        ({"experiment": GSM8K}, "set data.mirror to", "data/other/gsm8k"),
+        (
+            {"model": {"source": "hub", "repository": "a/b", "revision": "1" * 40}},
+            "set model.source",
+            "models/other/{model}",
+        ),
+        (
+            {
+                "algorithm": {
+                    "loss": {"name": "on_policy_distillation"},
+                    "teacher": {"source": "hub", "repository": "a/b", "revision": "1" * 40},
+                }
+            },
+            "set algorithm.teacher.source",
+            "models/other/teacher",
+        ),
+    ],
+)
+def test_a_hub_that_does_not_answer_is_refused_until_what_it_has_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], remedy: str, made: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+    wanted = parse(params)
+    with pytest.raises(UserError, match=f"is to come from the hub, and {NOWHERE} cannot be reached .*{remedy}"):
+        require_hub(wanted)
+    folder = Path(made.format(model=wanted.model.name))
+    folder.mkdir(parents=True)
+    (folder / "provenance.json").touch()
+    require_hub(wanted)

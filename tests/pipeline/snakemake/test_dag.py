@@ -50,6 +50,10 @@ def test_whichever_engine_ran_everything_the_other_has_nothing_to_do(finished: t
         _is_up_to_date(folder)
 
 
+def test_a_run_leaves_nothing_that_git_does_not_know(run_by_snakemake: Path) -> None:
+    assert clones.run(run_by_snakemake, "git", "status", "--porcelain") == " M dvc.lock\n"
+
+
 def test_an_entry_of_dvc_lock_has_no_more_than_files_and_parameters(run_by_snakemake: Path) -> None:
     entries = entries_of((run_by_snakemake / "dvc.lock").read_text())
     assert entries is not None

@@ -17,7 +17,8 @@ try:
     stage.wait()
 except KeyboardInterrupt:
     stage.wait()
-    print("interrupted", running_stages(), flush=True)
+    print("interrupted", running_stages())
+    sys.exit(1)  # as Snakemake does
 """
 STAGE = """
 import signal, subprocess, sys, time
@@ -45,3 +46,4 @@ def test_a_signal_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path, s
     process.send_signal(sent)
     output, _ = process.communicate(timeout=30)
     assert output.splitlines() == ["ended with 143", "interrupted []"]
+    assert process.returncode == -sent, "a shell sees 128 and the signal: 130 after Ctrl-C"

@@ -4,9 +4,24 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from signal import Signals
 
-NEEDED = ("torch", "sglang", "snakemake", "dvc", "mlflow")
+# What a machine or a Python can be wrong for: compiled code. sglang and mlflow, themselves Python alone, would take ten seconds more.
+NEEDED = (
+    "torch",
+    "numpy",
+    "scipy.linalg",
+    "pandas",
+    "pyarrow",
+    "tokenizers",
+    "safetensors",
+    "zmq",
+    "PIL.Image",
+    "pygit2",
+    "psutil",
+)
+OF_A_GPU = "sgl_kernel"  # SGLang's, in the set for a GPU
 IMPORTS = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -31,4 +46,4 @@ def main(packages: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(NEEDED)
+    main([*NEEDED, *([OF_A_GPU] if find_spec(OF_A_GPU) else ())])

@@ -97,6 +97,19 @@ def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
         sieve.drop(split, LONG, fault)
 
 
+def require_short_prompts(rows: Sequence[Row], longest: int) -> None:
+    """Raise UserError if a prompt has more than `longest` tokens, which training would refuse."""
+    long = [row for row in rows if row.prompt_tokens > longest]
+    if long:
+        worst = max(long, key=lambda row: row.prompt_tokens)
+        smaller = ", or lower model.max_pixels so that its pictures take fewer" if worst.images else ""
+        raise UserError(
+            f"task {worst.task}: {len(long):,} of {len(rows):,} train prompts have more than {longest} tokens, which is "
+            f"training.max_prompt_tokens; the longest, row {worst.index}, has {worst.prompt_tokens}: raise it, or set "
+            f"data.max_prompt_tokens to {longest} to leave such rows out{smaller}."
+        )
+
+
 def prompt_tokens(
     splits: Mapping[str, Sequence[Row]], *, tools_shown: bool | None, images_counted: bool
 ) -> PromptTokens:

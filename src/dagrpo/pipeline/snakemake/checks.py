@@ -3,9 +3,9 @@
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from snakemake.exceptions import WorkflowError
 
@@ -13,6 +13,7 @@ from dagrpo.config.documents import yaml_value as written
 from dagrpo.config.overlay import OVERRIDE, flat, with_overrides
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
+from dagrpo.data.task import get_task
 from dagrpo.pipeline.declaration import patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.runner import dvc_drives
@@ -23,6 +24,11 @@ from dagrpo.tracking.variations import TRY
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.provenance import PROVENANCE, TOPS
 from dagrpo.utils.yaml_text import read_yaml, yaml_value
+
+if TYPE_CHECKING:
+    from dagrpo.algorithms.teacher_config import Teacher
+    from dagrpo.models.config import Model
+    from dagrpo.utils.hub import Wanted
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
 T = TypeVar("T")
@@ -116,6 +122,46 @@ def require_mirror(params: Params, folder: str) -> None:
         raise UserError(
             f"data.mirror is {mirror}, which is not a folder on this machine: correct it, or set it to null to use the hub."
         )
+
+
+def require_hub(params: Params) -> None:
+    """Raise UserError if the hub does not answer, or lacks what is still to be fetched from it.
+
+    It is not asked for what this or another experiment of the folder already has. Below DVC each stage asks for itself.
+    """
+    if dvc_drives():
+        return
+    for wanted in _wanted_of_hub(params):
+        from dagrpo.utils.hub import (
+            require_answer,  # half a second, and only a first run of a hub's model or data needs it
+        )
+
+        require_answer(wanted)
+
+
+def _wanted_of_hub(params: Params) -> Iterator["Wanted"]:
+    model, teacher = params.model, params.algorithm.teacher
+    if model.source == "hub" and not _has_been_made("models", model.name):
+        yield _of_model(model, "model")
+    if teacher.source == "hub" and not _has_been_made("models", "teacher"):
+        yield _of_model(teacher, "algorithm.teacher")
+    if params.data.mirror is None:
+        for task in params.experiment.tasks:
+            source = get_task(task).source
+            if source is not None and not _has_been_made("data", task):
+                from dagrpo.data.raw_files import wanted_data
+
+                yield wanted_data(source)
+
+
+def _of_model(section: "Model | Teacher", key: str) -> "Wanted":
+    from dagrpo.models.hub_request import wanted_model
+
+    return wanted_model(str(section.repository), str(section.revision), key)
+
+
+def _has_been_made(top: str, name: str) -> bool:
+    return any(Path(top).glob(f"*/{name}/{PROVENANCE}"))
 
 
 def require_possible_weights_folder(params: Params) -> None:

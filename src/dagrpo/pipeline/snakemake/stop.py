@@ -1,11 +1,14 @@
 """SIGTERM for Snakemake treated as Ctrl-C: stop the stages and end.
 
-By itself Snakemake would wait until they are done. A terminal's Ctrl-C reaches the stages too; a signal that another program sends
-to Snakemake alone is passed on.
+By itself Snakemake would wait until they are done, and end with 1. A terminal's Ctrl-C reaches the stages too; a signal that another
+program sends to Snakemake alone is passed on. The process ends by the signal, so that a shell and its scripts see 130 or 143.
 """
 
+import atexit
+import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,6 +32,7 @@ def stop_with_stages() -> None:
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    atexit.register(_end_by, signal.SIGINT)
     threading.Thread(target=_terminate_late, args=(running_stages(),), daemon=True).start()
     raise KeyboardInterrupt
 
@@ -40,8 +44,18 @@ def _terminate_late(stages: list[psutil.Process]) -> None:
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    atexit.register(_end_by, signal.SIGTERM)
     _terminate(running_stages())
     raise KeyboardInterrupt
+
+
+def _end_by(signum: signal.Signals) -> None:
+    """End the process, whose work is done, by the signal that stopped it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
 
 
 def _terminate(stages: Iterable[psutil.Process]) -> None:

@@ -25,6 +25,7 @@ from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
     checked,
     refused,
+    require_hub,
     require_mirror,
     require_own_targets,
     require_possible_weights_folder,
@@ -73,6 +74,7 @@ class Experiment:
         is_run = runs_jobs()
         if is_run:
             require_recordable()
+            require_hub(self.params)
             hold(self.folder)
             if not self._run.overrides:
                 require_readable_lock()

@@ -28,6 +28,7 @@ def work(job: Job) -> None:
         train=experiment["train"],
         tools=Several(TOOLS).check(job.params["rollout"]["tools"]),
         chat=job.params["rollout"]["chat"]["name"],
+        longest=job.params["training"]["max_prompt_tokens"],
     )
     summary(f"prepare {card.task}", card.summary())
 
@@ -40,7 +41,14 @@ def reusable(params: Mapping[str, Any]) -> bool:
 STAGE = Stage(
     name="prepare",
     work=work,
-    reads=("data", "experiment.evaluate", "experiment.train", "rollout.chat", "rollout.tools"),
+    reads=(
+        "data",
+        "experiment.evaluate",
+        "experiment.train",
+        "rollout.chat",
+        "rollout.tools",
+        "training.max_prompt_tokens",
+    ),
     inputs={"model": MODEL},
     outputs={
         **{name: f"{DATA}/{name}.parquet" for name in ("train", "validation", "test", "dropped", "passages")},

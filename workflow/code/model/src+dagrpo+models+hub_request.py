@@ -1,0 +1,1 @@
+../../../src/dagrpo/models/hub_request.py
