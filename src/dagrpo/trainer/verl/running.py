@@ -28,7 +28,7 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 
 HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"
-GRADING = "dagrpo.trainer.verl.grading"
+GRADING = "dagrpo.trainer.foreign.grading"
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
 

@@ -1,6 +1,6 @@
 """Process that grades the responses of a run of verl.
 
-`python -m dagrpo.trainer.verl.grading JOB`: a line of JSON for each on stdin, `{"index": 3, "prompt": [1, 2], "response": [7, 8]}`,
+`python -m dagrpo.trainer.foreign.grading JOB`: a line of JSON for each on stdin, `{"index": 3, "prompt": [1, 2], "response": [7, 8]}`,
 and on stdout its reward with its components, or an error.
 """
 
