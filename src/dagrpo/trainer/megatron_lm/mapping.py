@@ -58,8 +58,11 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     ),
     "training.dynamic_sampling.oversampling": (1.0, ""),
 }
-# Speed and place, which training.backend.settings may change; those of Megatron-LM's own scripts.
+# AdamW as ours, and speed and place as in Megatron-LM's own scripts: training.backend.settings may change them.
 USUAL: Arguments = {
+    "adam-beta1": 0.9,
+    "adam-beta2": 0.999,
+    "adam-eps": 1e-8,
     "transformer-impl": "transformer_engine",
     "attention-backend": "flash",
     "attention-softmax-in-fp32": True,
@@ -212,9 +215,6 @@ def _fixed(seed: int, files: Files) -> Arguments:
         "mock-data": True,
         "bf16": True,
         "seed": seed,
-        "adam-beta1": 0.9,
-        "adam-beta2": 0.999,
-        "adam-eps": 1e-8,
         "eval-iters": 0,
         "log-interval": 1,
         "pretrained-checkpoint": str(files.initial),

@@ -30,7 +30,7 @@ SAME = {
     "length_max": "rollout/length_max",
     "truncated": "rollout/truncated_fraction",
 }
-# Of its own scripts, but for the first, which it demands of tensor parallelism.
+# As in Megatron-LM's scripts; tensor parallelism demands the first.
 ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
@@ -133,9 +133,9 @@ def check_command(run: TrainingRun, words: Sequence[str], folder: Path, job: Pat
 
 
 def padded_tokenizer(inputs: Inputs, folder: Path) -> Path:
-    """Return a folder with the tokenizer, whose padding token is none that ends a text: Megatron-LM would not train that one.
+    """Return a folder with the tokenizer and a padding token that ends no text: Megatron-LM leaves padding out of the loss.
 
-    Raises UserError if there is none to take.
+    Raises UserError if the tokenizer has no other special token.
     """
     tokenizer = load_tokenizer(inputs.model)
     if tokenizer.pad_token_id not in (None, tokenizer.eos_token_id):

@@ -58,7 +58,7 @@ def register(path: str) -> Any:
 
 
 def limit(tokens: int) -> None:
-    """Let the client of the text server ask for at most so many new tokens: it would fill the sequence."""
+    """Let the client of the text server ask for at most `tokens` new ones: it would fill the sequence."""
     from megatron.rl.inference import megatron as client
 
     connected = client.AsyncOpenAI
