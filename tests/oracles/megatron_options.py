@@ -29,7 +29,7 @@ def line(action: argparse.Action) -> str:
 
 def main() -> None:
     """Print them after the line OPTIONS: an import may print, too."""
-    typing.override = override  # noqa: B010 (Python 3.11 has none)
+    typing.override = override
     os.chdir(sys.argv[1])
     sys.path[0] = sys.argv.pop()
     from megatron.inference.utils import add_inference_args

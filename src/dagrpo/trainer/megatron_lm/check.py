@@ -90,16 +90,19 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
         from typing_extensions import override
 
         setattr(typing, "override", override)  # noqa: B010
+    ranks = {"WORLD_SIZE": str(job["processes"]), "RANK": "0", "LOCAL_RANK": "0"}
+    os.environ.update(job["environment"] | ranks)
     try:
         START["enter"](job["source"])
         from megatron.core.package_info import __shortversion__, __version__
-        from megatron.training import training  # noqa: F401
-    except (ImportError, OSError) as error:
+
+        START["limit"](1)
+        START["follow"](None)  # what start.py replaces is there
+    except (ImportError, AttributeError, OSError) as error:
         raise Refused(f"{sys.executable} cannot import it from {job['source']} ({error})") from error
     if __shortversion__ != VERSION:
         raise Refused(f"it is {__version__}, and these arguments are of {VERSION}")
     require_ports()
-    os.environ.update(WORLD_SIZE=str(job["processes"]), RANK="0", LOCAL_RANK="0")
     arguments = parsed(job["arguments"], job["processes"])
     parallel = {"data_parallel": arguments.data_parallel_size, "sequences": arguments.global_batch_size}
     return {"version": __version__, **parallel, "graded": graded(job)}

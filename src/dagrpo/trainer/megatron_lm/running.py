@@ -119,14 +119,15 @@ def command(run: TrainingRun, settings: Mapping[str, Any], inputs: Inputs, folde
 def check_command(run: TrainingRun, words: Sequence[str], folder: Path, job: Path) -> None:
     """Check the command line by Megatron-LM's own code. Raises UserError with its reason."""
     processes = run.runtime.training.processes
-    tokenizer = words[words.index("--tokenizer-model") + 1]
-    found = checked(
-        _python(run),
-        check.__file__,
-        {"source": _source(run), "arguments": words, "processes": processes, "job": str(job), "tokenizer": tokenizer},
-        folder,
-        "Megatron-LM",
-    )
+    given = {
+        "source": _source(run),
+        "environment": ENVIRONMENT,
+        "arguments": words,
+        "processes": processes,
+        "job": str(job),
+        "tokenizer": words[words.index("--tokenizer-model") + 1],
+    }
+    found = checked(_python(run), check.__file__, given, folder, "Megatron-LM")
     say(
         f"Megatron-LM {found['version']}: command line valid, {found['data_parallel']} replicas, {found['sequences']} sequences an update"
     )
