@@ -51,7 +51,7 @@ def of_experiments(experiments: Sequence[str], which: Which, wanted: float | Non
     """
     if len(experiments) > 2:
         raise UserError("Name one experiment or two: `dagrpo power A B`.")
-    policies = ("base", "trained") if len(experiments) == 1 else (which, which)
+    policies: tuple[Which, Which] = ("base", "trained") if len(experiments) == 1 else (which, which)
     first, second = (
         read_evaluated(name, policy) for name, policy in zip((experiments[0], experiments[-1]), policies, strict=True)
     )
