@@ -32,6 +32,8 @@ RUN = (
     "dagrpo new loss tilted",
     "dagrpo new task capitals --package ../my_lab",
     "dagrpo compare arithmetic_tiny arithmetic_tiny-gspo",
+    "dagrpo power arithmetic_tiny",
+    "dagrpo power arithmetic_tiny arithmetic_tiny-gspo --points 1",
     "dagrpo use arithmetic_tiny",
     "dagrpo use params.yaml gspo",
     "dagrpo use qwen3_4b dapo_math gspo h200",
