@@ -1,5 +1,7 @@
 """Stage train with a stand-in for Megatron-LM, which has its files and interfaces and trains nothing (stand_in/)."""
 
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,11 +86,27 @@ def test_a_response_ends_at_the_limit_of_new_tokens(run: TrainingRun) -> None:
     assert table["rollout/truncated_fraction"] == [1.0] * 4
 
 
-def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_is_stopped_with_all_its_processes(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STAND_IN_HANGS_AFTER", "2")
-    backend = run.runtime.backend.model_copy(update={"silent_minutes": 0.5})
-    with pytest.raises(TransientError, match=r"has written nothing to .* for 0\.5 minutes"):
+    monkeypatch.setattr("dagrpo.trainer.backend_files.SECONDS_TO_END", 0.0)  # torchrun has no time to end its ranks
+    backend = run.runtime.backend.model_copy(update={"silent_minutes": 1.5})
+    with pytest.raises(TransientError, match=r"has written nothing to .* for 1\.5 minutes"):
         train(replace(run, runtime=run.runtime.model_copy(update={"backend": backend})))
+    deadline = time.monotonic() + 20
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert processes_of(run) == []
+
+
+def processes_of(run: TrainingRun) -> list[str]:
+    """Command lines that name the state of the run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if str(run.state) in line]
 
 
 def test_a_folder_without_megatron_lm_is_refused_with_its_remedy(run: TrainingRun, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import runpy
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 AGENT = "dagrpo_agent"
 JOB = "DAGRPO_JOB"
+WATCHER = "while kill -0 $1 2>/dev/null; do sleep 1; done; kill -KILL 0"
 
 
 class Steps:
@@ -90,6 +92,11 @@ def follow(steps: Steps) -> None:
     training.training_log = logged
 
 
+def end_with(launcher: int) -> None:
+    """End this rank and its children when the process `launcher` has ended: torchrun gives each rank a session of its own."""
+    subprocess.Popen(["/bin/sh", "-c", WATCHER, "watcher", str(launcher)], stdin=subprocess.DEVNULL)
+
+
 def enter(source: str) -> None:
     """Make a checkout the working directory, and the first place of imports: instead of this file's folder."""
     os.chdir(source)
@@ -98,6 +105,7 @@ def enter(source: str) -> None:
 
 def main() -> None:
     """Train with the arguments of the command line."""
+    end_with(os.getppid())
     job = json.loads(Path(os.environ[JOB]).read_text())
     enter(job["source"])
     agent = register(job["agent"])
