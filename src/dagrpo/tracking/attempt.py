@@ -19,7 +19,7 @@ from typing import Any
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.curve import now_ms
 from dagrpo.tracking.store import require_recording
-from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.tracking.store_address import database_path, tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import remove, write_json
@@ -44,6 +44,12 @@ def mode() -> str:
     if chosen not in MODES:
         raise UserError(f"{MODE}={chosen} is not known: set it to one of {', '.join(MODES)}.")
     return chosen
+
+
+def leave_database_to_the_head() -> None:
+    """Keep the stages of this process from writing an embedded database, which several machines would damage on a shared disk."""
+    if mode() == "on" and database_path(tracking_uri(recording_root(Path.cwd()))) is not None:
+        os.environ[MODE] = "later"
 
 
 @contextmanager
