@@ -21,7 +21,7 @@ own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs sbom faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 
 nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
+
+test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root; `make nightly` has it, too
+	pytest -m "" -rs tests/slurm
 
 faults: export DAGRPO_FAULTS := whole
 
