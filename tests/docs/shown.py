@@ -32,6 +32,8 @@ RUN = (
     "dagrpo new loss tilted",
     "dagrpo new task capitals --package ../my_lab",
     "dagrpo compare arithmetic_tiny arithmetic_tiny-gspo",
+    "dagrpo power arithmetic_tiny",
+    "dagrpo power arithmetic_tiny arithmetic_tiny-gspo --points 1",
     "dagrpo use arithmetic_tiny",
     "dagrpo use params.yaml gspo",
     "dagrpo use qwen3_4b dapo_math gspo h200",
@@ -60,7 +62,7 @@ FIRST = (
 _OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
 _PLACE = "its words stand for yours"
 _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
-_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository"
+_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository; test_remotes.py has others"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
 _SLURM = "needs SLURM: tests/slurm runs it where that is installed"
@@ -77,6 +79,11 @@ NOT_RUN = {
     "snakemake --cores all target --config training__steps=20 experiment__name=own_task~short": _BY_DAG,
     "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
     "dvc checkout --relink": "as above",
+    "make remotes": "changes .venv; its lock is installed beside it and used by test_remotes.py",
+    "make jupyter": "changes .venv, and no test needs it",
+    "dvc remote add -d store s3://BUCKET/FOLDER": _PLACE,
+    "dvc remote add -d store gs://BUCKET/FOLDER": _PLACE,
+    "dvc remote add -d store ssh://USER@HOST/FOLDER": _PLACE,
     "dvc push": _REMOTE,
     "dvc push --all-commits": _REMOTE,
     "dvc exp push origin NAME": _REMOTE,
