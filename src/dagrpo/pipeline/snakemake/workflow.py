@@ -37,7 +37,7 @@ from dagrpo.pipeline.snakemake.private import executor_name, options, run_in_slu
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
-from dagrpo.tracking.attempt import leave_database_to_the_head
+from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
@@ -114,6 +114,7 @@ class Experiment:
         stop_with_stages()
         if self._workflow.is_main_process and not self._workflow.local_exec:
             note_executor(self.folder, executor_name(), run_in_slurm(self._workflow))
+            follow_jobs(self.folder)
         if self._run.overrides:
             changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in self._run.overrides.items())
             say(f"An override run, with {changes}: its folders are called {self.folder}, and DVC does not record it.")
