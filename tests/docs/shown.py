@@ -66,7 +66,11 @@ _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
 _REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository; test_remotes.py has others"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
+_SLURM = "needs SLURM: tests/slurm runs it where that is installed"
+
 NOT_RUN = {
+    "make setup": "has been run where tests run",
+    "snakemake --profile profiles/slurm target": _SLURM,
     "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
     "make gpu-check": "needs a GPU",
     "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",
