@@ -3,6 +3,7 @@
 DAGRPO_OBJECTIVES_PYTHON names the Python of an environment with verl, as `make oracle` does.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from dagrpo.trainer.verl.mapping import configuration
 from dagrpo.utils.files import read_json
 
 STAND_IN = Path(__file__).parents[1] / "trainer/verl/stand_in/verl/trainer/config/ppo_trainer.yaml"
+DRAWING = str(Path(__file__).with_name("verl_draws.py"))
 ALGORITHMS: list[dict[str, Any]] = [
     {},
     {"loss": {"name": "gspo"}, "correction": {"name": "sequence_masked"}, "kl": {"coefficient": 0.001}},
@@ -63,7 +65,33 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
     found = read_json(tmp_path / "state" / running.FINDINGS)
     assert found["rows"] == 10
+    planned = (tmp_path / "state" / running.PLANNED).read_text()
+    assert hashlib.sha256(planned.encode()).hexdigest() == found["draws"]
     assert found["graded"] == {"reward_score": 0.0, "reward_extra_info": {"acc": 0.0, "accuracy": 0.0}}
+
+
+@pytest.mark.parametrize(("workers", "resumed_after"), [(8, 3), (0, 2)])
+def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
+    workers: int, resumed_after: int, python: str, tmp_path: Path
+) -> None:
+    """Ten rows in steps of four: epochs end after two steps, with two rows left."""
+    params = parse(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16"},
+            "training": {"dtype": "bfloat16", "steps": 9, "prompts_per_step": 4, "backend": {"name": "verl"}},
+        }
+    )
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
+    run = replace(run, rollout=params.rollout, training=params.training)
+    files = running._written(run, tmp_path / "state", tmp_path / "checkpoints")
+    settings = {"data.dataloader_num_workers": workers}
+    running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
+    planned = [json.loads(line) for line in (tmp_path / "state" / running.PLANNED).read_text().splitlines()]
+    configured = tmp_path / f"state/{running.CONFIGURATION}.yaml"
+    command = [python, DRAWING, str(configured), str(len(planned)), str(resumed_after)]
+    drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert json.loads(drawn) == planned
+    assert len(planned) == 9
 
 
 def test_the_stand_in_has_the_keys_of_verl(python: str) -> None:

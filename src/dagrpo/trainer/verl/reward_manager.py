@@ -32,6 +32,7 @@ class DagrpoRewardManager(RewardManagerBase):  # type: ignore[misc]
         mask = item.batch["attention_mask"]
         width = item.batch["prompts"].shape[-1]
         question = {
+            "step": _plain(item.non_tensor_batch.get("global_steps")),
             "index": int(item.non_tensor_batch["extra_info"]["index"]),
             "prompt": item.batch["prompts"][mask[:width].bool()].tolist(),
             "response": item.batch["responses"][mask[width:].bool()].tolist(),
@@ -54,3 +55,7 @@ class DagrpoRewardManager(RewardManagerBase):  # type: ignore[misc]
         if "error" in reply:
             raise RuntimeError(f"dagrpo cannot grade: {reply['error']}")
         return reply
+
+
+def _plain(step: Any) -> int | None:
+    return None if step is None else int(step)

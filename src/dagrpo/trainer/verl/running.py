@@ -20,6 +20,7 @@ from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, Program, write_ta
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.verl import composition
+from dagrpo.trainer.verl.draws import Comparison
 from dagrpo.trainer.verl.mapping import Files, configuration
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
@@ -31,6 +32,7 @@ LATEST = "latest_checkpointed_iteration.txt"
 GRADING = "dagrpo.trainer.verl.grading"
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
+PLANNED, DRAWS = "planned.jsonl", "draws"  # the prompts of all steps, a line each; those drawn, a file per step
 
 
 def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
@@ -39,18 +41,30 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
     keys = configuration(run, settings, run.seed, _written(run, folder, checkpoints))
-    _check(python, keys, folder)
+    found = _check(python, keys, folder)
+    run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = _finished_steps(checkpoints)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
     before = _metrics_before(folder, finished)
-    attempt = folder / f"attempt_{len(_attempts(folder)) + 1:03d}.jsonl"
+    planned = folder / PLANNED if found["draws"] else None
+    comparison = Comparison(planned, folder / DRAWS, run.training.samples_per_prompt, finished)
+
+    def compared(step: int, metrics: Metrics) -> None:
+        comparison.require(step)
+        report(step, metrics)
+
     rows = before
     if finished < run.training.steps:
-        rows = _program(python, folder, attempt, run).run(report, before)
+        attempt = folder / f"attempt_{len(_attempts(folder)) + 1:03d}.jsonl"
+        try:
+            rows = _program(python, folder, attempt, run).run(compared, before)
+        except TransientError:
+            comparison.require_graded()
+            raise
     else:
         for step, row in enumerate(before, start=1):
-            report(step, row)
+            compared(step, row)
     finished = _finished_steps(checkpoints)
     if finished != run.training.steps:
         raise TransientError(
@@ -71,18 +85,19 @@ def _written(run: TrainingRun, folder: Path, checkpoints: Path) -> Files:
     prompts = training_prompts(run.train_split, PromptRenderer(load_tokenizer(model), run.rollout), run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
     sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
-    write_json(job, {"model": str(model), "train_split": str(rows), **sections})
+    write_json(job, {"model": str(model), "train_split": str(rows), "draws": str(folder / DRAWS), **sections})
     return Files(
         model=model, rows=rows, grading=(sys.executable, "-P", "-m", GRADING, str(job)), checkpoints=checkpoints
     )
 
 
-def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
-    """Check the configuration by verl's own code. Raises UserError with its reason."""
+def _check(python: str, keys: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Check the configuration by verl's own code, and return what it has found. Raises UserError with its reason."""
     job, reply, configured = folder / "check.json", folder / FINDINGS, folder / f"{CONFIGURATION}.yaml"
     reply.unlink(missing_ok=True)
     overrides = [override(name, value) for name, value in keys.items()]
-    write_json(job, {"overrides": overrides, "configuration": str(configured), "reply": str(reply)})
+    files = {"configuration": configured, "reply": reply, "planned": folder / PLANNED}
+    write_json(job, {"overrides": overrides, **{name: str(path) for name, path in files.items()}})
     command = [python, composition.__file__, str(job)]
     log = folder / "check.log"
     with log.open("wb") as output:
@@ -90,17 +105,21 @@ def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
             code = subprocess.run(command, stdout=output, stderr=output, timeout=CHECK_SECONDS, check=False).returncode
         except OSError as error:
             raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
-    found = read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
+    found: dict[str, Any] = (
+        read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
+    )
     if "error" in found:
         raise UserError(
             f"verl refuses this run: {found['error']}. Correct the parameters, or runtime.backend.python, the Python of an "
             "environment with verl (docs/backends.md)."
         )
-    say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, order {found['order'][:12]}")
+    draws = f"prompts {found['draws'][:12]}" if found["draws"] else "prompts not known before: they depend on rewards"
+    say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, {draws}")
+    return found
 
 
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
-NEW_KEYS = ("reward.reward_kwargs.",)  # of which verl's schema is open
+NEW_KEYS = ("reward.reward_kwargs.", "actor_rollout_ref.model.override_config.")  # of which verl's schema is open
 
 
 def override(name: str, value: Any) -> str:
@@ -138,19 +157,14 @@ def _attempts(folder: Path) -> list[Path]:
 
 
 def _metrics_before(folder: Path, finished: int) -> list[Metrics]:
-    """Return the metrics of the finished steps: of each the last attempt that took it."""
+    """Return the metrics of the finished steps, of each the last attempt's; none where verl died between a checkpoint and its line."""
     rows: dict[int, Metrics] = {}
     for path in _attempts(folder):
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 step, metrics = step_of(json.loads(line))
                 rows[step] = metrics
-    missing = sorted(set(range(1, finished + 1)) - rows.keys())
-    if missing:
-        raise UserError(
-            f"{folder} has no metrics of step {missing[0]}, which verl has finished: remove the folder to train again."
-        )
-    return [rows[step] for step in range(1, finished + 1)]
+    return [rows.get(step, {}) for step in range(1, finished + 1)]
 
 
 def _finished_steps(checkpoints: Path) -> int:
