@@ -60,7 +60,7 @@ FIRST = (
 _OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
 _PLACE = "its words stand for yours"
 _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
-_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository"
+_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository; test_remotes.py has others"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
 NOT_RUN = {
@@ -73,6 +73,11 @@ NOT_RUN = {
     "snakemake --cores all target --config training__steps=20 experiment__name=own_task~short": _BY_DAG,
     "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
     "dvc checkout --relink": "as above",
+    "make remotes": "changes .venv; its lock is installed beside it and used by test_remotes.py",
+    "make jupyter": "changes .venv, and no test needs it",
+    "dvc remote add -d store s3://BUCKET/FOLDER": _PLACE,
+    "dvc remote add -d store gs://BUCKET/FOLDER": _PLACE,
+    "dvc remote add -d store ssh://USER@HOST/FOLDER": _PLACE,
     "dvc push": _REMOTE,
     "dvc push --all-commits": _REMOTE,
     "dvc exp push origin NAME": _REMOTE,

@@ -16,6 +16,7 @@ import yaml
 from tests.trainer import runs
 
 from dagrpo.config.schema import parse
+from dagrpo.trainer.foreign.files import FINDINGS
 from dagrpo.trainer.verl import running
 from dagrpo.trainer.verl.mapping import configuration
 from dagrpo.utils.files import read_json
@@ -60,10 +61,10 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
     run = replace(
         run, rollout=params.rollout, algorithm=params.algorithm, training=params.training, reward=params.reward
     )
-    files = running._written(run, tmp_path / "state", tmp_path / "checkpoints")
+    files = running.files_of(run, tmp_path / "state")
     settings = {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.6}
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
-    found = read_json(tmp_path / "state" / running.FINDINGS)
+    found = read_json(tmp_path / "state" / FINDINGS)
     assert found["rows"] == 10
     planned = (tmp_path / "state" / running.PLANNED).read_text()
     assert hashlib.sha256(planned.encode()).hexdigest() == found["draws"]
@@ -83,7 +84,7 @@ def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
     )
     run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
     run = replace(run, rollout=params.rollout, training=params.training)
-    files = running._written(run, tmp_path / "state", tmp_path / "checkpoints")
+    files = running.files_of(run, tmp_path / "state")
     settings = {"data.dataloader_num_workers": workers}
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
     planned = [json.loads(line) for line in (tmp_path / "state" / running.PLANNED).read_text().splitlines()]

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 class Missing(ModuleType):
     """Module that is not installed, with a class for each name: of the queue, the servers and the engine, which draw no prompts."""
 
-    __path__: list[str] = []
+    __path__ = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -29,8 +29,7 @@ def trainer_class() -> Any:
         try:
             return import_module("verl.trainer.ppo.v1.trainer_sync").PPOTrainerSync
         except ModuleNotFoundError as error:
-            assert error.name is not None
-            sys.modules[error.name] = Missing(error.name)
+            sys.modules[str(error.name)] = Missing(str(error.name))
 
 
 def trainer(config: Any) -> Any:

@@ -3,19 +3,21 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
-from dagrpo.rewards.config import Reward
-from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config.checks import Gates
-from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.foreign import parameters
+from dagrpo.trainer.foreign.parameters import (
+    Sections,
+    refusal,
+    refuse_settings,
+    require_one_of,
+    require_only,
+    value_of,
+)
 from dagrpo.trainer.verl import reward_manager
-from dagrpo.trainer.verl.objective import ACTOR, ARR, Keys, objective, refusal
+from dagrpo.trainer.verl.objective import ACTOR, ARR, Keys, objective
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -24,21 +26,6 @@ LEAST_BATCH_TOKENS = 16_384  # of a pass, where runtime.training.micro_batch_tok
 ENDLESS = 1_000_000  # epochs: training.steps ends the run
 ENGINE = "sglang"
 TEXT_LOOP, TEMPLATE = "tool_agent", "template"
-
-
-class Sections(Protocol):
-    """Sections of params.yaml that the stage train reads: those of Params, and of a TrainingRun."""
-
-    @property
-    def rollout(self) -> Rollout: ...
-    @property
-    def reward(self) -> Reward: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def training(self) -> Training: ...
-    @property
-    def runtime(self) -> Runtime: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,36 +56,22 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
     "runtime.training.save_every": ("trainer.save_freq",),
 }
-# The one value that verl has, and what to set, if that is not the value.
+# The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
-    "rollout.deterministic": (False, ""),
+    **parameters.ONLY,
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
-    "rollout.head_dtype": (None, ""),
     "rollout.agent.name": (TEXT_LOOP, ""),
     "rollout.agent.max_tokens": (None, "set it to null, and the limit as rollout.max_new_tokens"),
     "rollout.chat.name": (TEMPLATE, ""),
-    "reward.permuted": (False, ""),
-    "algorithm.teacher.source": ("none", ""),
     "training.staleness": (0, ""),
-    "training.moments_dtype": ("float32", ""),
-    "training.vision": ("trained", "leave it out"),
-    "training.vision_learning_rate": (None, ""),
-    "training.lora.rank": (0, ""),
     "training.order": ("shuffled", ""),
     "training.dynamic_sampling.max_rounds": (
         1,
         "set it to 1; verl's algorithm.filter_groups, which refills without limit, is a key for training.backend.settings",
     ),
     "training.dynamic_sampling.oversampling": (1.0, ""),
-    "training.zero_variance_filter": (False, ""),
-    "training.retire_at": (None, ""),
-    "training.evaluate_every": (0, "set it to 0: evaluate scores the trained policy"),
-    "training.digests_every": (None, "leave it out"),
-    "training.gates": (Gates(), "leave its keys out: they are checks of our own trainer"),
     "runtime.engine.name": (ENGINE, ""),
-    "runtime.engine.servers": ([], "leave it out: verl starts its own"),
-    "runtime.engine.own_gpus": (False, ""),
 }
 HALVES = ("bfloat16", "float16")
 
@@ -108,30 +81,22 @@ def configuration(sections: Sections, settings: Mapping[str, Any], seed: int, fi
 
     `settings` are the user's own, and may set none of the others. Raises UserError for a parameter that cannot be mapped.
     """
-    _refuse_unknown(sections)
+    require_only(sections, ONLY)
+    for key in ("training.dtype", "rollout.dtype"):
+        require_one_of(sections, key, HALVES)
     keys = {
-        **{theirs: _value(sections, ours) for ours, several in SAME.items() for theirs in several},
+        **{theirs: value_of(sections, ours) for ours, several in SAME.items() for theirs in several},
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
         **_batches(sections),
         **_seeds(seed),
         **_fixed(files),
     }
-    _refuse_settings(settings, keys)
-    return {**keys, **settings}
-
-
-def _refuse_settings(settings: Mapping[str, Any], keys: Keys) -> None:
-    """Raise UserError for a setting that holds a key of `keys`, or that lets a checkpoint bring code."""
-    for setting in settings:
-        twice = next((key for key in sorted(keys) if f"{key}.".startswith(f"{setting}.")), None)
-        if twice is not None:
-            raise UserError(
-                f"training.backend.settings has {setting}, and {twice} follows from other parameters: leave it out"
-            )
+    refuse_settings(settings, keys)
     if "trust_remote_code" in json.dumps(dict(settings)):
         raise UserError(
             "training.backend.settings has trust_remote_code, which runs code of a checkpoint: leave it out"
         )
+    return {**keys, **settings}
 
 
 def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
@@ -145,20 +110,6 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, grading=(), checkpoints=nowhere)
     configuration(params, settings, params.experiment.seeds[0], files)
-
-
-def _value(sections: Sections, key: str) -> Any:
-    return reduce(getattr, key.split("."), sections)
-
-
-def _refuse_unknown(sections: Sections) -> None:
-    for key, (only, remedy) in ONLY.items():
-        if (own := _value(sections, key)) != only:
-            shown = "not as by default" if key == "training.gates" else str(own).lower()
-            raise refusal(f"{key} is {shown}", remedy or f"set it to {'null' if only is None else str(only).lower()}")
-    for key in ("training.dtype", "rollout.dtype"):
-        if (own := _value(sections, key)) not in HALVES:
-            raise refusal(f"{key} is {own}", f"set it to {' or '.join(HALVES)}")
 
 
 def _batches(sections: Sections) -> Keys:

@@ -2,37 +2,22 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.source import open_as, open_checkpoint
-from dagrpo.checkpoints.store import save_weights
-from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.checkpoints.source import open_as
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, Program, write_tables
+from dagrpo.trainer.backend_files import Metrics, Program, write_tables
+from dagrpo.trainer.foreign.draws import Comparison
+from dagrpo.trainer.foreign.files import DRAWS, HUGGINGFACE, Attempts, checked, latest, take_weights, write_inputs
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.trainer.verl import composition
-from dagrpo.trainer.verl.draws import Comparison
 from dagrpo.trainer.verl.mapping import Files, configuration
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
-from dagrpo.utils.files import read_json, remove, write_json
-from dagrpo.utils.tables import read_parquet, write_parquet
-
-HUGGINGFACE = "huggingface"
-LATEST = "latest_checkpointed_iteration.txt"
-GRADING = "dagrpo.trainer.verl.grading"
-CHECK_SECONDS = 900.0
-FINDINGS = "check.reply.json"
-PLANNED, DRAWS = "planned.jsonl", "draws"  # the prompts of all steps, a line each; those drawn, a file per step
+from dagrpo.utils.files import remove
 
 
 def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
@@ -40,13 +25,9 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     folder = run.state.resolve()
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
-    keys = configuration(run, settings, run.seed, _written(run, folder, checkpoints))
-    found = _check(python, keys, folder)
+    found = _check(python, configuration(run, settings, run.seed, files_of(run, folder)), folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
-    finished = _finished_steps(checkpoints)
-    if finished < run.training.steps:
-        _require_same_processes(checkpoints, finished, run.runtime.training.processes)
-    before = _metrics_before(folder, finished)
+    finished = latest(checkpoints)
     planned = folder / PLANNED if found["draws"] else None
     comparison = Comparison(planned, folder / DRAWS, run.training.samples_per_prompt, finished)
 
@@ -54,70 +35,47 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
         comparison.require(step)
         report(step, metrics)
 
-    rows = before
+    attempts = Attempts(folder, step_of)
+    rows = attempts.metrics(finished)
     if finished < run.training.steps:
-        attempt = folder / f"attempt_{len(_attempts(folder)) + 1:03d}.jsonl"
+        _require_same_processes(checkpoints, finished, run.runtime.training.processes)
         try:
-            rows = _program(python, folder, attempt, run).run(compared, before)
+            rows = _program(python, folder, attempts.new(), run).run(compared, rows)
         except TransientError:
             comparison.require_graded()
             raise
     else:
-        for step, row in enumerate(before, start=1):
+        for step, row in enumerate(rows, start=1):
             compared(step, row)
-    finished = _finished_steps(checkpoints)
+    finished = latest(checkpoints)
     if finished != run.training.steps:
         raise TransientError(
             f"verl ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
         )
-    _take(run, checkpoints / f"global_step_{finished}")
+    weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
+    take_weights(run, open_as(HUGGINGFACE, weights), weights)
     write_tables(run, rows[:finished])
     if not run.runtime.training.keep_states:
         remove(checkpoints)
 
 
-def _written(run: TrainingRun, folder: Path, checkpoints: Path) -> Files:
-    """Write what verl reads: the checkpoint in the Hugging Face layout, the rows to train on, the parameters of the grading."""
-    model, rows, job = folder / "initial", folder / "train.parquet", folder / "grading.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not model.exists():
-        write_as(HUGGINGFACE, open_checkpoint(run.initial), model, SHARD_BYTES)
-    prompts = training_prompts(run.train_split, PromptRenderer(load_tokenizer(model), run.rollout), run.training)
-    write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
-    sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
-    write_json(job, {"model": str(model), "train_split": str(rows), "draws": str(folder / DRAWS), **sections})
-    return Files(
-        model=model, rows=rows, grading=(sys.executable, "-P", "-m", GRADING, str(job)), checkpoints=checkpoints
-    )
+def files_of(run: TrainingRun, folder: Path) -> Files:
+    """Write what verl reads, and return the files and folders of the run."""
+    inputs = write_inputs(run, folder)
+    return Files(model=inputs.model, rows=inputs.rows, grading=inputs.grading, checkpoints=folder / "checkpoints")
 
 
-def _check(python: str, keys: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Check the configuration by verl's own code, and return what it has found. Raises UserError with its reason."""
-    job, reply, configured = folder / "check.json", folder / FINDINGS, folder / f"{CONFIGURATION}.yaml"
-    reply.unlink(missing_ok=True)
     overrides = [override(name, value) for name, value in keys.items()]
-    files = {"configuration": configured, "reply": reply, "planned": folder / PLANNED}
-    write_json(job, {"overrides": overrides, **{name: str(path) for name, path in files.items()}})
-    command = [python, composition.__file__, str(job)]
-    log = folder / "check.log"
-    with log.open("wb") as output:
-        try:
-            code = subprocess.run(command, stdout=output, stderr=output, timeout=CHECK_SECONDS, check=False).returncode
-        except OSError as error:
-            raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
-    found: dict[str, Any] = (
-        read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
-    )
-    if "error" in found:
-        raise UserError(
-            f"verl refuses this run: {found['error']}. Correct the parameters, or runtime.backend.python, the Python of an "
-            "environment with verl (docs/backends.md)."
-        )
+    files = {"configuration": str(folder / f"{CONFIGURATION}.yaml"), "planned": str(folder / PLANNED)}
+    found = checked(python, composition.__file__, {"overrides": overrides, **files}, folder, "verl")
     draws = f"prompts {found['draws'][:12]}" if found["draws"] else "prompts not known before: they depend on rewards"
     say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, {draws}")
     return found
 
 
+PLANNED = "planned.jsonl"  # the rows that each step will draw
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
 NEW_KEYS = ("reward.reward_kwargs.", "actor_rollout_ref.model.override_config.")  # of which verl's schema is open
 
@@ -139,7 +97,6 @@ def _spelled(value: Any) -> str:
 
 
 def _program(python: str, folder: Path, attempt: Path, run: TrainingRun) -> Program:
-    attempt.write_bytes(b"")
     command = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
     quiet = [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     return Program(
@@ -152,26 +109,6 @@ def _program(python: str, folder: Path, attempt: Path, run: TrainingRun) -> Prog
     )
 
 
-def _attempts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("attempt_*.jsonl"))
-
-
-def _metrics_before(folder: Path, finished: int) -> list[Metrics]:
-    """Return the metrics of the finished steps, of each the last attempt's; none where verl died between a checkpoint and its line."""
-    rows: dict[int, Metrics] = {}
-    for path in _attempts(folder):
-        for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                step, metrics = step_of(json.loads(line))
-                rows[step] = metrics
-    return [rows.get(step, {}) for step in range(1, finished + 1)]
-
-
-def _finished_steps(checkpoints: Path) -> int:
-    latest = checkpoints / LATEST
-    return int(latest.read_text()) if latest.is_file() else 0
-
-
 def _require_same_processes(checkpoints: Path, finished: int, processes: int) -> None:
     if not finished:
         return
@@ -182,15 +119,3 @@ def _require_same_processes(checkpoints: Path, finished: int, processes: int) ->
             f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone: set "
             f"runtime.training.processes to {before}."
         )
-
-
-def _take(run: TrainingRun, step: Path) -> None:
-    """Write the weights that verl has saved as the policy: files and format of the initial checkpoint, and its dtype."""
-    trained = open_as(HUGGINGFACE, step / "actor" / HUGGINGFACE)
-    initial = open_checkpoint(run.initial).tensors
-    names = {name: spec.shape for name, spec in trained.specs.items()}
-    if names != {name: spec.shape for name, spec in initial.specs.items()}:
-        odd = sorted(set(names) ^ set(initial.specs)) or sorted(names)
-        raise UserError(f"verl has saved other tensors than the initial checkpoint has, such as {odd[0]}: see {step}.")
-    floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
-    save_weights(trained, next(iter(floating), torch.float32), run.initial, run.policy)

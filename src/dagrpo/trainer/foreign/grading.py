@@ -1,7 +1,7 @@
-"""Process that grades the responses of a run of verl.
+"""Process that grades the responses of another project's trainer.
 
-`python -m dagrpo.trainer.verl.grading JOB`: a line of JSON for each on stdin, `{"step": 1, "index": 3, "prompt": [1, 2], "response":
-[7, 8]}`, and on stdout its reward with its components, or an error. What it was asked goes to the log of draws.
+`python -m dagrpo.trainer.foreign.grading JOB`: a line of JSON for each on stdin, `{"step": 1, "index": 3, "prompt": [1, 2], "response":
+[7, 8]}`, and on stdout its reward with its components, or an error. Of each response with a step the row goes to the log of draws.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.foreign.draws import DrawLog
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.trainer.verl.draws import DrawLog
 from dagrpo.utils.files import read_json
 
-UNLIMITED = 1 << 40  # tokens: verl has cut the response before
+UNLIMITED = 1 << 40  # tokens: the trainer has cut the response before
 
 
 class Responses:
@@ -46,11 +46,11 @@ class Responses:
         self._grader = grader
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, float]:
-        """Return reward, accuracy and components. Raises UserError if verl has rendered the prompt as other tokens than we do."""
+        """Return reward, accuracy and components. Raises UserError if the trainer has rendered the prompt as other tokens than we do."""
         prompt = self._prompts[question["index"]]
         if tuple(question["prompt"]) != prompt.token_ids:
             raise UserError(
-                f"verl's tokens of the prompt of row {prompt.row.index} are not those of dagrpo: {question['prompt'][:40]} instead of "
+                f"the trainer's tokens of the prompt of row {prompt.row.index} are not ours: {question['prompt'][:40]} instead of "
                 f"{list(prompt.token_ids)[:40]}; a row that spells special tokens, or a chat template with options, can be the reason"
             )
         score = grade([self._trajectory(prompt, question["response"])], self._reward, self._grader)[0].score
@@ -73,7 +73,7 @@ class Responses:
             complete=sampled,
             limits=SessionLimits(turns=1, tokens=UNLIMITED, new_tokens=most),
             seed=0,
-            name="verl",
+            name="response",
         )
         return asyncio.run(
             attempt(session, 0, user=NoUser(), toolbox=Toolbox({}, limits), tools=prompt.tools, limits=limits)
@@ -92,7 +92,7 @@ def main(job: Path) -> None:
                 reply: dict[str, Any] = responses.answer(question)
             except UserError as error:
                 reply = {"error": str(error)}
-            except Exception as error:  # a bug: the log names it, since verl goes on without the response
+            except Exception as error:  # a bug, which the log names: verl continues without the response
                 draws.add(question, repr(error))
                 raise
             draws.add(question, reply.get("error"))
