@@ -37,6 +37,7 @@ RUN = (
     "dagrpo use qwen3_4b dapo_math gspo h200",
     "dagrpo use qwen2_5_7b gsm8k grpo h100_x4",
     "dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu",
+    "dagrpo use verl/qwen3_4b_fsdp verl",
     "dagrpo use shapes_tiny",
     "dagrpo use tiny_vl_qwen3 shapes",
     "dagrpo use examples/own_task/params.yaml",
