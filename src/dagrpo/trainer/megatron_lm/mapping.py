@@ -139,7 +139,7 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     from dagrpo.checkpoints.formats import format_named
     from dagrpo.data.task import get_task
 
-    format_named(FORMAT)  # whose package may be missing
+    format_named(FORMAT, "training.backend megatron_lm")  # its package may be missing
     task = get_task(params.experiment.train)
     for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
         if what:
