@@ -190,7 +190,7 @@ def _require_written(
 
 
 def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
-    """Return runtime, threads and facts of the execution that made the outputs: on a cache hit, of the linked one."""
+    """Return runtime, threads and facts of the execution that made the outputs: on a cache hit, of the original."""
     if taken_from is None:
         return {"runtime": runtime.model_dump(), "threads": threads}
     source = read_json(taken_from)
