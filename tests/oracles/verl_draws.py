@@ -15,7 +15,9 @@ from omegaconf import OmegaConf
 class Missing(ModuleType):
     """Module that is not installed, with a class for each name: of the queue, the servers and the engine, which draw no prompts."""
 
-    __path__ = ()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
