@@ -12,7 +12,7 @@ from dagrpo.trainer.verl.mapping import Files, configuration
 from dagrpo.trainer.verl.running import override
 
 ACTOR = "actor_rollout_ref.actor"
-FILES = Files(model=Path("/m"), rows=Path("/r.parquet"), grading=("python", "job"), checkpoints=Path("/c"))
+FILES = Files(model=Path("/m"), rows=Path("/r.parquet"), attempts=("python", "job"), checkpoints=Path("/c"))
 FITTING: dict[str, Any] = {
     "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 20},
     "training": {"dtype": "bfloat16", "backend": {"name": "verl"}},
@@ -144,4 +144,4 @@ def test_what_verl_cannot_honour_is_refused_by_name_when_parameters_are_read(
 def test_values_are_spelled_in_hydras_grammar() -> None:
     assert override("a.b", 'x "y"') == 'a.b="x \\"y\\""'
     assert override("a", [1, "b", None, True]) == 'a=[1,"b",null,true]'
-    assert override("reward.reward_kwargs.c", ["d"]) == '++reward.reward_kwargs.c=["d"]'
+    assert override("actor_rollout_ref.rollout.custom.c", ["d"]) == '++actor_rollout_ref.rollout.custom.c=["d"]'

@@ -1,14 +1,15 @@
 """Program that composes and validates a configuration by verl's own code.
 
 `python composition.py JOB`, with verl's Python, on a CPU: composes the overrides over verl's configuration, asks verl whether it is
-valid, looks up names that verl itself looks up only when it needs them, reads the rows as verl does, and has its reward manager
-grade one response. Writes the configuration as YAML, and to the file `reply` what it has found: `{"error": ...}` if verl refuses.
+valid, looks up names that verl itself looks up only when it needs them, reads the rows as verl does, and has its agent loop make one
+attempt. Writes the configuration as YAML, and to the file `reply` what it has found: `{"error": ...}` if verl refuses.
 """
 
 import asyncio
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,35 +68,54 @@ def prompts(config: Any, tokenizer: Any) -> tuple[Any, str]:
     return rows, hashlib.sha256(json.dumps(order).encode()).hexdigest()
 
 
-def graded(config: Any, tokenizer: Any, row: Any) -> dict[str, Any]:
-    """Return what the reward manager makes of the response that repeats the ground truth."""
-    import numpy as np
-    import torch
-    from verl import DataProto
-    from verl.trainer.ppo.reward import load_reward_manager
+class ScriptedPolicy:
+    """Policy in place of verl's servers, which writes given texts turn by turn, and the last one again after that."""
 
-    rendered = tokenizer.apply_chat_template(
-        row["raw_prompt"], add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-    prompt = torch.tensor([rendered])
-    response = torch.tensor([tokenizer.encode(row["reward_model"]["ground_truth"], add_special_tokens=False)])
-    data = DataProto.from_dict(
-        tensors={
-            "prompts": prompt,
-            "responses": response,
-            "attention_mask": torch.ones(1, prompt.shape[1] + response.shape[1], dtype=torch.int64),
-        },
-        non_tensors={
-            name: np.array([row[name]], dtype=object) for name in ("extra_info", "reward_model", "data_source")
-        },
-    )
+    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
+        self._turns = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        self._stop = tokenizer.eos_token_id
+        self.asked: list[dict[str, Any]] = []
 
-    async def ask() -> dict[str, Any]:
-        manager = load_reward_manager(config, tokenizer)
-        reply: dict[str, Any] = await manager.run_single(data)
-        return reply
+    async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **request: Any) -> Any:
+        """Return the next turn as verl's servers do."""
+        from verl.workers.rollout.replica import TokenOutput
 
-    return asyncio.run(ask())
+        turn = self._turns[min(len(self.asked), len(self._turns) - 1)]
+        self.asked.append({"request_id": request_id, "sampling_params": sampling_params, **request})
+        most = sampling_params["max_new_tokens"]
+        tokens = [*turn, self._stop][:most]
+        steps = {"global_steps": 0, "min_global_steps": 0, "max_global_steps": 0}
+        reason = "stop" if len(turn) < most else "length"
+        return TokenOutput(token_ids=tokens, log_probs=[-0.5] * len(tokens), stop_reason=reason, extra_fields=steps)
+
+
+def attempted(config: Any, policy: Any, row: dict[str, Any]) -> list[Any]:
+    """Return the sequences of an attempt at a row, by verl's worker of agent loops and the loop of the configuration."""
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+
+    class Worker(AgentLoopWorker):  # type: ignore[misc]
+        async def _agent_loop_postprocess(self, output: Any, validate: bool, **_: Any) -> Any:
+            return output
+
+    place = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": False}
+    rollout = config.actor_rollout_ref.rollout
+    sampling = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k, "logprobs": True}
+
+    async def run() -> list[Any]:
+        worker = Worker(config, policy)
+        outputs: list[Any] = await worker._run_agent_loop(
+            sampling,
+            place,
+            agent_name=rollout.agent.default_agent_loop,
+            trace=False,
+            uid="check",
+            session_id=0,
+            global_steps=0,
+            **row,
+        )
+        return outputs
+
+    return asyncio.run(run())
 
 
 def checked(job: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +136,13 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     rows, order = prompts(config, tokenizer)
-    return {"verl": verl.__version__, "rows": len(rows), "order": order, "graded": graded(config, tokenizer, rows[0])}
+    policy = ScriptedPolicy(tokenizer, [rows[0]["reward_model"]["ground_truth"]])
+    try:
+        sequences = attempted(config, policy, rows[0])
+    except Exception as error:
+        raise Refused(f"its agent loop cannot make an attempt: {error}") from error
+    graded = {"reward": sequences[-1].reward_score, **sequences[-1].extra_fields["reward_extra_info"]}
+    return {"verl": verl.__version__, "rows": len(rows), "order": order, "graded": graded}
 
 
 def main(path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ import torch
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.source import open_as, open_checkpoint
 from dagrpo.checkpoints.store import save_weights
-from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, Program, write_tables
+from dagrpo.core.trajectory import Prompt
+from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, Program, write_job, write_tables
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.trainer.verl import composition
-from dagrpo.trainer.verl.mapping import Files, configuration
+from dagrpo.trainer.verl import attempts, composition
+from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, remove, write_json
@@ -28,7 +27,7 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 
 HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"
-GRADING = "dagrpo.trainer.verl.grading"
+COLUMNS = ["data_source", "prompt", "reward_model", "extra_info"]  # of a row, that verl reads
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
 
@@ -38,16 +37,19 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     folder = run.state.resolve()
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
-    keys = configuration(run, settings, run.seed, _written(run, folder, checkpoints))
+    prompts = attempts.prompts_of_run(run.initial, run.train_split, run.rollout, run.training)
+    several_turns = has_several_turns(run.rollout, any(prompt.tools or prompt.row.interaction for prompt in prompts))
+    files = _written(run, prompts, folder, checkpoints)
+    keys = configuration(run, settings, run.seed, files, several_turns=several_turns)
     _check(python, keys, folder)
     finished = _finished_steps(checkpoints)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
-    before = _metrics_before(folder, finished)
+    before = _metrics_before(folder, finished, several_turns=several_turns)
     attempt = folder / f"attempt_{len(_attempts(folder)) + 1:03d}.jsonl"
     rows = before
     if finished < run.training.steps:
-        rows = _program(python, folder, attempt, run).run(report, before)
+        rows = _program(python, folder, attempt, run, several_turns=several_turns).run(report, before)
     else:
         for step, row in enumerate(before, start=1):
             report(step, row)
@@ -62,19 +64,17 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
         remove(checkpoints)
 
 
-def _written(run: TrainingRun, folder: Path, checkpoints: Path) -> Files:
-    """Write what verl reads: the checkpoint in the Hugging Face layout, the rows to train on, the parameters of the grading."""
-    model, rows, job = folder / "initial", folder / "train.parquet", folder / "grading.json"
+def _written(run: TrainingRun, prompts: Sequence[Prompt], folder: Path, checkpoints: Path) -> Files:
+    """Write what verl reads: the checkpoint in the Hugging Face layout, and the rows to train on; and what the attempts need."""
+    model, rows, job = folder / "initial", folder / "train.parquet", folder / "attempts.json"
     folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
         write_as(HUGGINGFACE, open_checkpoint(run.initial), model, SHARD_BYTES)
-    prompts = training_prompts(run.train_split, PromptRenderer(load_tokenizer(model), run.rollout), run.training)
-    write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
-    sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
-    write_json(job, {"model": str(model), "train_split": str(rows), **sections})
-    return Files(
-        model=model, rows=rows, grading=(sys.executable, "-P", "-m", GRADING, str(job)), checkpoints=checkpoints
-    )
+    table = read_parquet(run.train_split).select(COLUMNS)
+    write_parquet(rows, table.take([prompt.index for prompt in prompts]))
+    write_job(run, job)
+    command = (sys.executable, "-P", "-m", attempts.__name__, str(job))
+    return Files(model=model, rows=rows, attempts=command, checkpoints=checkpoints)
 
 
 def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
@@ -100,7 +100,7 @@ def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
 
 
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
-NEW_KEYS = ("reward.reward_kwargs.",)  # of which verl's schema is open
+NEW_KEYS = ("actor_rollout_ref.rollout.custom.",)  # of which verl's schema is open
 
 
 def override(name: str, value: Any) -> str:
@@ -119,8 +119,9 @@ def _spelled(value: Any) -> str:
     return json.dumps(value)
 
 
-def _program(python: str, folder: Path, attempt: Path, run: TrainingRun) -> Program:
+def _program(python: str, folder: Path, attempt: Path, run: TrainingRun, *, several_turns: bool) -> Program:
     attempt.write_bytes(b"")
+    (folder / attempts.STOP).unlink(missing_ok=True)
     command = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
     quiet = [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     return Program(
@@ -128,7 +129,8 @@ def _program(python: str, folder: Path, attempt: Path, run: TrainingRun) -> Prog
         metrics=attempt,
         log=run.server_log,
         environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(attempt)},
-        read=step_of,
+        stop=folder / attempts.STOP,
+        read=partial(step_of, several_turns=several_turns),
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )
 
@@ -137,13 +139,13 @@ def _attempts(folder: Path) -> list[Path]:
     return sorted(folder.glob("attempt_*.jsonl"))
 
 
-def _metrics_before(folder: Path, finished: int) -> list[Metrics]:
+def _metrics_before(folder: Path, finished: int, *, several_turns: bool) -> list[Metrics]:
     """Return the metrics of the finished steps: of each the last attempt that took it."""
     rows: dict[int, Metrics] = {}
     for path in _attempts(folder):
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                step, metrics = step_of(json.loads(line))
+                step, metrics = step_of(json.loads(line), several_turns=several_turns)
                 rows[step] = metrics
     missing = sorted(set(range(1, finished + 1)) - rows.keys())
     if missing:
