@@ -1,7 +1,7 @@
 """Agent loop of verl that has a process of dagrpo make each attempt.
 
 verl's Python executes this file, the `function_tool_path` of its agent loops, in an environment without this package: only the standard
-library, Pillow and verl are there. attempts.py is the other end of the pipe.
+library, Pillow and verl are there. attempt_process.py is the other end of the pipe.
 """
 
 import asyncio

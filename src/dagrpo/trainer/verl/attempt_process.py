@@ -1,6 +1,6 @@
 """Process that makes and grades the attempts of a run of verl.
 
-`python -m dagrpo.trainer.verl.attempts JOB`, with lines of JSON. stdin: `{"attempt": 0, "begin": {"step": 1, "index": 3, "sample": 0}}`, and
+`python -m dagrpo.trainer.verl.attempt_process JOB`, with lines of JSON. stdin: `{"attempt": 0, "begin": {"step": 1, "index": 3, "sample": 0}}`, and
 the policy's answer to a question, `{"turn": 5, "tokens": [7, 8], "logprobs": [-0.5, -1.5], "reason": "stop"}`. stdout: a question,
 `{"attempt": 0, "ask": {"turn": 5, "prompt": [1, 2], "sampling": {"max_new_tokens": 20}}}`, and the attempt's sequences with its reward,
 `{"attempt": 0, "done": {...}}`, or an error. An error that is the user's to correct, or ours, ends the run: it is written to STOP.
