@@ -15,7 +15,8 @@ import yaml
 from tests.trainer import runs
 
 from dagrpo.config.schema import parse
-from dagrpo.trainer.verl import attempts, running
+from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
+from dagrpo.trainer.verl import running
 from dagrpo.trainer.verl.mapping import configuration
 from dagrpo.utils.files import read_json
 
@@ -58,11 +59,10 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
     run = replace(
         run, rollout=params.rollout, algorithm=params.algorithm, training=params.training, reward=params.reward
     )
-    prompts = attempts.prompts_of_run(run.initial, run.train_split, run.rollout, run.training)
-    files = running._written(run, prompts, tmp_path / "state", tmp_path / "checkpoints")
+    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
     settings = {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.6}
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
-    found = read_json(tmp_path / "state" / running.FINDINGS)
+    found = read_json(tmp_path / "state" / FINDINGS)
     assert found["rows"] == 10
     assert found["graded"] == {"reward": 0.0, "acc": 0.0, "accuracy": 0.0}
 

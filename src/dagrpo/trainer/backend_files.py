@@ -63,7 +63,8 @@ class Program:
         """Run it, and return the metrics of all its steps, after those of the steps `before`.
 
         Each step is reported at once, also those before. The program and all that it has started end with this call. Raises
-        UserError if it exits with MISTAKE or writes `stop`, TransientError if it ends in any other way but success, or is silent for too long.
+        UserError if it exits with MISTAKE or `stop` is written, TransientError if it ends in any other way but success, or is silent for
+        too long.
         """
         rows: list[Metrics] = []
         for row in before:

@@ -281,7 +281,8 @@ def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> 
         strangers = await asyncio.gather(*connections)
         async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
             assert (await ask(http, access.base_url, access.key))[0] == 200
-        assert len(os.listdir("/proc/self/fd")) - open_files <= len(strangers) + server.MOST_STRANGERS + 2
+        others = 20  # the process has files of its own; without a bound there would be 50 strangers more
+        assert len(os.listdir("/proc/self/fd")) - open_files <= len(strangers) + server.MOST_STRANGERS + others
         for _, writer in strangers:
             writer.close()
 

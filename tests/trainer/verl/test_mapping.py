@@ -61,6 +61,13 @@ def test_steps_batches_and_optimizer_have_the_numbers_that_verl_counts_in() -> N
     assert {name: found[name] for name in expected} == expected
 
 
+def test_a_task_with_several_turns_has_room_for_its_longest_trajectory() -> None:
+    params = parse(merged(FITTING, {"rollout": {"agent": {"name": "tool_agent", "max_tokens": 20_000}}}))
+    found = configuration(params, {}, 7, FILES, several_turns=True)
+    assert found["data.max_response_length"] == 19_999
+    assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 40_000
+
+
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [
@@ -122,7 +129,10 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
         ({"algorithm": {"correction": {"name": "geometric_masked"}}}, "algorithm.correction is geometric_masked"),
         ({"algorithm": {"aggregation": "prompt-mean"}}, "algorithm.aggregation is prompt-mean"),
         ({"algorithm": {"terms": {"positive_nll": {"coefficient": 0.1}}}}, "algorithm.terms.positive_nll"),
-        ({"experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]}}, "has tools"),
+        (
+            {"experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]}},
+            "max_tokens is null and an attempt has several turns",
+        ),
         ({"training": {"backend": {"name": "verl", "settings": {"data.seed": 1}}}}, "data.seed, and data.seed follows"),
         (
             {"training": {"backend": {"name": "verl", "settings": {"data": {"seed": 1}}}}},

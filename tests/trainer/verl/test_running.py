@@ -12,6 +12,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backends.verl import BACKEND, Config
+from dagrpo.trainer.config.runtime import BackendRuntime
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.utils.tables import read_parquet
 
@@ -27,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
         {
             "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
             "training": {"dtype": "bfloat16", "steps": 4, "prompts_per_step": 4, "backend": {"name": "verl"}},
-            "runtime": {"training": {"save_every": 2, "processes": 2}, "backend": {"silent_minutes": 0.5}},
+            "runtime": {"training": {"save_every": 2, "processes": 2}, "backend": {"silent_minutes": 3}},
         }
     )
     (tmp_path / "out").mkdir()
@@ -66,6 +67,7 @@ def test_a_run_that_is_killed_resumes_and_brings_checkpoint_and_metrics_back(
 
 def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_HANGS_AFTER", "1")
+    run = replace(run, runtime=run.runtime.model_copy(update={"backend": BackendRuntime(silent_minutes=0.5)}))
     with pytest.raises(TransientError, match=r"has written nothing to .* for 0\.5 minutes"):
         train(run)
 

@@ -1,4 +1,4 @@
-"""Agent loop of verl that has a process of dagrpo make each attempt.
+"""Agent loop of verl: a process of dagrpo makes each attempt.
 
 verl's Python executes this file, the `function_tool_path` of its agent loops, in an environment without this package: only the standard
 library, Pillow and verl are there. attempt_process.py is the other end of the pipe.
@@ -83,7 +83,9 @@ class AttemptProcess:
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
 
-_PROCESSES: dict[tuple[str, ...], AttemptProcess] = {}  # one for all loops of a worker of verl, which makes a loop per attempt
+_PROCESSES: dict[
+    tuple[str, ...], AttemptProcess
+] = {}  # one for all loops of a worker of verl, which makes a loop per attempt
 
 
 @register(NAME)
@@ -124,7 +126,11 @@ class _Policy:
         )
         self._seconds += time.perf_counter() - started
         last = {"max_global_steps": output.extra_fields.get("max_global_steps")}
-        self._fields = {**output.extra_fields, **self._fields, **last}  # versions of the weights, from the first turn to the last
+        self._fields = {
+            **output.extra_fields,
+            **self._fields,
+            **last,
+        }  # versions of the weights, from the first turn to the last
         return {"tokens": output.token_ids, "logprobs": output.log_probs, "reason": output.stop_reason}
 
     def output(self, sample: Mapping[str, Any], done: Mapping[str, Any]) -> Any:

@@ -1,9 +1,13 @@
 """Process that makes and grades the attempts of a run of verl.
 
-`python -m dagrpo.trainer.verl.attempt_process JOB`, with lines of JSON. stdin: `{"attempt": 0, "begin": {"step": 1, "index": 3, "sample": 0}}`, and
-the policy's answer to a question, `{"turn": 5, "tokens": [7, 8], "logprobs": [-0.5, -1.5], "reason": "stop"}`. stdout: a question,
-`{"attempt": 0, "ask": {"turn": 5, "prompt": [1, 2], "sampling": {"max_new_tokens": 20}}}`, and the attempt's sequences with its reward,
-`{"attempt": 0, "done": {...}}`, or an error. An error that is the user's to correct, or ours, ends the run: it is written to STOP.
+`python -m dagrpo.trainer.verl.attempt_process JOB`, with lines of JSON.
+
+stdin:  {"attempt": 0, "begin": {"step": 1, "index": 3, "sample": 0}}
+        {"turn": 5, "tokens": [7, 8], "logprobs": [-0.5, -1.5], "reason": "stop"}    the policy's answer to a question
+stdout: {"attempt": 0, "ask": {"turn": 5, "prompt": [1, 2], "sampling": {"max_new_tokens": 20}}}
+        {"attempt": 0, "done": {...}}    its sequences and its reward; or "error" instead of "done"
+
+An error that the user has to correct, or ours, is to end the run: it is written to STOP.
 """
 
 import asyncio
@@ -31,7 +35,6 @@ from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.prompts import PromptRenderer, tools_of
 from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
-from dagrpo.trainer.checks.usable import require_usable
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import AGENT
@@ -86,7 +89,9 @@ class Attempts:
             trajectory = await self._agent.make_attempt(prompt, sample, session)
             self._count(trajectory, step)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
-            self._send(attempt=number, done=record(graded)) if trajectory.learned else self._leave_out(number, trajectory)
+            self._send(attempt=number, done=record(graded)) if trajectory.learned else self._leave_out(
+                number, trajectory
+            )
         except ServerError as error:  # verl's servers: verl decides what it means
             self._send(attempt=number, error=str(error))
         except Exception as error:  # noqa: BLE001  # verl would go on without the attempt
@@ -110,6 +115,8 @@ class Attempts:
 
     def _count(self, trajectory: Trajectory, step: int) -> None:
         """Note a finished attempt. Raises UserError if those of the step before cannot be learned from."""
+        from dagrpo.trainer.checks.usable import require_usable  # its package takes seconds
+
         before, finished = self._step
         if step != before:
             if finished:
@@ -118,7 +125,9 @@ class Attempts:
         self._step[1].append(trajectory)
 
     def _leave_out(self, number: int, trajectory: Trajectory) -> None:
-        self._send(attempt=number, error=f"left out ({trajectory.stop_reason}): {trajectory.fault or 'it has no token'}")
+        self._send(
+            attempt=number, error=f"left out ({trajectory.stop_reason}): {trajectory.fault or 'it has no token'}"
+        )
 
     def _send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._replies, flush=True)
@@ -158,33 +167,27 @@ def _sequence(sample: TokenSample) -> dict[str, list[Any]]:
     }
 
 
-def prompts_of_run(initial: Path, train_split: Path, rollout: Rollout, training: Training) -> list[Prompt]:
-    """Return the prompts to train on, in the order of the split. Raises UserError as training_prompts does."""
-    renderer = PromptRenderer(load_tokenizer(initial), rollout, processor_of(initial))
-    return training_prompts(train_split, renderer, training)
-
-
 def main(path: Path) -> None:
     """Make the attempts that stdin asks for."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no reply
     job = read_json(path)
-    initial, rollout, reward = Path(job["initial"]), Rollout.model_validate(job["rollout"]), job["reward"]
-    tokenizer = load_tokenizer(initial)
-    prompts = prompts_of_run(
-        initial, Path(job["train_split"]), rollout, Training.model_validate(job["training"])
+    initial, rollout, reward = (
+        Path(job["initial"]),
+        Rollout.model_validate(job["rollout"]),
+        Reward.model_validate(job["reward"]),
     )
+    tokenizer = load_tokenizer(initial)
+    renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
+    prompts = training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),
         passages=Path(job["passages"]) if job["passages"] else None,
         max_new_tokens=rollout.max_new_tokens,
         context_tokens=context_tokens(initial, Runtime.model_validate(job["runtime"]).engine),
-        wants_report=bool(Reward.model_validate(reward).reported_keys),
+        wants_report=bool(reward.reported_keys),
     )
-    with (
-        Grader(Reward.model_validate(reward).verify_seconds) as grader,
-        open_agent(rollout, tokenizer, tools_of(prompts), env) as agent,
-    ):
+    with Grader(reward.verify_seconds) as grader, open_agent(rollout, tokenizer, tools_of(prompts), env) as agent:
         agent.run(Attempts(job, prompts, agent, grader, replies).serve())
 
 

@@ -71,17 +71,19 @@ def prompts(config: Any, tokenizer: Any) -> tuple[Any, str]:
 class ScriptedPolicy:
     """Policy in place of verl's servers, which writes given texts turn by turn, and the last one again after that."""
 
-    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
-        self._turns = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    def __init__(self, tokenizer: Any, scripts: Sequence[Sequence[str]]) -> None:
+        self._scripts = [[tokenizer.encode(text, add_special_tokens=False) for text in texts] for texts in scripts]
         self._stop = tokenizer.eos_token_id
-        self.asked: list[dict[str, Any]] = []
+        self.asked: list[list[dict[str, Any]]] = [[] for _ in scripts]
 
     async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **request: Any) -> Any:
-        """Return the next turn as verl's servers do."""
+        """Return the next turn as verl's servers do; the request begins with the number of the script."""
         from verl.workers.rollout.replica import TokenOutput
 
-        turn = self._turns[min(len(self.asked), len(self._turns) - 1)]
-        self.asked.append({"request_id": request_id, "sampling_params": sampling_params, **request})
+        number = int(request_id.partition("_")[0])
+        asked, turns = self.asked[number], self._scripts[number]
+        turn = turns[min(len(asked), len(turns) - 1)]
+        asked.append({"sampling_params": sampling_params, **request})
         most = sampling_params["max_new_tokens"]
         tokens = [*turn, self._stop][:most]
         steps = {"global_steps": 0, "min_global_steps": 0, "max_global_steps": 0}
@@ -89,31 +91,24 @@ class ScriptedPolicy:
         return TokenOutput(token_ids=tokens, log_probs=[-0.5] * len(tokens), stop_reason=reason, extra_fields=steps)
 
 
-def attempted(config: Any, policy: Any, row: dict[str, Any]) -> list[Any]:
-    """Return the sequences of an attempt at a row, by verl's worker of agent loops and the loop of the configuration."""
+def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Return the sequences of an attempt at each row, by verl's worker of agent loops and the loop of the configuration."""
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
     class Worker(AgentLoopWorker):  # type: ignore[misc]
         async def _agent_loop_postprocess(self, output: Any, validate: bool, **_: Any) -> Any:
             return output
 
-    place = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": False}
     rollout = config.actor_rollout_ref.rollout
     sampling = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k, "logprobs": True}
+    place = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
+    named = {"agent_name": rollout.agent.default_agent_loop, "trace": False, "session_id": 0, "global_steps": 1}
 
-    async def run() -> list[Any]:
+    async def run() -> list[list[Any]]:
         worker = Worker(config, policy)
-        outputs: list[Any] = await worker._run_agent_loop(
-            sampling,
-            place,
-            agent_name=rollout.agent.default_agent_loop,
-            trace=False,
-            uid="check",
-            session_id=0,
-            global_steps=0,
-            **row,
+        return await asyncio.gather(
+            *(worker._run_agent_loop(sampling, place, **named, uid=number, **row) for number, row in enumerate(rows))
         )
-        return outputs
 
     return asyncio.run(run())
 
@@ -136,12 +131,12 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     rows, order = prompts(config, tokenizer)
-    policy = ScriptedPolicy(tokenizer, [rows[0]["reward_model"]["ground_truth"]])
+    policy = ScriptedPolicy(tokenizer, [[rows[0]["reward_model"]["ground_truth"]]])
     try:
-        sequences = attempted(config, policy, rows[0])
+        sequence = attempted(config, policy, [rows[0]])[0][-1]
     except Exception as error:
         raise Refused(f"its agent loop cannot make an attempt: {error}") from error
-    graded = {"reward": sequences[-1].reward_score, **sequences[-1].extra_fields["reward_extra_info"]}
+    graded = {"reward": sequence.reward_score, **sequence.extra_fields["reward_extra_info"]}
     return {"verl": verl.__version__, "rows": len(rows), "order": order, "graded": graded}
 
 

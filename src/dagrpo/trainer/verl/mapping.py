@@ -3,20 +3,23 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
-from dagrpo.rewards.config import Reward
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config.checks import Gates
-from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.foreign import parameters
+from dagrpo.trainer.foreign.parameters import (
+    Sections,
+    refusal,
+    refuse_settings,
+    require_one_of,
+    require_only,
+    value_of,
+)
 from dagrpo.trainer.verl import agent_loop
-from dagrpo.trainer.verl.objective import ACTOR, ARR, Keys, objective, refusal
+from dagrpo.trainer.verl.objective import ACTOR, ARR, Keys, objective
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -24,21 +27,6 @@ if TYPE_CHECKING:
 LEAST_BATCH_TOKENS = 16_384  # of a pass, where runtime.training.micro_batch_tokens is null
 ENDLESS = 1_000_000  # epochs: training.steps ends the run
 ENGINE = "sglang"
-
-
-class Sections(Protocol):
-    """Sections of params.yaml that the stage train reads: those of Params, and of a TrainingRun."""
-
-    @property
-    def rollout(self) -> Rollout: ...
-    @property
-    def reward(self) -> Reward: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def training(self) -> Training: ...
-    @property
-    def runtime(self) -> Runtime: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,33 +56,19 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
     "runtime.training.save_every": ("trainer.save_freq",),
 }
-# The one value that verl has, and what to set, if that is not the value.
+# The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
-    "rollout.deterministic": (False, ""),
+    **parameters.ONLY,
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
-    "rollout.head_dtype": (None, ""),
-    "reward.permuted": (False, ""),
-    "algorithm.teacher.source": ("none", ""),
     "training.staleness": (0, ""),
-    "training.moments_dtype": ("float32", ""),
-    "training.vision": ("trained", "leave it out"),
-    "training.vision_learning_rate": (None, ""),
-    "training.lora.rank": (0, ""),
     "training.order": ("shuffled", ""),
     "training.dynamic_sampling.max_rounds": (
         1,
         "set it to 1; verl's algorithm.filter_groups, which refills without limit, is a key for training.backend.settings",
     ),
     "training.dynamic_sampling.oversampling": (1.0, ""),
-    "training.zero_variance_filter": (False, ""),
-    "training.retire_at": (None, ""),
-    "training.evaluate_every": (0, "set it to 0: evaluate scores the trained policy"),
-    "training.digests_every": (None, "leave it out"),
-    "training.gates": (Gates(), "leave its keys out: they are checks of our own trainer"),
     "runtime.engine.name": (ENGINE, ""),
-    "runtime.engine.servers": ([], "leave it out: verl starts its own"),
-    "runtime.engine.own_gpus": (False, ""),
 }
 HALVES = ("bfloat16", "float16")
 
@@ -107,32 +81,24 @@ def configuration(
     `settings` are the user's own, and may set none of the others; `several_turns`: whether an attempt may have them. Raises UserError
     for a parameter that cannot be mapped.
     """
-    _refuse_unknown(sections)
-    longest = longest_sequence(sections, several_turns=several_turns)
+    require_only(sections, ONLY)
+    for key in ("training.dtype", "rollout.dtype"):
+        require_one_of(sections, key, HALVES)
+    longest = _longest_sequence(sections, several_turns=several_turns)
     keys = {
-        **{theirs: _value(sections, ours) for ours, several in SAME.items() for theirs in several},
+        **{theirs: value_of(sections, ours) for ours, several in SAME.items() for theirs in several},
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
         "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
         **_batches(sections, longest),
         **_seeds(seed),
         **_fixed(files),
     }
-    _refuse_settings(settings, keys)
-    return {**keys, **settings}
-
-
-def _refuse_settings(settings: Mapping[str, Any], keys: Keys) -> None:
-    """Raise UserError for a setting that holds a key of `keys`, or that lets a checkpoint bring code."""
-    for setting in settings:
-        twice = next((key for key in sorted(keys) if f"{key}.".startswith(f"{setting}.")), None)
-        if twice is not None:
-            raise UserError(
-                f"training.backend.settings has {setting}, and {twice} follows from other parameters: leave it out"
-            )
+    refuse_settings(settings, keys)
     if "trust_remote_code" in json.dumps(dict(settings)):
         raise UserError(
             "training.backend.settings has trust_remote_code, which runs code of a checkpoint: leave it out"
         )
+    return {**keys, **settings}
 
 
 def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
@@ -144,17 +110,17 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
         raise refusal(f"the task {task.name} has pictures", "set experiment.train to a task of text")
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
-    several_turns = has_several_turns(params.rollout, bool(task.tools or task.interaction))
+    several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
     configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
 
 
-def has_several_turns(rollout: Rollout, offered: bool) -> bool:
+def has_several_turns(rollout: Rollout, *, offered: bool) -> bool:
     """Return True if an attempt may have several turns. `offered`: whether a problem has tools or a simulated user."""
     return offered or rollout.agent.name != OWN_LOOP
 
 
-def longest_sequence(sections: Sections, *, several_turns: bool) -> int:
-    """Return the largest number of tokens of a trajectory. Raises UserError if nothing limits it but the model."""
+def _longest_sequence(sections: Sections, *, several_turns: bool) -> int:
+    """Return the largest number of tokens of a trajectory. Raises UserError if nothing but the model limits it."""
     most = sections.rollout.agent.max_tokens
     if not several_turns:
         return sections.training.max_prompt_tokens + sections.rollout.max_new_tokens
@@ -164,20 +130,6 @@ def longest_sequence(sections: Sections, *, several_turns: bool) -> int:
             "set it to the longest trajectory, with its prompt and all results",
         )
     return most
-
-
-def _value(sections: Sections, key: str) -> Any:
-    return reduce(getattr, key.split("."), sections)
-
-
-def _refuse_unknown(sections: Sections) -> None:
-    for key, (only, remedy) in ONLY.items():
-        if (own := _value(sections, key)) != only:
-            shown = "not as by default" if key == "training.gates" else str(own).lower()
-            raise refusal(f"{key} is {shown}", remedy or f"set it to {'null' if only is None else str(only).lower()}")
-    for key in ("training.dtype", "rollout.dtype"):
-        if (own := _value(sections, key)) not in HALVES:
-            raise refusal(f"{key} is {own}", f"set it to {' or '.join(HALVES)}")
 
 
 def _batches(sections: Sections, longest: int) -> Keys:

@@ -9,8 +9,8 @@ from typing import Any
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import aggregation_of
-from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
+from dagrpo.trainer.foreign.parameters import refusal
 
 ARR = "actor_rollout_ref"
 ACTOR = f"{ARR}.actor"
@@ -181,10 +181,3 @@ def _terms(algorithm: Algorithm) -> Keys:
     if others:
         raise refusal(f"algorithm.terms.{others[0]} has a coefficient", "set it to 0; the term entropy exists")
     return {f"{ACTOR}.entropy_coeff": weighed["entropy"].coefficient if weighed else 0.0}
-
-
-def refusal(what: str, remedy: str) -> UserError:
-    """Return the error of a parameter that verl cannot honour."""
-    return UserError(
-        f"{what}, which training.backend verl cannot do: {remedy}, or train with training.backend: {{name: fsdp}}"
-    )

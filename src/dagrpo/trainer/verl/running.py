@@ -2,34 +2,30 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.source import open_as, open_checkpoint
-from dagrpo.checkpoints.store import save_weights
+from dagrpo.checkpoints.source import open_as
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.core.trajectory import Prompt
-from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, Program, write_job, write_tables
+from dagrpo.trainer.backend_files import Program, write_job, write_tables
+from dagrpo.trainer.foreign.files import HUGGINGFACE, Attempts, Inputs, checked, latest, take_weights, write_inputs
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.verl import attempts, composition
+from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
-from dagrpo.utils.files import read_json, remove, write_json
+from dagrpo.utils.files import remove
 from dagrpo.utils.tables import read_parquet, write_parquet
 
-HUGGINGFACE = "huggingface"
-LATEST = "latest_checkpointed_iteration.txt"
-COLUMNS = ["data_source", "prompt", "reward_model", "extra_info"]  # of a row, that verl reads
-CHECK_SECONDS = 900.0
-FINDINGS = "check.reply.json"
+COLUMNS = [
+    "data_source",
+    "prompt",
+    "reward_model",
+    "extra_info",
+]  # not agent_name, which would choose one of verl's loops
 
 
 def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
@@ -37,65 +33,49 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     folder = run.state.resolve()
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
-    prompts = attempts.prompts_of_run(run.initial, run.train_split, run.rollout, run.training)
-    several_turns = has_several_turns(run.rollout, any(prompt.tools or prompt.row.interaction for prompt in prompts))
-    files = _written(run, prompts, folder, checkpoints)
-    keys = configuration(run, settings, run.seed, files, several_turns=several_turns)
+    inputs = write_inputs(run, folder)
+    several_turns = _has_several_turns(run, inputs)
+    keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
     _check(python, keys, folder)
-    finished = _finished_steps(checkpoints)
+    finished = latest(checkpoints)
+    attempts = Attempts(folder, partial(step_of, several_turns=several_turns))
+    rows = attempts.metrics(finished)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
-    before = _metrics_before(folder, finished, several_turns=several_turns)
-    attempt = folder / f"attempt_{len(_attempts(folder)) + 1:03d}.jsonl"
-    rows = before
-    if finished < run.training.steps:
-        rows = _program(python, folder, attempt, run, several_turns=several_turns).run(report, before)
+        rows = _program(python, folder, attempts, run).run(report, rows)
     else:
-        for step, row in enumerate(before, start=1):
+        for step, row in enumerate(rows, start=1):
             report(step, row)
-    finished = _finished_steps(checkpoints)
+    finished = latest(checkpoints)
     if finished != run.training.steps:
         raise TransientError(
             f"verl ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
         )
-    _take(run, checkpoints / f"global_step_{finished}")
+    weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
+    take_weights(run, open_as(HUGGINGFACE, weights), weights)
     write_tables(run, rows[:finished])
     if not run.runtime.training.keep_states:
         remove(checkpoints)
 
 
-def _written(run: TrainingRun, prompts: Sequence[Prompt], folder: Path, checkpoints: Path) -> Files:
-    """Write what verl reads: the checkpoint in the Hugging Face layout, and the rows to train on; and what the attempts need."""
-    model, rows, job = folder / "initial", folder / "train.parquet", folder / "attempts.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not model.exists():
-        write_as(HUGGINGFACE, open_checkpoint(run.initial), model, SHARD_BYTES)
-    table = read_parquet(run.train_split).select(COLUMNS)
-    write_parquet(rows, table.take([prompt.index for prompt in prompts]))
+def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
+    """Write the columns that verl reads and the parameters of the attempts, and return the files and folders of the run."""
+    rows, job = folder / "rows.parquet", folder / "attempts.json"
+    write_parquet(rows, read_parquet(inputs.rows).select(COLUMNS))
     write_job(run, job)
-    command = (sys.executable, "-P", "-m", attempts.__name__, str(job))
-    return Files(model=model, rows=rows, attempts=command, checkpoints=checkpoints)
+    command = (sys.executable, "-P", "-m", attempt_process.__name__, str(job))
+    return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
+
+
+def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:
+    return has_several_turns(run.rollout, offered=any(each.tools or each.row.interaction for each in inputs.prompts))
 
 
 def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
     """Check the configuration by verl's own code. Raises UserError with its reason."""
-    job, reply, configured = folder / "check.json", folder / FINDINGS, folder / f"{CONFIGURATION}.yaml"
-    reply.unlink(missing_ok=True)
     overrides = [override(name, value) for name, value in keys.items()]
-    write_json(job, {"overrides": overrides, "configuration": str(configured), "reply": str(reply)})
-    command = [python, composition.__file__, str(job)]
-    log = folder / "check.log"
-    with log.open("wb") as output:
-        try:
-            code = subprocess.run(command, stdout=output, stderr=output, timeout=CHECK_SECONDS, check=False).returncode
-        except OSError as error:
-            raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
-    found = read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
-    if "error" in found:
-        raise UserError(
-            f"verl refuses this run: {found['error']}. Correct the parameters, or runtime.backend.python, the Python of an "
-            "environment with verl (docs/backends.md)."
-        )
+    job = {"overrides": overrides, "configuration": str(folder / f"{CONFIGURATION}.yaml")}
+    found = checked(python, composition.__file__, job, folder, "verl")
     say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, order {found['order'][:12]}")
 
 
@@ -119,9 +99,9 @@ def _spelled(value: Any) -> str:
     return json.dumps(value)
 
 
-def _program(python: str, folder: Path, attempt: Path, run: TrainingRun, *, several_turns: bool) -> Program:
-    attempt.write_bytes(b"")
-    (folder / attempts.STOP).unlink(missing_ok=True)
+def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) -> Program:
+    attempt, stop = attempts.new(), folder / attempt_process.STOP
+    stop.unlink(missing_ok=True)
     command = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
     quiet = [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     return Program(
@@ -129,35 +109,10 @@ def _program(python: str, folder: Path, attempt: Path, run: TrainingRun, *, seve
         metrics=attempt,
         log=run.server_log,
         environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(attempt)},
-        stop=folder / attempts.STOP,
-        read=partial(step_of, several_turns=several_turns),
+        read=attempts.read,
+        stop=stop,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )
-
-
-def _attempts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("attempt_*.jsonl"))
-
-
-def _metrics_before(folder: Path, finished: int, *, several_turns: bool) -> list[Metrics]:
-    """Return the metrics of the finished steps: of each the last attempt that took it."""
-    rows: dict[int, Metrics] = {}
-    for path in _attempts(folder):
-        for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                step, metrics = step_of(json.loads(line), several_turns=several_turns)
-                rows[step] = metrics
-    missing = sorted(set(range(1, finished + 1)) - rows.keys())
-    if missing:
-        raise UserError(
-            f"{folder} has no metrics of step {missing[0]}, which verl has finished: remove the folder to train again."
-        )
-    return [rows[step] for step in range(1, finished + 1)]
-
-
-def _finished_steps(checkpoints: Path) -> int:
-    latest = checkpoints / LATEST
-    return int(latest.read_text()) if latest.is_file() else 0
 
 
 def _require_same_processes(checkpoints: Path, finished: int, processes: int) -> None:
@@ -170,15 +125,3 @@ def _require_same_processes(checkpoints: Path, finished: int, processes: int) ->
             f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone: set "
             f"runtime.training.processes to {before}."
         )
-
-
-def _take(run: TrainingRun, step: Path) -> None:
-    """Write the weights that verl has saved as the policy: files and format of the initial checkpoint, and its dtype."""
-    trained = open_as(HUGGINGFACE, step / "actor" / HUGGINGFACE)
-    initial = open_checkpoint(run.initial).tensors
-    names = {name: spec.shape for name, spec in trained.specs.items()}
-    if names != {name: spec.shape for name, spec in initial.specs.items()}:
-        odd = sorted(set(names) ^ set(initial.specs)) or sorted(names)
-        raise UserError(f"verl has saved other tensors than the initial checkpoint has, such as {odd[0]}: see {step}.")
-    floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
-    save_weights(trained, next(iter(floating), torch.float32), run.initial, run.policy)

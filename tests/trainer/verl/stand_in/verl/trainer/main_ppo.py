@@ -1,15 +1,16 @@
 """Stand-in for verl's trainer: real rows, rewards and files; weights that grow by 1 in each step.
 
-STAND_IN_ENDS_AFTER: it kills itself after that step, once. STAND_IN_HANGS_AFTER: it then waits.
+STAND_IN_ENDS_AFTER: it kills itself after that step, once. STAND_IN_HANGS_AFTER: it then waits. STAND_IN_TURNS: what the policy writes,
+as JSON; {truth} is the ground truth.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from verl import DataProto
-from verl.trainer.ppo.reward import load_reward_manager
+from dagrpo.trainer.verl.composition import ScriptedPolicy, attempted
 from verl.trainer.ppo.utils import create_rl_dataset
 
 RANKS = 2
@@ -38,7 +38,7 @@ def main() -> None:
     weights = load_file(
         model / "model.safetensors" if not first else _actor(folder, first) / "huggingface/model.safetensors"
     )
-    rewards = asyncio.run(_rewards(config))
+    sequences = _sequences(config)
     with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("w") as log:
         for step in range(first + 1, config.trainer.total_training_steps + 1):
             weights = {name: value + 1 for name, value in weights.items()}
@@ -46,7 +46,10 @@ def main() -> None:
                 _save(_actor(folder, step), weights, model)
                 latest.write_text(str(step))
             data = {
-                "critic/score/mean": sum(rewards) / len(rewards),
+                "critic/score/mean": _mean(sequence.reward_score for sequence in sequences),
+                "num_turns/mean": _mean(sequence.num_turns for sequence in sequences),
+                "response_length/mean": _mean(len(sequence.response_ids) for sequence in sequences),
+                "written": _mean(sum(sequence.response_mask) for sequence in sequences),
                 "actor/grad_norm": 1.0,
                 "perf/mfu": 0.5,
                 "seed": config.data.seed,
@@ -59,21 +62,18 @@ def main() -> None:
                 time.sleep(1)
 
 
-async def _rewards(config: Any) -> list[float]:
-    """Return the rewards of the ground truths, by the reward manager of the configuration."""
+def _sequences(config: Any) -> list[Any]:
+    """Return the sequences of attempts at three problems."""
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-    manager, rewards = load_reward_manager(config, tokenizer), []
-    for row in create_rl_dataset(config.data.train_files, config.data, tokenizer, None)[:3]:
-        prompt = tokenizer.apply_chat_template(row["raw_prompt"], add_generation_prompt=True, return_dict=False)
-        response = tokenizer.encode(f"#### {row['reward_model']['ground_truth']}", add_special_tokens=False)
-        tensors = {
-            "prompts": torch.tensor([prompt]),
-            "responses": torch.tensor([response]),
-            "attention_mask": torch.ones(1, len(prompt) + len(response), dtype=torch.int64),
-        }
-        reply = await manager.run_single(DataProto.from_dict(tensors, {"extra_info": [row["extra_info"]]}))
-        rewards.append(reply["reward_score"])
-    return rewards
+    turns = json.loads(os.environ.get("STAND_IN_TURNS", '["#### {truth}"]'))
+    rows = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)[:3]
+    scripts = [[turn.replace("{truth}", row["reward_model"]["ground_truth"]) for turn in turns] for row in rows]
+    return [sequence for each in attempted(config, ScriptedPolicy(tokenizer, scripts), rows) for sequence in each]
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return sum(each) / len(each)
 
 
 def _actor(folder: Path, step: int) -> Path:

@@ -1,0 +1,1 @@
+"""Parts of the backends whose trainer is another project's program."""

@@ -1,0 +1,133 @@
+"""Files of a run by another project's trainer: inputs, attempts, trained weights."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.source import open_checkpoint
+from dagrpo.checkpoints.store import save_weights
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt
+from dagrpo.models.pictures import processor_of
+from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.tables import read_parquet, write_parquet
+
+HUGGINGFACE = "huggingface"
+LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
+GRADING = "dagrpo.trainer.foreign.grading"
+CHECK_SECONDS = 900.0
+FINDINGS = "check.reply.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Inputs of a trainer in another environment."""
+
+    model: Path  # the initial checkpoint in the Hugging Face layout
+    rows: Path  # parquet with the rows of `prompts`
+    prompts: Sequence[Prompt]
+    grading: tuple[str, ...]  # command of the process that grades
+
+
+def write_inputs(run: TrainingRun, folder: Path) -> Inputs:
+    """Write the checkpoint in the Hugging Face layout, the rows to train on, and the parameters of the grading."""
+    model, rows, job = folder / "initial", folder / "train.parquet", folder / "grading.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not model.exists():
+        write_as(HUGGINGFACE, open_checkpoint(run.initial), model, SHARD_BYTES)
+    renderer = PromptRenderer(load_tokenizer(model), run.rollout, processor_of(model))
+    prompts = training_prompts(run.train_split, renderer, run.training)
+    write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
+    sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
+    write_json(job, {"model": str(model), "train_split": str(rows), **sections})
+    grading = (sys.executable, "-P", "-m", GRADING, str(job))
+    return Inputs(model=model, rows=rows, prompts=prompts, grading=grading)
+
+
+def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
+    """Return the findings of a program that checks a job by the trainer's own code. Raises UserError with its reason.
+
+    `program` is run by the Python of the trainer's environment with the path of the job, whose `reply` names its findings.
+    """
+    path, reply, log = folder / "check.json", folder / FINDINGS, folder / "check.log"
+    reply.unlink(missing_ok=True)
+    write_json(path, {**job, "reply": str(reply)})
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                [python, program, str(path)], stdout=output, stderr=output, timeout=CHECK_SECONDS, check=False
+            ).returncode
+        except OSError as error:
+            raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
+    found = read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
+    if "error" in found:
+        raise UserError(
+            f"{trainer} refuses this run: {found['error']}. Correct the parameters, or runtime.backend.python, the Python of an "
+            f"environment with {trainer} (docs/backends.md)."
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Files of metrics in a folder, one for each start of the trainer."""
+
+    folder: Path
+    read: Callable[[Any], tuple[int, Metrics]]  # step and metrics of a line
+
+    def new(self) -> Path:
+        """Return the file of a new attempt, which is empty."""
+        path = self.folder / f"attempt_{len(self._files()) + 1:03d}.jsonl"
+        path.write_bytes(b"")
+        return path
+
+    def metrics(self, finished: int) -> list[Metrics]:
+        """Return the metrics of the finished steps: of each the last attempt that took it. Raises UserError if one has none."""
+        rows: dict[int, Metrics] = {}
+        for path in self._files():
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    step, metrics = self.read(json.loads(line))
+                    rows[step] = metrics
+        missing = sorted(set(range(1, finished + 1)) - rows.keys())
+        if missing:
+            raise UserError(
+                f"{self.folder} has no metrics of step {missing[0]}, which has been finished: remove the folder to train again."
+            )
+        return [rows[step] for step in range(1, finished + 1)]
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("attempt_*.jsonl"))
+
+
+def latest(checkpoints: Path) -> int:
+    """Return the number of the last whole checkpoint, or 0."""
+    tracker = checkpoints / LATEST
+    return int(tracker.read_text()) if tracker.is_file() else 0
+
+
+def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
+    """Write the trained weights as the policy: files and format of the initial checkpoint, and its dtype.
+
+    Raises UserError if `trained`, which is in `folder`, has other tensors.
+    """
+    initial = open_checkpoint(run.initial).tensors
+    shapes = {name: spec.shape for name, spec in trained.specs.items()}
+    if shapes != {name: spec.shape for name, spec in initial.specs.items()}:
+        odd = sorted(set(shapes) ^ set(initial.specs)) or sorted(shapes)
+        raise UserError(f"{folder} has other tensors than the initial checkpoint, such as {odd[0]}.")
+    floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
+    save_weights(trained, next(iter(floating), torch.float32), run.initial, run.policy)

@@ -1,0 +1,85 @@
+"""Parameters that another project's trainer cannot honour."""
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import Any, Protocol
+
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.core.errors import UserError
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
+
+GATES = "training.gates"
+# The one value that such a trainer has, and what to do, if that is not to set it.
+ONLY: Mapping[str, tuple[Any, str]] = {
+    "rollout.deterministic": (False, ""),
+    "rollout.head_dtype": (None, ""),
+    "reward.permuted": (False, ""),
+    "algorithm.teacher.source": ("none", ""),
+    "training.moments_dtype": ("float32", ""),
+    "training.vision": ("trained", "leave it out"),
+    "training.vision_learning_rate": (None, ""),
+    "training.lora.rank": (0, ""),
+    "training.zero_variance_filter": (False, ""),
+    "training.retire_at": (None, ""),
+    "training.evaluate_every": (0, "set it to 0: evaluate scores the trained policy"),
+    "training.digests_every": (None, "leave it out"),
+    GATES: (Gates(), "leave its keys out: they are checks of our own trainer"),
+    "runtime.engine.servers": ([], "leave it out: the trainer starts its own"),
+    "runtime.engine.own_gpus": (False, ""),
+}
+
+
+class Sections(Protocol):
+    """Sections of params.yaml that the stage train reads: those of Params, and of a TrainingRun."""
+
+    @property
+    def rollout(self) -> Rollout: ...
+    @property
+    def reward(self) -> Reward: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def runtime(self) -> Runtime: ...
+
+
+def value_of(sections: Sections, key: str) -> Any:
+    """Return the value of a dotted key."""
+    return reduce(getattr, key.split("."), sections)
+
+
+def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> None:
+    """Raise UserError for the first parameter with another value than the trainer has."""
+    for key, (value, remedy) in only.items():
+        if (own := value_of(sections, key)) != value:
+            shown = "not as by default" if key == GATES else str(own).lower()
+            text = "null" if value is None else str(value).lower()
+            raise refusal(f"{key} is {shown}", remedy or f"set it to {text}")
+
+
+def require_one_of(sections: Sections, key: str, values: Iterable[str]) -> None:
+    """Raise UserError if a parameter has none of the values."""
+    if (own := value_of(sections, key)) not in values:
+        raise refusal(f"{key} is {own}", f"set it to {' or '.join(values)}")
+
+
+def refusal(what: str, remedy: str) -> UserError:
+    """Return the error of a parameter that the trainer cannot honour."""
+    return UserError(
+        f"{what}, which the trainer of training.backend cannot do: {remedy}, or train with training.backend: {{name: fsdp}}"
+    )
+
+
+def refuse_settings(settings: Iterable[str], keys: Iterable[str]) -> None:
+    """Raise UserError for a setting that holds a key of `keys`: those that follow from other parameters."""
+    for setting in settings:
+        twice = next((key for key in sorted(keys) if f"{key}.".startswith(f"{setting}.")), None)
+        if twice is not None:
+            raise UserError(
+                f"training.backend.settings has {setting}, and {twice} follows from other parameters: leave it out"
+            )
