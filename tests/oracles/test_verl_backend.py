@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from tests.trainer import runs
+from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns
 
 from dagrpo.config.schema import parse
+from dagrpo.models.fresh import make_fresh
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
 from dagrpo.trainer.verl import running
 from dagrpo.trainer.verl.mapping import configuration
@@ -65,6 +70,25 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
     found = read_json(tmp_path / "state" / FINDINGS)
     assert found["rows"] == 10
     assert found["graded"] == {"reward": 0.0, "acc": 0.0, "accuracy": 0.0}
+
+
+def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(python: str, tmp_path: Path) -> None:
+    run = several_turns.run_in(tmp_path)
+    path = os.environ.get("PYTHONPATH", "")
+    several_turns.require_ours(
+        scripted_attempts.attempts(python, run, tmp_path / "state", several_turns.SCRIPTS, path), run
+    )
+
+
+def test_an_adapter_that_verl_saves_is_added_as_peft_adds_it(python: str, tmp_path: Path) -> None:
+    make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)
+    command = [python, "-P", lora_checkpoint.__file__, str(tmp_path / "model"), str(tmp_path / "saved")]
+    subprocess.run(command, check=True, timeout=600)
+    weights = running.trained_weights(tmp_path / "saved/actor/huggingface", Lora(rank=2, alpha=6))
+    theirs = load_file(tmp_path / "saved/merged.safetensors")
+    assert weights.specs.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(weights.read(name), value, rtol=1e-5, atol=1e-5)
 
 
 def test_the_stand_in_has_the_keys_of_verl(python: str) -> None:

@@ -61,6 +61,25 @@ def test_steps_batches_and_optimizer_have_the_numbers_that_verl_counts_in() -> N
     assert {name: found[name] for name in expected} == expected
 
 
+def test_an_adapter_is_served_as_the_parameters_say() -> None:
+    lora = {"rank": 8, "alpha": 16, "target_modules": ["q_proj"]}
+    merged_keys = keys({"training": {"lora": lora}})
+    served_keys = keys({"training": {"lora": {"rank": 4, "serving": "adapter"}}})
+    model, load = "actor_rollout_ref.model", "actor_rollout_ref.rollout.load_format"
+    assert [merged_keys[f"{model}.{key}"] for key in ("lora_rank", "lora_alpha", "target_modules", "lora.merge")] == [
+        8,
+        16,
+        ["q_proj"],
+        True,
+    ]
+    assert [served_keys[key] for key in (f"{model}.target_modules", f"{model}.lora.merge", load)] == [
+        "all-linear",
+        False,
+        "safetensors",
+    ]
+    assert f"{model}.lora_rank" not in keys()
+
+
 def test_a_task_with_several_turns_has_room_for_its_longest_trajectory() -> None:
     params = parse(merged(FITTING, {"rollout": {"agent": {"name": "tool_agent", "max_tokens": 20_000}}}))
     found = configuration(params, {}, 7, FILES, several_turns=True)
@@ -118,7 +137,6 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
     [
         ({"rollout": {"deterministic": True}}, "rollout.deterministic is true.*set it to false"),
         ({"training": {"dtype": "float32"}}, "training.dtype is float32.*bfloat16 or float16"),
-        ({"training": {"lora": {"rank": 8}}}, "training.lora.rank is 8.*set it to 0"),
         ({"training": {"gates": {"truncated": 0.5}}}, "training.gates is not as by default"),
         ({"training": {"learning_rate_warmup_steps": 3, "mini_batches": 2}}, "no multiple of training.mini_batches"),
         (

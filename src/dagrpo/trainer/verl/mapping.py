@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import (
     Sections,
@@ -58,7 +59,7 @@ SAME: Mapping[str, tuple[str, ...]] = {
 }
 # The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
-    **parameters.ONLY,
+    **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
     "training.staleness": (0, ""),
@@ -91,6 +92,8 @@ def configuration(
         "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
         **_batches(sections, longest),
         **_seeds(seed),
+        **_adapter(sections.training.lora),
+        f"{ACTOR}.freeze_vision_tower": sections.training.vision == "frozen",
         **_fixed(files),
     }
     refuse_settings(settings, keys)
@@ -162,6 +165,20 @@ def _seeds(seed: int) -> Keys:
         f"{ACTOR}.data_loader_seed": seed,
         f"{ACTOR}.fsdp_config.seed": seed,
         f"{ARR}.rollout.seed": seed,
+    }
+
+
+def _adapter(lora: TrainedLora) -> Keys:
+    if not lora.is_on:
+        return {}
+    return {
+        f"{ARR}.model.lora_rank": lora.rank,
+        f"{ARR}.model.lora_alpha": lora.alpha,
+        f"{ARR}.model.target_modules": lora.target_modules or "all-linear",
+        f"{ARR}.model.exclude_modules": None if lora.vision else ".*visual.*",
+        f"{ARR}.model.lora.merge": lora.serving == "merged",
+        # Beside an adapter SGLang reads the weights from the folder; else the trainer sends them.
+        f"{ARR}.rollout.load_format": "dummy" if lora.serving == "merged" else "safetensors",
     }
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.checkpoints.source import open_as
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Program, write_job, write_tables
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import HUGGINGFACE, Attempts, Inputs, checked, latest, take_weights, write_inputs
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
+from dagrpo.trainer.verl.adapter import MergedAdapter
 from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
@@ -52,7 +55,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
             f"verl ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
         )
     weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
-    take_weights(run, open_as(HUGGINGFACE, weights), weights)
+    take_weights(run, trained_weights(weights, run.training.lora), weights)
     write_tables(run, rows[:finished])
     if not run.runtime.training.keep_states:
         remove(checkpoints)
@@ -65,6 +68,12 @@ def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
     write_job(run, job)
     command = (sys.executable, "-P", "-m", attempt_process.__name__, str(job))
     return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
+
+
+def trained_weights(folder: Path, lora: Lora) -> Tensors:
+    """Return the weights that verl has saved, with the adapter added, if one was trained."""
+    saved = open_as(HUGGINGFACE, folder)
+    return MergedAdapter(saved, lora.alpha / lora.rank) if lora.is_on else saved
 
 
 def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:
