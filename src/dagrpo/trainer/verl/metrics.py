@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagrpo.trainer.foreign.metrics import named
+
 SAME = {
     "critic/score/mean": "reward/mean",
     "actor/grad_norm": "policy/grad_norm",
@@ -16,7 +18,5 @@ LENGTHS = {  # verl's count the results of tools and the words of users, too
 
 
 def step_of(line: Mapping[str, Any], *, several_turns: bool) -> tuple[int, dict[str, float]]:
-    """Return the step and the metrics of a line of verl's file logger, `{"step": 1, "data": {...}}`; numbers alone."""
-    ours = SAME if several_turns else SAME | LENGTHS
-    numbers = {name: value for name, value in line["data"].items() if isinstance(value, int | float)}
-    return int(line["step"]), {ours.get(name, f"verl/{name}"): float(value) for name, value in numbers.items()}
+    """Return the step and the metrics of a line of verl's file logger."""
+    return named(line, SAME if several_turns else SAME | LENGTHS, "verl")
