@@ -74,7 +74,7 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
 
 def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(python: str, tmp_path: Path) -> None:
     run = several_turns.run_in(tmp_path)
-    path = os.environ.get("PYTHONPATH", "")
+    path = os.environ.get("VERL_PYTHONPATH", "")
     several_turns.require_ours(
         scripted_attempts.attempts(python, run, tmp_path / "state", several_turns.SCRIPTS, path), run
     )

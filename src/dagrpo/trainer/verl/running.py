@@ -66,7 +66,8 @@ def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
     rows, job = folder / "rows.parquet", folder / "attempts.json"
     write_parquet(rows, read_parquet(inputs.rows).select(COLUMNS))
     write_job(run, job)
-    command = (sys.executable, "-P", "-m", attempt_process.__name__, str(job))
+    own = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"  # that of verl, which starts it, may have other versions
+    command = ("/usr/bin/env", own, sys.executable, "-P", "-m", attempt_process.__name__, str(job))
     return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
 
 
