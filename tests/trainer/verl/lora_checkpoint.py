@@ -20,8 +20,9 @@ def main(model: Path, folder: Path) -> None:
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
     from verl.utils.fsdp_utils import apply_fsdp2
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+    folder.mkdir(parents=True)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     config = LoraConfig(task_type=TaskType.CAUSAL_LM, r=2, lora_alpha=6, target_modules="all-linear", bias="none")
     adapted = get_peft_model(base, config)
@@ -34,7 +35,6 @@ def main(model: Path, folder: Path) -> None:
     other.load_state_dict(adapted.state_dict())
     whole = other.merge_and_unload().state_dict()
     whole.pop("lm_head.weight", None)
-    folder.mkdir(parents=True)
     save_file({name: value.contiguous().clone() for name, value in whole.items()}, folder / "merged.safetensors")
     apply_fsdp2(adapted, {"mesh": init_device_mesh("cpu", (1,))}, {})
     optimizer = torch.optim.AdamW([each for each in adapted.parameters() if each.requires_grad])

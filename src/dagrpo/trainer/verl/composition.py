@@ -106,9 +106,10 @@ def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]]) -> list[
 
     async def run() -> list[list[Any]]:
         worker = Worker(config, policy)
-        return await asyncio.gather(
-            *(worker._run_agent_loop(sampling, place, **named, uid=number, **row) for number, row in enumerate(rows))
+        attempts = (
+            worker._run_agent_loop(sampling, place, **named, uid=number, **row) for number, row in enumerate(rows)
         )
+        return list(await asyncio.gather(*attempts))
 
     return asyncio.run(run())
 
