@@ -16,7 +16,7 @@ from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.utils.files import read_text, write_json
+from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import write_parquet
 from dagrpo.utils.watched_process import WatchedProcess
@@ -57,14 +57,12 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     read: Callable[[Any], tuple[int, Metrics]] = one_step  # step and metrics of a line; steps below 1 are left out
     silent_seconds: float = math.inf  # longest time without a new line
-    stop: Path | None = None  # file that a part of the program writes when the user has to change something: why
 
     def run(self, report: Report, before: Sequence[Metrics] = ()) -> list[Metrics]:
         """Run it, and return the metrics of all its steps, after those of the steps `before`.
 
         Each step is reported at once, also those before. The program and all that it has started end with this call. Raises
-        UserError if it exits with MISTAKE or `stop` is written, TransientError if it ends in any other way but success, or is silent for
-        too long.
+        UserError if it exits with MISTAKE, TransientError if it ends in any other way but success, or is silent for too long.
         """
         rows: list[Metrics] = []
         for row in before:
@@ -101,8 +99,6 @@ class Program:
             read += len(whole)
             heard = time.monotonic() if whole else heard
             yield from map(json.loads, whole.splitlines())
-            if self.stop is not None and self.stop.is_file():
-                raise UserError(read_text(self.stop, "run again"))
             if time.monotonic() - heard > self.silent_seconds:
                 raise TransientError(
                     f"{self.command[0]} has written nothing to {self.metrics} for {self.silent_seconds / 60:g} minutes: see {self.log}."
@@ -125,10 +121,10 @@ def take_checkpoint(run: TrainingRun, folder: Path) -> None:
 
 
 def write_tables(run: TrainingRun, metrics: Sequence[Metrics]) -> None:
-    """Write the metrics that every step from 1 has; the tables of rollouts and held-out answers stay empty."""
+    """Write the metrics that all steps have, null for a step that has none; the tables of rollouts and held-out answers stay empty."""
     assert len(metrics) == run.training.steps, f"{len(metrics)} of {run.training.steps} steps have metrics"
-    names = sorted(set.intersection(*(set(row) for row in metrics)))
-    columns = {name: pa.array([row[name] for row in metrics], pa.float64()) for name in names}
+    names = sorted(set.intersection(*(set(row) for row in metrics if row)))
+    columns = {name: pa.array([row.get(name) for row in metrics], pa.float64()) for name in names}
     write_parquet(run.metrics, pa.table({"step": pa.array(range(1, len(metrics) + 1), pa.int32()), **columns}))
     run.rollouts.parent.mkdir(parents=True, exist_ok=True)
     write_json(run.rollouts, {"files": {}})

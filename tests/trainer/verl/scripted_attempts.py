@@ -3,6 +3,7 @@
 `python scripted_attempts.py JOB`, with the Python of verl or of its stand-in.
 """
 
+import asyncio
 import json
 import os
 import runpy
@@ -49,7 +50,7 @@ def _run(job: Mapping[str, Any]) -> list[Any]:
     OmegaConf.resolve(config)
     policy = own["ScriptedPolicy"](AutoTokenizer.from_pretrained(job["model"]), [turns for _, turns in job["scripts"]])
     rows = [{"index": index, "raw_prompt": []} for index, _ in job["scripts"]]
-    found = own["attempted"](config, policy, rows)
+    found = asyncio.run(own["attempted"](config, policy, rows))
     return [
         [
             row["index"],

@@ -93,7 +93,7 @@ def follow(steps: Steps) -> None:
 
 
 def end_with(launcher: int) -> None:
-    """End this rank and its children when the process `launcher` has ended: torchrun gives each rank a session of its own."""
+    """End this rank and its children when the process `launcher` has ended. A rank has another session than torchrun."""
     subprocess.Popen(["/bin/sh", "-c", WATCHER, "watcher", str(launcher)], stdin=subprocess.DEVNULL)
 
 

@@ -7,7 +7,7 @@ stdin:  {"attempt": 0, "begin": {"step": 1, "index": 3, "sample": 0}}
 stdout: {"attempt": 0, "ask": {"turn": 5, "prompt": [1, 2], "sampling": {"max_new_tokens": 20}}}
         {"attempt": 0, "done": {...}}    its sequences and its reward; or "error" instead of "done"
 
-An error that the user has to correct, or ours, is to end the run: it is written to STOP.
+Each attempt goes to the log of draws, or the error that the user has to correct, or ours, which is to end the run.
 """
 
 import asyncio
@@ -37,11 +37,12 @@ from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.foreign.draws import DrawLog
+from dagrpo.trainer.foreign.files import DRAWS
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.utils.files import read_json, write_text
+from dagrpo.utils.files import read_json
 
-STOP = "stop.txt"  # in the folder of the run's state: why the run cannot go on
 LONGEST_LINE = 1 << 30  # bytes
 
 
@@ -54,7 +55,7 @@ class Attempts:
         self._reward = Reward.model_validate(job["reward"])
         self._max_excluded = Rollout.model_validate(job["rollout"]).agent.max_excluded
         self._seed = int(job["seed"])
-        self._stop = Path(job["state"]) / STOP
+        self._draws = DrawLog(Path(job["state"]) / DRAWS)
         self._prompts = {prompt.row.index: prompt for prompt in prompts}
         self._agent = agent
         self._grader = grader
@@ -85,18 +86,23 @@ class Attempts:
             sampling_seed(self._seed, "rollout", step, index, sample),
             f"{step}-{index}-{sample}",
         )
+        question = {"step": step or None, "index": index}  # 0: of a check
         try:
             trajectory = await self._agent.make_attempt(prompt, sample, session)
             self._count(trajectory, step)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
-            self._send(attempt=number, done=record(graded)) if trajectory.learned else self._leave_out(
-                number, trajectory
-            )
         except ServerError as error:  # verl's servers: verl decides what it means
             self._send(attempt=number, error=str(error))
         except Exception as error:  # noqa: BLE001  # verl would go on without the attempt
-            write_text(self._stop, str(error) if isinstance(error, UserError) else traceback.format_exc())
+            self._draws.add(question, str(error) if isinstance(error, UserError) else traceback.format_exc())
             self._send(attempt=number, error=str(error))
+        else:
+            self._draws.add(question, None)
+            if trajectory.learned:
+                self._send(attempt=number, done=record(graded))
+            else:
+                reason = trajectory.fault or "it has no token"
+                self._send(attempt=number, error=f"left out ({trajectory.stop_reason}): {reason}")
 
     def _complete(self, number: int, pictures: PromptPictures | None) -> Complete:
         """Return the policy of an attempt, which shows the pictures with its first question."""
@@ -123,11 +129,6 @@ class Attempts:
                 require_usable(finished, self._max_excluded, before)
             self._step = (step, [])
         self._step[1].append(trajectory)
-
-    def _leave_out(self, number: int, trajectory: Trajectory) -> None:
-        self._send(
-            attempt=number, error=f"left out ({trajectory.stop_reason}): {trajectory.fault or 'it has no token'}"
-        )
 
     def _send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._replies, flush=True)

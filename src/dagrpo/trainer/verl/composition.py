@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,52 @@ def require_valid(config: Any) -> None:
         raise Refused(f"{type(error).__name__}: {error}") from error
 
 
-def prompts(config: Any, tokenizer: Any) -> tuple[Any, str]:
-    """Return the rows as verl reads them, and the digest of the order in which it draws the first epoch of them."""
-    from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
+def read_rows(config: Any, tokenizer: Any) -> Any:
+    """Return the rows as verl reads them."""
+    from verl.trainer.ppo.utils import create_rl_dataset
 
-    rows = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)
-    order = [int(rows[place]["index"]) for place in create_rl_sampler(config.data, rows)]
-    return rows, hashlib.sha256(json.dumps(order).encode()).hexdigest()
+    most = config.data.get("train_max_samples", -1)
+    return create_rl_dataset(config.data.train_files, config.data, tokenizer, None, is_train=True, max_samples=most)
+
+
+def write_draws(config: Any, rows: Any, path: Path) -> str | None:
+    """Write which rows each step draws, and return the digest of all; None where it depends on what happens in the run."""
+    own = config.trainer.v1
+    is_known = config.trainer.use_v1 and own.trainer_mode == "sync" and not own.sampler.sync_refill_failed_groups
+    if not is_known or config.algorithm.filter_groups.enable:
+        return None
+    indices = [int(rows[place]["index"]) for place in range(len(rows))]
+    per_step = config.data.train_batch_size
+    batches = drawn(config, rows, config.data.get("gen_batch_size") or per_step)
+    digest = hashlib.sha256()
+    with path.open("w") as file:
+        for _ in range(config.trainer.total_training_steps):
+            places: list[int] = []
+            while len(places) < per_step:
+                places += next(batches)
+            line = json.dumps([indices[place] for place in places]) + "\n"
+            digest.update(line.encode())
+            file.write(line)
+    return digest.hexdigest()
+
+
+def drawn(config: Any, rows: Any, size: int) -> Iterator[list[int]]:
+    """Yield the places of rows in batches, without end, by verl's sampler and data loader. With workers the order is another."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from verl.trainer.ppo.utils import create_rl_sampler
+
+    loader = StatefulDataLoader(
+        dataset=range(len(rows)),
+        batch_size=size,
+        num_workers=config.data.dataloader_num_workers,
+        drop_last=True,
+        collate_fn=list,
+        sampler=create_rl_sampler(config.data, rows),
+    )
+    if not len(loader):
+        raise Refused(f"an epoch has no whole step: {len(rows)} rows to train on, and {size} prompts per step")
+    while True:
+        yield from loader
 
 
 class ScriptedPolicy:
@@ -91,8 +130,11 @@ class ScriptedPolicy:
         return TokenOutput(token_ids=tokens, log_probs=[-0.5] * len(tokens), stop_reason=reason, extra_fields=steps)
 
 
-def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Return the sequences of an attempt at each row, by verl's worker of agent loops and the loop of the configuration."""
+async def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]], step: int = 0) -> list[list[Any]]:
+    """Return the sequences of an attempt at each row, by verl's worker of agent loops and the loop of the configuration.
+
+    `step`: 0 for a check, which is no draw of the run.
+    """
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
     class Worker(AgentLoopWorker):  # type: ignore[misc]
@@ -101,17 +143,11 @@ def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]]) -> list[
 
     rollout = config.actor_rollout_ref.rollout
     sampling = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k, "logprobs": True}
-    place = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
-    named = {"agent_name": rollout.agent.default_agent_loop, "trace": False, "session_id": 0, "global_steps": 1}
-
-    async def run() -> list[list[Any]]:
-        worker = Worker(config, policy)
-        attempts = (
-            worker._run_agent_loop(sampling, place, **named, uid=number, **row) for number, row in enumerate(rows)
-        )
-        return list(await asyncio.gather(*attempts))
-
-    return asyncio.run(run())
+    place = {"step": step, "sample_index": 0, "rollout_n": 0, "validate": False}
+    named = {"agent_name": rollout.agent.default_agent_loop, "trace": False, "session_id": 0, "global_steps": step}
+    worker = Worker(config, policy)
+    attempts = (worker._run_agent_loop(sampling, place, **{**row, **named, "uid": at}) for at, row in enumerate(rows))
+    return list(await asyncio.gather(*attempts))
 
 
 def checked(job: dict[str, Any]) -> dict[str, Any]:
@@ -131,14 +167,18 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     OmegaConf.resolve(config)
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-    rows, order = prompts(config, tokenizer)
+    rows = read_rows(config, tokenizer)
     policy = ScriptedPolicy(tokenizer, [[rows[0]["reward_model"]["ground_truth"]]])
     try:
-        sequence = attempted(config, policy, [rows[0]])[0][-1]
+        [[*_, sequence]] = asyncio.run(attempted(config, policy, [rows[0]]))
     except Exception as error:
         raise Refused(f"its agent loop cannot make an attempt: {error}") from error
-    graded = {"reward": sequence.reward_score, **sequence.extra_fields["reward_extra_info"]}
-    return {"verl": verl.__version__, "rows": len(rows), "order": order, "graded": graded}
+    return {
+        "verl": verl.__version__,
+        "rows": len(rows),
+        "draws": write_draws(config, rows, Path(job["planned"])),
+        "graded": {"reward": sequence.reward_score, **sequence.extra_fields["reward_extra_info"]},
+    }
 
 
 def main(path: Path) -> None:

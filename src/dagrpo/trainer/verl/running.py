@@ -11,9 +11,19 @@ from typing import Any
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Program, write_job, write_tables
+from dagrpo.trainer.backend_files import Metrics, Program, write_job, write_tables
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.foreign.files import HUGGINGFACE, Attempts, Inputs, checked, latest, take_weights, write_inputs
+from dagrpo.trainer.foreign.draws import Comparison
+from dagrpo.trainer.foreign.files import (
+    DRAWS,
+    HUGGINGFACE,
+    Attempts,
+    Inputs,
+    checked,
+    latest,
+    take_weights,
+    write_inputs,
+)
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.adapter import MergedAdapter
@@ -39,16 +49,28 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     inputs = write_inputs(run, folder)
     several_turns = _has_several_turns(run, inputs)
     keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
-    _check(python, keys, folder)
+    found = _check(python, keys, folder)
+    run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
+    planned = folder / PLANNED if found["draws"] else None
+    comparison = Comparison(planned, folder / DRAWS, run.training.samples_per_prompt, finished)
+
+    def compared(step: int, metrics: Metrics) -> None:
+        comparison.require(step)
+        report(step, metrics)
+
     attempts = Attempts(folder, partial(step_of, several_turns=several_turns))
     rows = attempts.metrics(finished)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
-        rows = _program(python, folder, attempts, run).run(report, rows)
+        try:
+            rows = _program(python, folder, attempts, run).run(compared, rows)
+        except TransientError:
+            comparison.require_graded()
+            raise
     else:
         for step, row in enumerate(rows, start=1):
-            report(step, row)
+            compared(step, row)
     finished = latest(checkpoints)
     if finished != run.training.steps:
         raise TransientError(
@@ -81,16 +103,22 @@ def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:
     return has_several_turns(run.rollout, offered=any(each.tools or each.row.interaction for each in inputs.prompts))
 
 
-def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
-    """Check the configuration by verl's own code. Raises UserError with its reason."""
+def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Check the configuration by verl's own code, and return what it has found. Raises UserError with its reason."""
     overrides = [override(name, value) for name, value in keys.items()]
-    job = {"overrides": overrides, "configuration": str(folder / f"{CONFIGURATION}.yaml")}
-    found = checked(python, composition.__file__, job, folder, "verl")
-    say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, order {found['order'][:12]}")
+    files = {"configuration": str(folder / f"{CONFIGURATION}.yaml"), "planned": str(folder / PLANNED)}
+    found = checked(python, composition.__file__, {"overrides": overrides, **files}, folder, "verl")
+    draws = f"prompts {found['draws'][:12]}" if found["draws"] else "prompts not known before: they depend on rewards"
+    say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, {draws}")
+    return found
 
 
+PLANNED = "planned.jsonl"  # the rows that each step will draw
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
-NEW_KEYS = ("actor_rollout_ref.rollout.custom.",)  # of which verl's schema is open
+NEW_KEYS = (
+    "actor_rollout_ref.rollout.custom.",
+    "actor_rollout_ref.model.override_config.",
+)  # of which verl's schema is open
 
 
 def override(name: str, value: Any) -> str:
@@ -110,8 +138,7 @@ def _spelled(value: Any) -> str:
 
 
 def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) -> Program:
-    attempt, stop = attempts.new(), folder / attempt_process.STOP
-    stop.unlink(missing_ok=True)
+    attempt = attempts.new()
     command = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
     quiet = [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     return Program(
@@ -120,7 +147,6 @@ def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) ->
         log=run.server_log,
         environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(attempt)},
         read=attempts.read,
-        stop=stop,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )
 

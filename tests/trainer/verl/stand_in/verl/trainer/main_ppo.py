@@ -1,31 +1,34 @@
-"""Stand-in for verl's trainer: real rows, rewards and files; weights that grow by 1 in each step.
+"""Stand-in for verl's trainer: real rows, rewards and files; weights that grow by 0.001 in each step.
 
-STAND_IN_ENDS_AFTER: it kills itself after that step, once. STAND_IN_HANGS_AFTER: it then waits. STAND_IN_TURNS: what the policy writes,
-as JSON; {truth} is the ground truth.
+Unless it resumes, it kills itself after the step STAND_IN_ENDS_AFTER, or in the step STAND_IN_ENDS_UNLOGGED between the checkpoint and
+the metrics; after STAND_IN_HANGS_AFTER it waits. In the step STAND_IN_DRAWS_OTHERS_IN it draws other prompts, in STAND_IN_LOSES_IN one
+response fewer. The policy writes STAND_IN_TURNS, as JSON; {truth} is the ground truth.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer
 
 from dagrpo.trainer.verl.composition import ScriptedPolicy, attempted
-from verl.trainer.ppo.utils import create_rl_dataset
+from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 
-RANKS = 2
+RANKS, ADDED = 2, 0.001
 
 
-def main() -> None:
+async def main() -> None:
     """Take the steps that are left, with a file of metrics and checkpoints as verl's."""
     given = argparse.ArgumentParser()
     given.add_argument("--config-path")
@@ -38,42 +41,56 @@ def main() -> None:
     weights = load_file(
         model / "model.safetensors" if not first else _actor(folder, first) / "huggingface/model.safetensors"
     )
-    sequences = _sequences(config)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)
+    batches = _batches(config, rows)
+    for _ in range(first):  # where verl restores data.pt
+        next(batches)
     with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("w") as log:
         for step in range(first + 1, config.trainer.total_training_steps + 1):
-            weights = {name: value + 1 for name, value in weights.items()}
+            places = next(batches) * config.actor_rollout_ref.rollout.n
+            if _is_asked("DRAWS_OTHERS_IN", step):
+                places = [(place + 1) % len(rows) for place in places]
+            if _is_asked("LOSES_IN", step):
+                places.pop()
+            rewards = await _rewards(config, tokenizer, [rows[place] for place in places], step)
+            weights = {name: value + ADDED for name, value in weights.items()}
             if step % config.trainer.save_freq == 0 or step == config.trainer.total_training_steps:
                 _save(_actor(folder, step), weights, model)
                 latest.write_text(str(step))
+            if _is_asked("ENDS_UNLOGGED", step) and not first:
+                os.kill(os.getpid(), signal.SIGKILL)
             data = {
-                "critic/score/mean": _mean(sequence.reward_score for sequence in sequences),
-                "num_turns/mean": _mean(sequence.num_turns for sequence in sequences),
-                "response_length/mean": _mean(len(sequence.response_ids) for sequence in sequences),
-                "written": _mean(sum(sequence.response_mask) for sequence in sequences),
+                "critic/score/mean": sum(rewards) / len(rewards),
                 "actor/grad_norm": 1.0,
                 "perf/mfu": 0.5,
                 "seed": config.data.seed,
             }
             log.write(json.dumps({"step": step, "data": data}) + "\n")
             log.flush()
-            if os.environ.get("STAND_IN_ENDS_AFTER") == str(step) and first < step:
+            if _is_asked("ENDS_AFTER", step) and not first:
                 os.kill(os.getpid(), signal.SIGKILL)
-            while os.environ.get("STAND_IN_HANGS_AFTER") == str(step):
+            while _is_asked("HANGS_AFTER", step) and not first:
                 time.sleep(1)
 
 
-def _sequences(config: Any) -> list[Any]:
-    """Return the sequences of attempts at three problems."""
-    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+def _is_asked(name: str, step: int) -> bool:
+    return os.environ.get(f"STAND_IN_{name}") == str(step)
+
+
+def _batches(config: Any, rows: list[Any]) -> Iterator[list[int]]:
+    sampler, size = create_rl_sampler(config.data, rows), config.data.train_batch_size
+    loader = StatefulDataLoader(range(len(rows)), size, sampler=sampler, drop_last=True, collate_fn=list)
+    while True:
+        yield from loader
+
+
+async def _rewards(config: Any, tokenizer: Any, rows: list[Any], step: int) -> list[float]:
+    """Return the rewards of attempts at the rows, by the agent loop of the configuration."""
     turns = json.loads(os.environ.get("STAND_IN_TURNS", '["#### {truth}"]'))
-    rows = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)[:3]
     scripts = [[turn.replace("{truth}", row["reward_model"]["ground_truth"]) for turn in turns] for row in rows]
-    return [sequence for each in attempted(config, ScriptedPolicy(tokenizer, scripts), rows) for sequence in each]
-
-
-def _mean(values: Iterable[float]) -> float:
-    each = list(values)
-    return sum(each) / len(each)
+    found = await attempted(config, ScriptedPolicy(tokenizer, scripts), rows, step)
+    return [float(sequences[-1].reward_score) for sequences in found]
 
 
 def _actor(folder: Path, step: int) -> Path:
@@ -91,4 +108,4 @@ def _save(actor: Path, weights: dict[str, torch.Tensor], model: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -38,7 +38,8 @@ class AgentLoopWorker:
 
     def __init__(self, config: Any, policy: Any) -> None:
         self._config, self._policy = config, policy
-        runpy.run_path(config.actor_rollout_ref.rollout.multi_turn.function_tool_path)
+        if not _LOOPS:
+            runpy.run_path(config.actor_rollout_ref.rollout.multi_turn.function_tool_path)
 
     async def _run_agent_loop(
         self, sampling: dict[str, Any], place: dict[str, Any], *, agent_name: str, trace: bool, **row: Any
