@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig
+
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
@@ -47,6 +50,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
     inputs = write_inputs(run, folder)
+    _require_no_adapted_experts(run.training.lora, inputs.model)
     several_turns = _has_several_turns(run, inputs)
     keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
     found = _check(python, keys, folder)
@@ -97,6 +101,15 @@ def trained_weights(folder: Path, lora: Lora) -> Tensors:
     """Return the weights that verl has saved, with the adapter added, if one was trained."""
     saved = open_as(HUGGINGFACE, folder)
     return MergedAdapter(saved, lora.alpha / lora.rank) if lora.is_on else saved
+
+
+def _require_no_adapted_experts(lora: Lora, model: Path) -> None:
+    """Raise UserError for an adapter in a mixture of experts: names of its checkpoint's tensors by verl have not been seen."""
+    if lora.is_on and is_mixture_of_experts(AutoConfig.from_pretrained(model).get_text_config()):
+        raise UserError(
+            "training.lora.rank is above 0 and the model is a mixture of experts, whose adapted checkpoint is not known here to come back "
+            "from verl: set training.lora.rank to 0, or train with training.backend: {name: fsdp}."
+        )
 
 
 def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:
