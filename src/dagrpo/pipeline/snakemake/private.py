@@ -9,7 +9,9 @@ import sys
 from argparse import Namespace
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ UNFINISHED = Path(".snakemake/incomplete")  # a file for each output of a job th
 LOCKS = Path(".snakemake/locks")
 FORMAT = 6  # of a record
 LONGEST_NAME = 254  # characters of a file's name; the rest of a longer one is in folders
+LOCAL = ("local", "dryrun", "touch")  # executors
 # Options that ask for information or maintenance: no job is run.
 WITHOUT_JOBS = (
     "archive",
@@ -129,6 +132,41 @@ def _file(folder: Path, output: Path) -> Path:
     name = urlsafe_b64encode(str(output).encode()).decode()
     parts = [name[start : start + LONGEST_NAME] for start in range(0, len(name), LONGEST_NAME)]
     return folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
+
+
+def run_in_slurm(workflow: Any) -> str:
+    """Return the name that the SLURM executor gives to the jobs of this run; "" for another executor."""
+    return str(getattr(getattr(workflow.scheduler, "_executor", None), "run_uuid", ""))
+
+
+def executor_name() -> str:
+    """Return the name of Snakemake's executor, as the command line and the profiles have it; "" where its API is used instead."""
+    given = _with_profiles()
+    return "" if given is None else given.executor or "local"
+
+
+def leave_threads_to_jobs(workflow: Any) -> None:
+    """Drop the limit that --cores of a profile sets: it is of this machine, and jobs may run on larger ones."""
+    given = options()
+    if given is not None and given.cores is None and executor_name() not in LOCAL:
+        workflow.resource_settings.cores = workflow.global_resources["_cores"] = None
+
+
+def executor_settings() -> Any:
+    """Return the settings of the executor that `executor_name` names."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    return ExecutorPluginRegistry().get_plugin(executor_name()).get_settings(_with_profiles())
+
+
+@lru_cache
+def _with_profiles() -> Namespace | None:
+    from snakemake.cli import parse_args
+
+    if options() is None:
+        return None
+    with redirect_stderr(StringIO()):  # it names the profiles
+        return parse_args(sys.argv[1:])[1]  # type: ignore[no-any-return]
 
 
 @lru_cache

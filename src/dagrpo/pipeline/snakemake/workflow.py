@@ -20,7 +20,7 @@ from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
-from dagrpo.pipeline.locks import hold, is_run_by_another
+from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
 from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
@@ -33,14 +33,17 @@ from dagrpo.pipeline.snakemake.checks import (
     require_own_targets,
     require_possible_weights_folder,
     require_project,
+    require_status_of_jobs,
     require_unedited,
 )
-from dagrpo.pipeline.snakemake.private import options, runs_jobs
+from dagrpo.pipeline.snakemake.private import executor_name, leave_threads_to_jobs, options, run_in_slurm, runs_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
+from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils import slurm
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
@@ -49,6 +52,7 @@ from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 __all__ = ["Experiments", "require_project"]
 SWEEP = "sweep"  # of --config: the name of a sweep, or its file
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
+SLURM = "slurm"  # as Snakemake calls its executor; within a job "slurm-jobstep"
 CAPTIONS = Path("workflow/report")
 
 
@@ -69,11 +73,15 @@ class Experiments:
             runs = [(cell.params, cell.run) for cell in refused(lambda: _cells(str(self.sweep), params, file))]
         self._all = [Experiment(params, run) for params, run in runs]
         _set_environment()
+        leave_threads_to_jobs(workflow)
+        if workflow.remote_exec:
+            leave_database_to_the_head()
         if options() is not None:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
             if workflow.is_main_process:
                 refused(self._prepare)
-        self.rules = [Rule(self._all, stage, root) for stage in dag.in_order()]
+        has_gpus = not executor_name().startswith(SLURM) or slurm.has_gpus() is not False
+        self.rules = [Rule(self._all, stage, root, has_gpus=has_gpus) for stage in dag.in_order()]
         self.page = f"results/{self.name}/{SWEEPS}/{Path(self.sweep).stem}.html" if self.sweep else None
 
     def _prepare(self) -> None:
@@ -96,12 +104,16 @@ class Experiments:
     def start(self) -> None:
         """Pass signals on to the stages, announce what runs, and count the GPUs: a job that needs one waits for it."""
         stop_with_stages()
+        if self._workflow.is_main_process and not self._workflow.local_exec:
+            for each in self._all:
+                note_executor(each.folder, executor_name(), run_in_slurm(self._workflow))
+                follow_jobs(each.folder)
         if self.sweep is None:
             self._all[0].announce()
         else:
             say(f"A {self.description}: each is an override run, in folders {self.name}{TRY}...")
         workflow, devices = self._workflow, len(visible_devices())
-        if devices and not workflow.remote_exec and "gpu" not in workflow.global_resources:
+        if devices and workflow.local_exec and not workflow.remote_exec and "gpu" not in workflow.global_resources:
             workflow.register_resource("gpu", devices)  # without one, such jobs run on the CPU
 
     def finish(self) -> None:
@@ -158,6 +170,7 @@ class Experiment:
         require_source(self.params)
         is_run = runs_jobs()
         if is_run:
+            require_status_of_jobs()
             require_recordable()
             require_hub(self.params)
             hold(self.folder)
@@ -189,11 +202,12 @@ class Experiment:
 class Rule:
     """A stage as a rule of Snakemake: of several experiments, the wildcard {experiment} says which one's parameters a job has."""
 
-    def __init__(self, experiments: Sequence[Experiment], stage: Stage, root: Path) -> None:
+    def __init__(self, experiments: Sequence[Experiment], stage: Stage, root: Path, *, has_gpus: bool) -> None:
         self._by_folder = {each.folder: each for each in experiments}
         self._any = experiments[0].params  # of what all cells have in common: the tasks
         self._stage = stage
         self._root = root
+        self._has_gpus = has_gpus
         self.name = stage.name
         self.inputs = {name: self._input(name) for name in stage.inputs}
         self.outputs = {name: self._output(name) for name in stage.outputs}
@@ -223,12 +237,8 @@ class Rule:
         return self._needs(wildcards).threads
 
     def gpus(self, wildcards: Mapping[str, str]) -> int:
-        """Return the number of GPUs."""
-        return self._needs(wildcards).gpus
-
-    def minutes(self, wildcards: Mapping[str, str]) -> int:
-        """Return the limit for cluster schedulers."""
-        return self._needs(wildcards).minutes
+        """Return the number of GPUs; 0 where jobs go to a SLURM without any."""
+        return self._needs(wildcards).gpus if self._has_gpus else 0
 
     def _input(self, name: str) -> Callable[[Mapping[str, str]], str | list[str]]:
         stage = self._stage
@@ -259,9 +269,14 @@ class Rule:
             text = text.replace(f"{{{name}}}", f"{{wildcards.{name}}}")
         return text
 
-    def memory(self, wildcards: Mapping[str, str], input: Sequence[object]) -> int:
+    def memory(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return megabytes: a fixed part, and a multiple of the checkpoint that the job reads, once that is known."""
-        return job_files.memory_mb(self._needs(wildcards), [str(path) for path in input])
+        return job_files.memory_mb(self._needs(wildcards), [str(path) for path in input], attempt)
+
+    def minutes(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
+        """Return the time limit of one attempt. A stage with steps resumes from its state, and needs no longer one."""
+        limit = job_files.minutes(self._needs(wildcards), [str(path) for path in input])
+        return limit * (1 if self._stage.extends else attempt)
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""
