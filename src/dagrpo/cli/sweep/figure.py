@@ -40,9 +40,10 @@ def against_axes(results: TaskResults, axes: Sequence[str], number: int) -> Repo
         for panel in panels[:: min(len(axes), IN_A_ROW)]:
             panel.set_ylabel("greedy accuracy")
             percent_ticks(panel)
-    lines = f"{100 * results.confidence:g}% intervals over problems, and seeds where there are several"
-    means = f"small: a cell; large: the mean of the cells with that value. Lines: {lines} of the mean"
-    cells = f"each a cell. Lines: {lines}"
+    over = "over problems, and over seeds where there are several"
+    level = f"{100 * results.confidence:g}% intervals"
+    means = f"small: a cell; large: the mean of the cells with that value. Lines: {level} of the mean, {over}"
+    cells = f"each a cell. Lines: {level}, {over}"
     return ReportFigure(
         name=f"sweep_{number}",
         figure=figure,
