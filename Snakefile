@@ -1,6 +1,5 @@
 """The DAG from raw data to a score with an error bar: `snakemake --cores all target`."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ sys.path.insert(0, str(Path(workflow.basedir, "workflow/scripts")))
 from own_code import use_code_of
 
 use_code_of(Path(workflow.basedir))
-from dagrpo.pipeline.snakemake.workflow import Experiment, require_project
+from dagrpo.pipeline.snakemake.workflow import Experiments, require_project
 
 min_version("9.27")
 require_project()
@@ -19,7 +18,7 @@ require_project()
 configfile: "params.yaml"
 
 
-experiment = Experiment(workflow, config)
+experiments = Experiments(workflow, config)
 
 
 include: "workflow/rules/stages.smk"
@@ -28,36 +27,34 @@ include: "workflow/rules/stages.smk"
 report: "workflow/report/workflow.rst"
 
 
-wildcard_constraints:  # a path of another experiment or model is not made with these parameters
-    experiment=re.escape(experiment.folder),
-    model=re.escape(experiment.params.model.name),
+wildcard_constraints:
     seed=r"\d+",
     task=r"[a-z0-9][A-Za-z0-9_.-]*",
     policy="base|trained",
 
 
 onstart:
-    experiment.start()
+    experiments.start()
 
 
 onsuccess:
-    experiment.finish()
+    experiments.finish()
 
 
 onerror:
-    experiment.record()
+    experiments.record()
 
 
 rule target:
     default_target: True
     input:
-        experiment.outputs(),
+        experiments.outputs(),
     message:
-        f"{experiment.folder} is complete."
+        f"{experiments.description} is complete."
 
 
 rule prepared:
     input:
-        experiment.outputs("prepare"),
+        experiments.outputs("prepare"),
     message:
-        f"The data of {experiment.folder} is prepared."
+        f"The data of {experiments.description} is prepared."

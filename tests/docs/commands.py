@@ -22,6 +22,7 @@ from dagrpo.cli.application import app
 from dagrpo.config.overlay import with_overrides
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
+from dagrpo.config.sweeps import read_sweep
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.validation import require_fitting_tasks
 
@@ -105,7 +106,10 @@ MEANT: dict[str, Callable[[list[str]], None]] = {"use": _presets_fit, "grade": _
 def _snakemake(arguments: list[str], is_whole: bool) -> None:
     given = _snakemakes_parser().parse_args(arguments)
     assert set(given.targets) <= _rules(), f"no rule is called {given.targets}"
-    _require_parameters({key: value for item in given.config or () for key, _, value in [item.partition("=")]})
+    config = {key: value for item in given.config or () for key, _, value in [item.partition("=")]}
+    if sweep := config.pop("sweep", None):
+        read_sweep(sweep)
+    _require_parameters(config)
 
 
 def _dvc(arguments: list[str], is_whole: bool) -> None:

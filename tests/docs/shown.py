@@ -48,6 +48,7 @@ RUN = (
     "dagrpo use examples/pictures/params.yaml",
     "dagrpo use examples/gsm8k/params.yaml",
     "dagrpo use examples/several_gpus/params.yaml",
+    "dagrpo sweep learning_rate",
     "dagrpo clean --tries",
 )
 
@@ -79,6 +80,8 @@ NOT_RUN = {
     "make test": "is what runs the first of these",
     "snakemake --cores all target --config training__steps=20": _BY_DAG,
     "snakemake --cores all target --config training__steps=20 experiment__name=own_task~short": _BY_DAG,
+    "snakemake --cores all target --config sweep=learning_rate": "trains nine policies: test_sweep.py runs a smaller one",
+    "snakemake -n target --config sweep=learning_rate": "tests/pipeline/snakemake/test_sweep.py plans one",
     "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
     "dvc checkout --relink": "as above",
     "make remotes": "changes .venv; its lock is installed beside it and used by test_remotes.py",

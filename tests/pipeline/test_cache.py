@@ -1,6 +1,8 @@
 """What another experiment has made of the same is taken over; whatever differs, or is damaged, is made again."""
 
+import argparse
 import errno
+import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,7 +14,7 @@ import pytest
 from tests.pipeline.running import without_open_logs
 
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.cache import cache_hit
+from dagrpo.pipeline.cache import cache_hit, waiting_for_equal_job
 from dagrpo.pipeline.declaration import Job, Stage
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.files import FEWEST_LINKED, read_json, sha256_of, write_json, write_text
@@ -61,11 +63,21 @@ def _run(
     **params: Any,
 ) -> dict[str, Any]:
     """Run the stage as the supervisor does; what its provenance says."""
+    options = _options(experiment, split, seed, {"reuse": reuse, **(runtime or {})}, params)
+    runner.run(cache_hit(STAGE, options) or STAGE, options)
+    record: dict[str, Any] = read_json(options.provenance)
+    return record
+
+
+def _options(
+    experiment: str, split: str, seed: int, runtime: Mapping[str, Any], params: Mapping[str, Any]
+) -> argparse.Namespace:
+    """Return the command line of a job, whose files are written."""
     given = Path("data", experiment, "train.parquet")
     given.parent.mkdir(parents=True, exist_ok=True)
     given.write_text(split)
     write_json(Path("job.json"), {"stage": "sft", "params": params, "code": []})
-    write_json(Path("runtime.json"), Runtime.model_validate({"reuse": reuse, **(runtime or {})}).model_dump())
+    write_json(Path("runtime.json"), Runtime.model_validate(runtime).model_dump())
     folder = f"results/{experiment}/runs/seed_{seed}"
     files = [f"policy={folder}/policy/manifest.json", f"metrics={folder}/metrics.parquet"]
     outputs = [f"--output={file}" for file in (*files, f"provenance={folder}/policy/provenance.json")]
@@ -73,9 +85,8 @@ def _run(
     options = runner.parse(
         ["--job", "job.json", "--runtime", "runtime.json", *whose, f"--input=split={given}", *outputs]
     )
-    runner.run(cache_hit(STAGE, options) or STAGE, options)
-    record: dict[str, Any] = read_json(Path(folder, "policy/provenance.json"))
-    return record
+    options.provenance = Path(folder, "policy/provenance.json")
+    return options
 
 
 def _path(experiment: str, name: str) -> Path:
@@ -92,6 +103,20 @@ def test_the_same_is_taken_over_and_said_so() -> None:
     assert second["experiment"] == "two"
     digests = {path: sha256_of(Path(path)) for path in second["outputs"]}
     assert second["outputs"] == digests
+
+
+def test_equal_jobs_of_two_experiments_wait_for_one_another() -> None:
+    """The second then has a cache hit: cells of a sweep start what they share at the same time."""
+    with waiting_for_equal_job(STAGE, _options("one", "data", 3, {}, {})):
+        (lock,) = Path(".state/making").glob("*.lock")
+        with lock.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with waiting_for_equal_job(STAGE, _options("two", "data", 3, {}, {})):
+        assert [*Path(".state/making").glob("*.lock")] == [lock]
+    with waiting_for_equal_job(STAGE, _options("two", "rows", 3, {}, {})):
+        assert len([*Path(".state/making").glob("*.lock")]) == 2
+    with waiting_for_equal_job(STAGE, _options("two", "data", 5, {"reuse": False}, {})) as descriptors:
+        assert descriptors == []
 
 
 def test_the_runtime_of_what_is_taken_over_is_that_of_whoever_made_it() -> None:

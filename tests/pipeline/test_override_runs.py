@@ -3,8 +3,9 @@
 import pytest
 
 from dagrpo.config.schema import Params, parse
+from dagrpo.config.sweeps import Sweep
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.override_runs import override_run
+from dagrpo.pipeline.override_runs import cell_runs, override_run
 
 
 def test_the_experiment_of_the_file_overrides_nothing() -> None:
@@ -45,3 +46,34 @@ def test_an_override_run_may_have_a_name_of_its_own_which_params_yaml_may_not() 
     assert run.overrides == {"experiment.name": "arithmetic_tiny~short", "training.steps": 3}
     with pytest.raises(UserError, match="stands in names of override runs alone"):
         override_run(named, named)
+
+
+def folders(sweep: dict[str, object], file: Params) -> list[str]:
+    return [cell.run.folder for cell in cell_runs(Sweep.model_validate(sweep), file)]
+
+
+def test_a_cell_is_an_override_run_named_by_its_values_alone() -> None:
+    grid = {"grid": {"training.steps": [3, 4]}}
+    three, four = folders(grid, Params())
+    assert three.startswith("arithmetic_tiny~")
+    assert three != four
+    assert folders(grid | {"seeds": [5, 6]}, Params()) == [three, four], "another seed extends the cell"
+    assert folders(grid, parse({"sft": {"steps": 1}})) == [three, four], "so do other parameters of the file"
+    assert folders({"cells": [{"training.steps": 4}]}, Params()) == [four]
+
+
+def test_a_cell_with_the_values_of_the_file_is_the_experiment_itself() -> None:
+    steps = Params().training.steps
+    assert folders({"grid": {"training.steps": [steps]}}, Params()) == ["arithmetic_tiny"]
+    (other,) = folders({"seeds": [7], "grid": {"training.steps": [steps]}}, Params())
+    assert other.startswith("arithmetic_tiny~")
+
+
+def test_equal_values_in_another_notation_are_one_cell() -> None:
+    rates = {"grid": {"training.learning_rate": [0.0003, "3e-4"]}}
+    assert len(folders(rates, Params())) == 1
+
+
+def test_a_cell_whose_parameters_do_not_fit_is_named() -> None:
+    with pytest.raises(UserError, match=r"the cell training\.stps: 3: unknown key `training\.stps`"):
+        folders({"cells": [{"training.stps": 3}]}, Params())

@@ -1,6 +1,6 @@
 """A rule for each stage. Its inputs, outputs, parameters and needs are declared in src/dagrpo/pipeline/stages/<stage>.py."""
 
-for stage in experiment.rules:
+for stage in experiments.rules:
 
     rule:
         name:
@@ -11,6 +11,8 @@ for stage in experiment.rules:
             code=stage.code,
         output:
             **stage.outputs,
+        wildcard_constraints:
+            **stage.constraints,
         log:
             stage.log,
         benchmark:
@@ -29,3 +31,20 @@ for stage in experiment.rules:
             stage.message
         shell:
             "python {input.script} --job {params.job} {params.arguments} --log {log}"
+
+
+if experiments.sweep:
+
+    rule sweep:
+        input:
+            experiments.outputs("score", "report"),
+        output:
+            experiments.page,
+        log:
+            f"logs/{experiments.name}/sweep.log",
+        params:
+            sweep=experiments.sweep,
+        message:
+            "sweep: {params.sweep}"
+        shell:
+            "dagrpo sweep {params.sweep:q} --html {output:q} > {log}"

@@ -22,6 +22,7 @@ from dagrpo.cli.shell_completion import presets as names
 from dagrpo.cli.shell_completion import tasks
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
+from dagrpo.cli.sweep.command import sweep
 from dagrpo.cli.train.command import train
 from dagrpo.cli.warm import warm
 from dagrpo.config.project import require_own_code, require_project_folder_of
@@ -174,6 +175,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     show: "Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; "
     '`dagrpo show arithmetic_tiny --prompt "48+44" --tokens`',
     compare: "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`",
+    sweep: "Examples: `dagrpo sweep learning_rate`; `dagrpo sweep learning_rate --html sweep.html`",
     power: "Examples: `dagrpo power arithmetic_tiny`; `dagrpo power A B --points 1`",
     new: "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`",
     doctor: "Examples: `dagrpo doctor`; `dagrpo doctor --online` also asks the hub",

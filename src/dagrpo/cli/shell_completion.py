@@ -18,7 +18,8 @@ def experiments(incomplete: str) -> list[str]:
 
 def presets(incomplete: str) -> list[str]:
     """List the presets of this folder, and params.yaml if it exists."""
-    names = {path.stem for path in Path("presets").glob("*/*.yaml")} | set(of_scripts(Path("presets")))
+    files = (path for path in Path("presets").glob("*/*.yaml") if path.parent.name != "sweeps")
+    names = {path.stem for path in files} | set(of_scripts(Path("presets")))
     return _beginning(incomplete, names | {path.name for path in Path().glob("params.yaml")})
 
 
@@ -58,6 +59,13 @@ def formats(incomplete: str) -> list[str]:
     from dagrpo.checkpoints.formats import FORMATS
 
     return _beginning(incomplete, ["hf", *FORMATS.names()])
+
+
+def sweeps(incomplete: str) -> list[str]:
+    """Complete the name of a sweep."""
+    from dagrpo.config.sweeps import known
+
+    return _beginning(incomplete, known())
 
 
 def _run(context: typer.Context) -> str:

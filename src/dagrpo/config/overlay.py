@@ -54,13 +54,14 @@ def with_overrides(config: Mapping[str, Any], source: str = "params.yaml with --
     overrides: dict[str, Any] = {}
     for key, value in config.items():
         if OVERRIDE in key:
-            overrides = merged(overrides, _nested(key.split(OVERRIDE), _typed(key, value, source)))
+            overrides = merged(overrides, nested(key.split(OVERRIDE), _typed(key, value, source)))
     return merged({key: value for key, value in config.items() if OVERRIDE not in key}, overrides)
 
 
-def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+def nested(keys: list[str], value: Any) -> dict[str, Any]:
+    """Return a value in the sections that its keys name."""
     first, *rest = keys
-    return {first: _nested(rest, value) if rest else value}
+    return {first: nested(rest, value) if rest else value}
 
 
 def _typed(key: str, value: Any, source: str) -> Any:

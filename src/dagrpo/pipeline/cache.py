@@ -18,14 +18,23 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import SEED, Job, Stage
-from dagrpo.pipeline.record import STATES, declared, inputs_of, is_whole, outputs_of, parts_of, record_of, runtime_of
+from dagrpo.pipeline.record import (
+    STATES,
+    declared,
+    in_any_experiment,
+    is_whole,
+    outputs_of,
+    parts_of,
+    record_of,
+    runtime_of,
+)
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, atomic_folder, copy, read_json, sha256_of, share
 from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
 SAME = ("key", "environment")
-MAKING = STATES / "making"  # locks of outputs that are the same for all seeds
+MAKING = STATES / "making"  # locks of outputs that several jobs would make
 FINISHED = "finished"  # in the state of a part: its outputs, until the job ends
 
 
@@ -49,17 +58,18 @@ def cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
 
 
 @contextmanager
-def waiting_for_other_seeds(stage: Stage, options: argparse.Namespace) -> Iterator[None]:
-    """Wait until no other seed's job makes a part that is the same for all seeds, and keep others waiting."""
-    looks_alone = not stage.spreads or stage.seeded(declared(options.job)["params"], inputs_of(options))
-    if looks_alone or not _may_reuse(stage, options):
-        yield
+def waiting_for_equal_job(stage: Stage, options: argparse.Namespace) -> Iterator[list[int]]:
+    """Wait until no other job makes the same outputs, and keep others waiting: of another seed, or of another experiment.
+
+    Yields the descriptors that keep them waiting as long as a child has them; none if reuse is off.
+    """
+    if not _may_reuse(stage, options):
+        yield []
         return
-    outputs = outputs_of(options)
     lock = MAKING / f"{record_of(stage, options)['key'][:16]}.lock"
-    place = Path(SEED.sub("/runs/*/", outputs["provenance"].parent.as_posix()))
-    with exclusive_access(place, lock, patience=math.inf):
-        yield
+    place = in_any_experiment(outputs_of(options)["provenance"].parent.as_posix(), options.experiment)
+    with exclusive_access(Path(SEED.sub("/runs/*/", place)), lock, patience=math.inf) as descriptor:
+        yield [descriptor]
 
 
 def _may_reuse(stage: Stage, options: argparse.Namespace) -> bool:

@@ -3,6 +3,9 @@
 An override run has its own folders, `data|models|results|logs/<name>~<digest>/`, so that it never touches the experiment's
 outputs. DVC does not record it. The digest is that of all its parameters, so the same override run resumes where it stopped.
 `--config experiment__name=<name>~<word>` gives it a name of one's own instead.
+
+The cells of a sweep are override runs, too. Their digest is that of the swept values alone: another seed, more steps or another
+evaluation in params.yaml extends a cell where it is.
 """
 
 from collections.abc import Mapping
@@ -10,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.overlay import configuration_digest, flat
+from dagrpo.config.overlay import DIGITS, configuration_digest, flat, merged, nested
 from dagrpo.config.schema import Params
+from dagrpo.config.sweeps import Cell, Sweep
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils.files import digest_of
 
 PARAMS = Path("params.yaml")
 
@@ -39,3 +45,39 @@ def override_run(params: Params, file: Params) -> OverrideRun:
     name = params.experiment.name
     folder = f"{name}{TRY}{configuration_digest(params)}" if overrides and TRY not in name else name
     return OverrideRun(folder=folder, overrides=overrides)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRun:
+    """A cell of a sweep: its values, and the run of the experiment with them."""
+
+    values: Cell  # by dotted key, as the sweep gives them
+    params: Params
+    run: OverrideRun
+
+
+def cell_runs(sweep: Sweep, file: Params) -> list[CellRun]:
+    """List the cells of a sweep over the experiment of params.yaml; one that changes nothing is the experiment itself.
+
+    Raises UserError naming the cell whose parameters do not fit together.
+    """
+    cells = (_cell_run(values, sweep.seeds, file) for values in sweep.all_cells())
+    return list({cell.run.folder: cell for cell in cells}.values())
+
+
+def _cell_run(values: Cell, seeds: list[int] | None, file: Params) -> CellRun:
+    whole = file.model_dump() if seeds is None else merged(file.model_dump(), {"experiment": {"seeds": seeds}})
+    for key, value in values.items():
+        whole = merged(whole, nested(key.split("."), value))
+    source = f"the cell {', '.join(f'{key}: {value}' for key, value in values.items())}"
+    params = parse_with_tasks(whole, source)
+    if not override_run(params, file).overrides:
+        return CellRun(values=values, params=params, run=override_run(params, file))
+    swept = {key: value for key, value in flat(params.model_dump()).items() if _is_of(key, values)}
+    name = f"{file.experiment.name}{TRY}{digest_of(swept)[:DIGITS]}"
+    params = parse_with_tasks(merged(whole, {"experiment": {"name": name}}), source)
+    return CellRun(values=values, params=params, run=override_run(params, file))
+
+
+def _is_of(key: str, values: Cell) -> bool:
+    return any(key == each or key.startswith(f"{each}.") for each in values)

@@ -12,14 +12,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.redaction import RedactingFormatter
-from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored, waiting_for_other_seeds
+from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored, waiting_for_equal_job
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Job, Shared, Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind
@@ -111,7 +111,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             if stage.spreads and is_made(stage, part):
                 records.append((part, record_of(stage, part)))
                 continue
-            with waiting_for_other_seeds(stage, part):
+            with waiting_for_equal_job(stage, part) if stage.spreads else nullcontext():
                 linking = cache_hit(stage, part) if stage.spreads else None
                 records.append((part, _execute_part(linking or stage, part, shared)))
     for part, record in records if rank() == 0 else ():

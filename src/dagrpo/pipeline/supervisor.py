@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from dagrpo.core.redaction import hide_secrets_in_tracebacks
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.cache import cache_hit, is_made
+from dagrpo.pipeline.cache import cache_hit, is_made, waiting_for_equal_job
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_shown_by_snakemake
@@ -86,16 +86,23 @@ def _report_of(stage: Stage, options: argparse.Namespace) -> FailureReport:
 
 
 def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], locks: Sequence[int]) -> None:
-    runtime = runtime_of(options.runtime)
     _report_of(stage, options).remove()
     if is_made(stage, options):
         say(f"{stage.name}: kept; inputs, parameters and code are the same (runtime.reuse: false makes it again).")
         return
-    linking = _whole_cache_hit(stage, options)
-    if linking is not None:
-        runner.run(linking, options)
-        return
-    stop_with_the_workflow()  # also while waiting for a GPU
+    stop_with_the_workflow()  # also while waiting for another job or a GPU
+    # Of a job that spreads, each part waits by itself.
+    with nullcontext([]) if stage.spreads else waiting_for_equal_job(stage, options) as waiting:
+        linking = _whole_cache_hit(stage, options)
+        if linking is not None:
+            runner.run(linking, options)
+            return
+        _make(stage, options, arguments, [*locks, *waiting])
+
+
+def _make(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], locks: Sequence[int]) -> None:
+    """Run the stage's processes. Raises SystemExit with the exit code of the last attempt where they may be restarted."""
+    runtime = runtime_of(options.runtime)
     with own_devices(stage.needs(runtime).gpus) as devices:
         if devices and stage.name in TRAINING:
             require_planned_room(options, runtime)

@@ -43,6 +43,11 @@ class Evaluated:
     def seeds(self, task: str) -> list[int]:
         return sorted(self.evaluations[task])
 
+    def resampling(self, task: str) -> Resampling:
+        """Return the parameters of a task's intervals."""
+        summary = self.evaluations[task][self.seeds(task)[0]].summary
+        return Resampling(confidence=summary["confidence"], **summary["bootstrap"])
+
     def problems(self, task: str) -> list[Problem]:
         """Return the problems of a task, in the order of the metrics' values."""
         return _problems(self.evaluations[task][self.seeds(task)[0]])
@@ -145,8 +150,7 @@ def trouble_between(first: Evaluated, second: Evaluated, task: str) -> str | Non
 
 
 def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
-    summary = first.evaluations[task][first.seeds(task)[0]].summary
-    resampling = Resampling(confidence=summary["confidence"], **summary["bootstrap"])
+    resampling = first.resampling(task)
     seeds, shared = shared_by(first, second, task)
     return TaskPair(
         task=task,
@@ -180,14 +184,14 @@ def _metrics(
         if name in others and name != "pass_at_1":  # that is mean@k
             yield Metric(
                 name=name,
-                first=_estimate(name, ones[name], seeds, resampling),
-                second=_estimate(name, others[name], seeds, resampling),
+                first=estimate_of(name, ones[name], seeds, resampling),
+                second=estimate_of(name, others[name], seeds, resampling),
                 difference=paired_difference(ones[name], others[name], resampling),
                 detectable=detectable_of(others[name] - ones[name], resampling.confidence),
             )
 
 
-def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:
+def estimate_of(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:
     """Return the estimate as in the report: Wilson's interval for the greedy accuracies of one seed, else the bootstrap."""
     if name in PROPORTIONS and len(seeds) == 1:
         return wilson(int(values.sum()), values.size, resampling.confidence)

@@ -72,7 +72,7 @@ def _of_task(first: Evaluated, second: Evaluated, task: str, labels: Sequence[st
         raise UserError(f"{task}: one shared problem has no variance: evaluate both on more (`data.max_test`).")
     one, other = (values_of(each, task, seeds, problems)[GREEDY] for each in (first, second))
     differences = other - one
-    variance, confidence = variance_of(differences), first.evaluations[task][first.seeds(task)[0]].summary["confidence"]
+    variance, confidence = variance_of(differences), first.resampling(task).confidence
     difference = float(differences.mean())
     goal = abs(difference) if wanted is None else wanted
     return TaskPower(

@@ -3,7 +3,7 @@
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dagrpo.utils.hub import Wanted
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
+SWEEPS = "sweeps"  # the folder of their pages, in that of an experiment's results
 T = TypeVar("T")
 
 
@@ -95,7 +96,7 @@ def _user(number: int) -> str:
         return f"user {number}"
 
 
-def require_own_targets(folder: str) -> None:
+def require_own_targets(folders: Sequence[str]) -> None:
     """Raise UserError for a target that is a stage's name, or another experiment's file."""
     given = options()
     for target in given.targets if given is not None and "DVC_STAGE" not in os.environ else ():
@@ -105,8 +106,9 @@ def require_own_targets(folder: str) -> None:
             raise UserError(
                 f"{target} is a stage, which has several jobs: ask for an output of one of them, as in {first}, or for all with `target`."
             )
-        if top not in TOPS or not inner or inner[0] == folder:
+        if top not in TOPS or not inner or inner[0] in folders or SWEEPS in inner:
             continue
+        folder = folders[0]
         own = PurePath(top, folder, *inner[1:])
         if TRY in folder and inner[0] == folder.partition(TRY)[0]:
             raise UserError(f"{target} is not made with overrides: the path of this override run is {own}.")

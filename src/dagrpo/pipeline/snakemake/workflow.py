@@ -1,6 +1,7 @@
 """Rules of an experiment for the Snakefile, and hooks around its jobs."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from rich.markdown import Markdown
 from snakemake.io import report
 from snakemake.ioflags import update
 
-from dagrpo.config.schema import read_params
+from dagrpo.config.schema import Params, read_params
+from dagrpo.config.sweeps import read_sweep
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, job_files
 from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
@@ -19,10 +21,11 @@ from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
-from dagrpo.pipeline.override_runs import PARAMS, override_run
+from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
+    SWEEPS,
     checked,
     refused,
     require_hub,
@@ -46,24 +49,29 @@ from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
 from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 
-__all__ = ["Experiment", "require_project"]
+__all__ = ["Experiments", "require_project"]
+SWEEP = "sweep"  # of --config: the name of a sweep, or its file
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
 SLURM = "slurm"  # as Snakemake calls its executor; within a job "slurm-jobstep"
 CAPTIONS = Path("workflow/report")
 
 
-class Experiment:
-    """The experiment of params.yaml and --config, for the Snakefile: its rules, its outputs, and what frames its jobs."""
+class Experiments:
+    """The experiments of a command, for the Snakefile: that of params.yaml and --config, or the cells of a sweep."""
 
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
         """Check everything that a command needs before its jobs are planned. Raises Refusal with what to change."""
         self._workflow = workflow
-        self.root = Path(workflow.basedir)
-        self.params = checked(config)
-        self._run = refused(lambda: override_run(self.params, read_params(PARAMS)))
-        self.folder = self._run.folder
-        executor = executor_name()
-        self.has_gpus = not executor.startswith(SLURM) or slurm.has_gpus() is not False
+        root = Path(workflow.basedir)
+        params = checked({key: value for key, value in config.items() if key != SWEEP})
+        file = refused(lambda: read_params(PARAMS))
+        self.name = params.experiment.name
+        self.sweep = str(config[SWEEP]) if SWEEP in config else None
+        if self.sweep is None:
+            runs = [(params, refused(lambda: override_run(params, file)))]
+        else:
+            runs = [(cell.params, cell.run) for cell in refused(lambda: _cells(str(self.sweep), params, file))]
+        self._all = [Experiment(params, run) for params, run in runs]
         _set_environment()
         leave_threads_to_jobs(workflow)
         if workflow.remote_exec:
@@ -72,11 +80,91 @@ class Experiment:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
             if workflow.is_main_process:
                 refused(self._prepare)
-        self.rules = [Rule(self, stage) for stage in dag.in_order()]
+        has_gpus = not executor_name().startswith(SLURM) or slurm.has_gpus() is not False
+        self.rules = [Rule(self._all, stage, root, has_gpus=has_gpus) for stage in dag.in_order()]
+        self.page = f"results/{self.name}/{SWEEPS}/{Path(self.sweep).stem}.html" if self.sweep else None
 
     def _prepare(self) -> None:
+        require_own_targets([each.folder for each in self._all])
+        for each in self._all:
+            each.prepare()
+
+    @property
+    def description(self) -> str:
+        """Name the experiment, or the sweep and its number of cells."""
+        return (
+            self._all[0].folder if self.sweep is None else f"sweep {self.sweep} of {self.name}, {len(self._all)} cells"
+        )
+
+    def outputs(self, *stages: str) -> list[str]:
+        """List the outputs of some stages of all experiments, by default of all stages, with the page of a sweep."""
+        files = [path for each in self._all for path in each.outputs(*stages)]
+        return [*files, self.page] if self.page and not stages else files
+
+    def start(self) -> None:
+        """Pass signals on to the stages, announce what runs, and count the GPUs: a job that needs one waits for it."""
+        stop_with_stages()
+        if self._workflow.is_main_process and not self._workflow.local_exec:
+            for each in self._all:
+                note_executor(each.folder, executor_name(), run_in_slurm(self._workflow))
+                follow_jobs(each.folder)
+        if self.sweep is None:
+            self._all[0].announce()
+        else:
+            say(f"A {self.description}: each is an override run, in folders {self.name}{TRY}...")
+        workflow, devices = self._workflow, len(visible_devices())
+        if devices and workflow.local_exec and not workflow.remote_exec and "gpu" not in workflow.global_resources:
+            workflow.register_resource("gpu", devices)  # without one, such jobs run on the CPU
+
+    def finish(self) -> None:
+        """Record the results in DVC and MLflow, and show them if the report is among the targets."""
+        self.record()
+        refused(lambda: require_unedited(self._all[0].params))
+        targets = (given.targets if (given := options()) else None) or ["target"]
+        if not any(name == "target" or "/report/" in name for name in targets):
+            return
+        if self.sweep is None:
+            _show_results(self._all[0].folder, self._all[0].params.training.learning_rate)
+        else:
+            say(f"Sweep: {Path(str(self.page)).resolve()}; `dagrpo sweep {self.sweep}` prints it.")
+
+    def record(self) -> None:
+        """Record the results in DVC and MLflow."""
+        for each in self._all:
+            commit(each.folder)
+        _record_runs()
+
+
+def _cells(sweep: str, params: Params, file: Params) -> list[CellRun]:
+    """List the cells of a sweep. Raises UserError beside other overrides, which `dagrpo sweep` would not know."""
+    if overrides := override_run(params, file).overrides:
+        raise UserError(
+            f"--config {SWEEP}={sweep} stands alone: write {next(iter(overrides))} into params.yaml, or into the sweep."
+        )
+    return cell_runs(read_sweep(sweep), file.model_copy(update={"runtime": params.runtime}))
+
+
+class Experiment:
+    """One experiment: its outputs, and the files that its jobs are given."""
+
+    def __init__(self, params: Params, run: OverrideRun) -> None:
+        self.params = params
+        self._run = run
+        self.folder = run.folder
+        # What the result of a stage depends on, beside its data. Another value of a parameter is another name of the job file.
+        stages = dag.in_order()
+        self.code = refused(lambda: {stage.name: job_files.code_files(params, stage) for stage in stages})
+        self.job = refused(lambda: {stage.name: job_files.job_file(params, stage) for stage in stages})
+
+    def announce(self) -> None:
+        """Say that it is an override run, if it is one."""
+        if self._run.overrides:
+            changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in self._run.overrides.items())
+            say(f"An override run, with {changes}: its folders are called {self.folder}, and DVC does not record it.")
+
+    def prepare(self) -> None:
+        """Check this machine and the former outputs, and lock the folders. Raises UserError with what to change."""
         require_current(self.params)
-        require_own_targets(self.folder)
         require_mirror(self.params, self.folder)
         require_possible_weights_folder(self.params)
         require_source(self.params)
@@ -110,57 +198,53 @@ class Experiment:
             *(("--overrides", job_files.overrides_file(overrides)) if overrides else ()),
         ]
 
-    def start(self) -> None:
-        """Pass signals on to the stages, announce an override run, and count the GPUs: a job that needs one waits for it."""
-        stop_with_stages()
-        if self._workflow.is_main_process and not self._workflow.local_exec:
-            note_executor(self.folder, executor_name(), run_in_slurm(self._workflow))
-            follow_jobs(self.folder)
-        if self._run.overrides:
-            changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in self._run.overrides.items())
-            say(f"An override run, with {changes}: its folders are called {self.folder}, and DVC does not record it.")
-        workflow, devices = self._workflow, len(visible_devices())
-        if devices and workflow.local_exec and not workflow.remote_exec and "gpu" not in workflow.global_resources:
-            workflow.register_resource("gpu", devices)  # without one, such jobs run on the CPU
-
-    def finish(self) -> None:
-        """Record the results in DVC and MLflow, and show them if the report is among the targets."""
-        self.record()
-        refused(lambda: require_unedited(self.params))
-        targets = (given.targets if (given := options()) else None) or ["target"]
-        if any(name == "target" or "/report/" in name for name in targets):
-            _show_results(self.folder, self.params.training.learning_rate)
-
-    def record(self) -> None:
-        """Record the results in DVC and MLflow."""
-        commit(self.folder)
-        _record_runs()
-
 
 class Rule:
-    """A stage as a rule of Snakemake."""
+    """A stage as a rule of Snakemake: of several experiments, the wildcard {experiment} says which one's parameters a job has."""
 
-    def __init__(self, experiment: Experiment, stage: Stage) -> None:
-        params = experiment.params
-        self._experiment = experiment
+    def __init__(self, experiments: Sequence[Experiment], stage: Stage, root: Path, *, has_gpus: bool) -> None:
+        self._by_folder = {each.folder: each for each in experiments}
+        self._any = experiments[0].params  # of what all cells have in common: the tasks
         self._stage = stage
-        self._needs: Needs = stage.needs(params.runtime)
+        self._root = root
+        self._has_gpus = has_gpus
         self.name = stage.name
-        self.code = refused(lambda: job_files.code_files(params, stage))  # what the result depends on, beside its data
         self.inputs = {name: self._input(name) for name in stage.inputs}
         self.outputs = {name: self._output(name) for name in stage.outputs}
         self.log = f"{dag.log_of(stage)}.log"
         self.benchmark = f"{dag.log_of(stage)}.benchmark.tsv"
-        self.threads = self._needs.threads
-        self.gpus = self._needs.gpus if experiment.has_gpus else 0
-        self.job = refused(lambda: job_files.job_file(params, stage))  # another value of a parameter is another name
         self.message = f"{stage.name}: {self._label()}"
+        names = {"experiment": self._by_folder, "model": {each.params.model.name for each in experiments}}
+        # A path of another experiment or model is not made with these parameters.
+        self.constraints = {name: "|".join(map(re.escape, sorted(values))) for name, values in names.items()}
+
+    def _of(self, wildcards: Mapping[str, str]) -> Experiment:
+        return self._by_folder[wildcards["experiment"]]
+
+    def _needs(self, wildcards: Mapping[str, str]) -> Needs:
+        return self._stage.needs(self._of(wildcards).params.runtime)
+
+    def code(self, wildcards: Mapping[str, str]) -> list[str]:
+        """List the files of the stage's code."""
+        return self._of(wildcards).code[self.name]
+
+    def job(self, wildcards: Mapping[str, str]) -> str:
+        """Return the path of the file with the stage's parameters."""
+        return self._of(wildcards).job[self.name]
+
+    def threads(self, wildcards: Mapping[str, str]) -> int:
+        """Return the threads of all its processes."""
+        return self._needs(wildcards).threads
+
+    def gpus(self, wildcards: Mapping[str, str]) -> int:
+        """Return the number of GPUs; 0 where jobs go to a SLURM without any."""
+        return self._needs(wildcards).gpus if self._has_gpus else 0
 
     def _input(self, name: str) -> Callable[[Mapping[str, str]], str | list[str]]:
-        params, stage = self._experiment.params, self._stage
+        stage = self._stage
 
         def paths(wildcards: Mapping[str, str]) -> str | list[str]:
-            found = dag.input_paths(stage, name, params, dict(wildcards.items()))
+            found = dag.input_paths(stage, name, self._of(wildcards).params, dict(wildcards.items()))
             return found[0] if isinstance(stage.inputs[name], str) and len(found) == 1 else found
 
         return paths
@@ -169,27 +253,30 @@ class Rule:
         """Return an output that stays where it is until the stage replaces it; one of Snakemake's report has its caption."""
         paths, content = self._stage.outputs[name], self._stage.pages.get(name)
         if self._stage.spreads or not isinstance(paths, str):
-            patterns, params = patterns_of(self._stage.outputs)[name], self._experiment.params
-            return [update(path) for each in patterns for path in dag.over_spread(each, self._stage, params)]
+            patterns = patterns_of(self._stage.outputs)[name]
+            return [update(path) for each in patterns for path in dag.over_spread(each, self._stage, self._any)]
         if content is None:
             return update(paths)
-        caption = self._experiment.root / CAPTIONS / f"{Path(paths).stem}.rst"
+        caption = self._root / CAPTIONS / f"{Path(paths).stem}.rst"
         labels = {"experiment": "{experiment}", "shows": content}
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
     def _label(self) -> str:
-        text = self._stage.label.replace("{train}", self._experiment.params.experiment.train)
+        text = self._stage.label.replace("{train}", self._any.experiment.train)
+        if len(self._by_folder) > 1 and "experiment" not in names_in(text):
+            text += ", {experiment}"
         for name in names_in(text):
             text = text.replace(f"{{{name}}}", f"{{wildcards.{name}}}")
         return text
 
-    def memory(self, wildcards: object, input: Sequence[object], attempt: int) -> int:
+    def memory(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return megabytes: a fixed part, and a multiple of the checkpoint that the job reads, once that is known."""
-        return job_files.memory_mb(self._needs, [str(path) for path in input], attempt)
+        return job_files.memory_mb(self._needs(wildcards), [str(path) for path in input], attempt)
 
-    def minutes(self, wildcards: object, input: Sequence[object], attempt: int) -> int:
+    def minutes(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return the time limit of one attempt. A stage with steps resumes from its state, and needs no longer one."""
-        return job_files.minutes(self._needs, [str(path) for path in input]) * (1 if self._stage.extends else attempt)
+        limit = job_files.minutes(self._needs(wildcards), [str(path) for path in input])
+        return limit * (1 if self._stage.extends else attempt)
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""
@@ -199,12 +286,12 @@ class Rule:
                 *("--experiment", given["experiment"]),
                 *(("--seed", given["seed"]) if "seed" in given else ()),
                 *self._files(given, input, output),
-                *refused(self._experiment.shared_arguments),
+                *refused(self._of(wildcards).shared_arguments),
             ]
         )
 
     def _files(self, wildcards: Mapping[str, str], input: Any, output: Any) -> Iterator[str]:
-        stage, params = self._stage, self._experiment.params
+        stage, params = self._stage, self._of(wildcards).params
         if not stage.spreads:
             yield from job_files.file_arguments(input.items(), output.items())
             return

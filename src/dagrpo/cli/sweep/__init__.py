@@ -1,0 +1,1 @@
+"""`dagrpo sweep`: the cells of a sweep, and their scores."""

@@ -1,0 +1,137 @@
+"""A sweep's results on a terminal, as a page or JSON."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo import report
+from dagrpo.cli.sweep.figure import against_axes, value_in_words
+from dagrpo.cli.sweep.results import CellScore, SweepResults, TaskResults
+from dagrpo.core.escape import one_line, visible
+from dagrpo.evaluation.statistics import Estimate
+from dagrpo.report import format
+from dagrpo.report.format import percent, percent_interval, plural, points, points_interval
+
+TEMPLATE = "page.html.j2"
+LONGEST = 60  # characters of a value
+NOTHING_FINISHED = "No cell has scores yet."
+
+
+def headline(results: TaskResults) -> str:
+    """Return the best cell by its score, and whether it differs from the reference when all comparisons are counted."""
+    best = max(results.scores, key=lambda each: each.score.value)
+    score = f"{percent(best.score.value)} ({percent_interval(best.score)})"
+    if best.difference is None or best.together is None:
+        return f"{results.task}: no cell scored higher than {best.folder}, {score}."
+    change = f"{points(best.difference.value)} points to {results.reference}"
+    if best.together.low > 0:
+        return f"{results.task}: {best.folder} scored highest, {score}, and differs from the reference: {change}."
+    return f"{results.task}: {best.folder} scored highest, {score}; no difference shown to the reference ({change})."
+
+
+def scope(results: TaskResults) -> str:
+    """Return sentences on pairing, on the number of comparisons, on the choice of the best, and on the least difference shown."""
+    if not results.comparisons:
+        return f"Differences are to {results.reference}; no other cell can be compared with it yet."
+    by_chance = results.comparisons * (1 - results.confidence)
+    seeds = sorted({each.seeds for each in results.scores})
+    of_seeds = plural(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    least = median(each.detectable for each in results.scores if each.detectable is not None)
+    met = f"{of_seeds}, {plural(results.problems, 'problem')}"
+    level, together = f"{100 * results.confidence:g}%", f"{100 * results.confidence_together:.4g}%"
+    return (
+        f"Differences are to {results.reference}, paired by problem and seed ({met}). {plural(results.comparisons, 'comparison')}: with "
+        f"{level} intervals, {by_chance:.2g} of them would exclude 0 by chance alone; those of all together ({together}, Bonferroni) "
+        f"hold all at once with {level}. The highest score was chosen on these problems and is too high by an unknown amount: confirm "
+        f"it with further seeds, or on other problems. A difference of {100 * least:.1f} points is shown four times in five."
+    )
+
+
+def is_better(score: CellScore) -> bool | None:
+    """Return True if a cell is better than the reference with all comparisons counted; None if its interval includes 0."""
+    if score.together is None or score.together.low <= 0 <= score.together.high:
+        return None
+    return score.together.low > 0
+
+
+STYLES = {True: "bold green", False: "bold red", None: ""}
+
+
+def rendered(results: SweepResults) -> RenderableType:
+    """Render the results for a terminal."""
+    return Group(*_parts(results))
+
+
+def _parts(results: SweepResults) -> Iterator[RenderableType]:
+    for task in results.tasks:
+        yield Text(headline(task), style="bold")
+        yield Text(scope(task), style="dim")
+        yield _scores(results, task)
+        yield from (Text(note, style="yellow") for note in task.notes)
+    if not results.tasks:
+        yield Text(NOTHING_FINISHED)
+    if results.unfinished:
+        yield Text(unfinished(results))
+
+
+def unfinished(results: SweepResults) -> str:
+    """Return a sentence on the cells without scores, and the command that runs them."""
+    folders = ", ".join(folder for folder, _ in results.unfinished)
+    count = plural(len(results.unfinished), "cell")
+    return f"{count} without scores: {folders}. Run with: snakemake --cores all target --config sweep={results.sweep}"
+
+
+def _scores(results: SweepResults, task: TaskResults) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in (*results.axes, "score", "difference", "all together", "experiment"):
+        table.add_column(heading, overflow="fold")
+    for score in task.scores:
+        values = [one_line(value_in_words(score.values.get(axis)), LONGEST) for axis in results.axes]
+        table.add_row(
+            *values,
+            f"{percent(score.score.value)} ({percent_interval(score.score)})",
+            "reference" if score.folder == task.reference else _difference(score.difference),
+            Text("" if score.together is None else points_interval(score.together), STYLES[is_better(score)]),
+            score.folder,
+        )
+    return table
+
+
+def _difference(difference: Estimate | None) -> str:
+    return "-" if difference is None else f"{points(difference.value)} ({points_interval(difference)})"
+
+
+def render(results: SweepResults) -> str:
+    """Return the results as one HTML page; the template escapes every value, except figures."""
+    environment = Environment(
+        loader=FileSystemLoader([Path(__file__).parent, Path(report.__file__).parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    html = environment.get_template(TEMPLATE).render(
+        results=results,
+        figures={task.task: against_axes(task, results.axes, number) for number, task in enumerate(results.tasks)},
+        headline=headline,
+        scope=scope,
+        unfinished=unfinished,
+        is_better=is_better,
+        value_in_words=value_in_words,
+        words=format,
+        nothing_finished=NOTHING_FINISHED,
+    )
+    return visible(html)
+
+
+def as_object(results: SweepResults) -> dict[str, Any]:
+    """Return the results for JSON."""
+    return asdict(results)

@@ -1,0 +1,78 @@
+"""Sweeps: a grid, a list or random draws become cells; a mistake in a file is one sentence."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagrpo.config.sweeps import FOLDER, Range, Sweep, known, read_sweep
+from dagrpo.core.errors import UserError
+
+RATE, KL = "training.learning_rate", "algorithm.kl.coefficient"
+ROOT = Path(__file__).parents[2]
+
+
+def sweep(**values: object) -> Sweep:
+    return Sweep.model_validate(values)
+
+
+def drawn(count: int, **axes: object) -> list[dict[str, object]]:
+    return [dict(cell) for cell in sweep(random={"count": count, "seed": 3, "axes": axes}).all_cells()]
+
+
+def test_a_grid_has_every_combination_in_order() -> None:
+    cells = sweep(grid={RATE: [0.1, 0.2], KL: [0.0, 0.01]}).all_cells()
+    assert [tuple(cell.values()) for cell in cells] == [(0.1, 0.0), (0.1, 0.01), (0.2, 0.0), (0.2, 0.01)]
+
+
+def test_a_list_has_its_cells_each_once_and_all_of_their_keys_as_axes() -> None:
+    found = sweep(cells=[{RATE: 0.1}, {KL: 0.01}, {RATE: 0.1}])
+    assert found.all_cells() == [{RATE: 0.1}, {KL: 0.01}]
+    assert found.axes == [RATE, KL]
+
+
+def test_more_random_cells_and_another_axis_leave_the_former_draws_as_they_are() -> None:
+    axes = {RATE: {"low": 1e-5, "high": 1e-3, "log": True}}
+    few, more = drawn(3, **axes), drawn(5, **axes)
+    assert more[:3] == few
+    wider = drawn(3, **axes, **{KL: [0.0, 0.001, 0.01]})
+    assert [cell[RATE] for cell in wider] == [cell[RATE] for cell in few]
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_draw_stays_in_its_range(share: float) -> None:
+    assert 1e-5 <= Range(low=1e-5, high=1e-3, log=True).value(share) <= 1e-3
+    whole = Range(low=1.0, high=8.0, integer=True).value(share)
+    assert whole in range(1, 9)
+
+
+def test_half_way_of_a_logarithmic_range_is_the_geometric_mean() -> None:
+    assert Range(low=1e-5, high=1e-3, log=True).value(0.5) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("grid: {training.steps: [1]}\ncells: [{training.steps: 2}]", "this one has grid and cells"),
+        ("seeds: [0]", "this one has none"),
+        ("grid: {experiment.evaluate: [[gsm8k]]}", "experiment.evaluate cannot vary between cells"),
+        ("grids: {training.steps: [1]}", "unknown key `grids`: .*`grid`"),
+        ("random: {count: 2, axes: {training.steps: {low: 3, high: 1}}}", "low is below high"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        read_sweep(str(path))
+
+
+def test_an_unknown_sweep_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="the nearest one is `learning_rate`"):
+        read_sweep("learning_rates", ROOT / FOLDER)
+
+
+@pytest.mark.parametrize("name", known(ROOT / FOLDER))
+def test_every_sweep_of_the_presets_can_be_read(name: str) -> None:
+    assert read_sweep(name, ROOT / FOLDER).all_cells()
