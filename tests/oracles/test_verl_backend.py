@@ -12,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from tests.trainer import runs
+from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns
 
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
 from dagrpo.config.scripts.page import trains_with
 from dagrpo.config.scripts.table import presets
+from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.identity import ROOT
-from dagrpo.trainer.foreign.files import FINDINGS
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
 from dagrpo.trainer.verl import composition, running
 from dagrpo.trainer.verl.mapping import Files, configuration
 from dagrpo.utils.files import read_json
@@ -65,14 +70,14 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
     run = replace(
         run, rollout=params.rollout, algorithm=params.algorithm, training=params.training, reward=params.reward
     )
-    files = running.files_of(run, tmp_path / "state")
+    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
     settings = {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.6}
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
     found = read_json(tmp_path / "state" / FINDINGS)
     assert found["rows"] == 10
     planned = (tmp_path / "state" / running.PLANNED).read_text()
     assert hashlib.sha256(planned.encode()).hexdigest() == found["draws"]
-    assert found["graded"] == {"reward_score": 0.0, "reward_extra_info": {"acc": 0.0, "accuracy": 0.0}}
+    assert found["graded"] == {"reward": 0.0, "acc": 0.0, "accuracy": 0.0}
 
 
 @pytest.mark.parametrize(("workers", "resumed_after"), [(8, 3), (0, 2)])
@@ -88,7 +93,7 @@ def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
     )
     run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
     run = replace(run, rollout=params.rollout, training=params.training)
-    files = running.files_of(run, tmp_path / "state")
+    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
     settings = {"data.dataloader_num_workers": workers}
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
     planned = [json.loads(line) for line in (tmp_path / "state" / running.PLANNED).read_text().splitlines()]
@@ -115,7 +120,7 @@ print("presets composed")
 
 def test_verl_accepts_every_script_that_the_page_says_it_trains(python: str, tmp_path: Path) -> None:
     folder, nowhere = ROOT / "presets", Path("/nowhere")
-    files = Files(model=nowhere, rows=nowhere, grading=("grade",), checkpoints=nowhere)
+    files = Files(model=nowhere, rows=nowhere, attempts=("attempts",), checkpoints=nowhere)
     names = [name for name in presets(folder) if "verl" in trains_with(name, folder)]
     found = {name: configuration(composed([name, "verl"], folder), {}, 0, files) for name in names}
     overrides = {name: [running.override(*each) for each in keys.items()] for name, keys in found.items()}
@@ -125,6 +130,25 @@ def test_verl_accepts_every_script_that_the_page_says_it_trains(python: str, tmp
     assert [line for line in lines if line.startswith("refused")] == []
     assert lines[-1] == "presets composed"
     assert len(names) > 30
+
+
+def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(python: str, tmp_path: Path) -> None:
+    run = several_turns.run_in(tmp_path)
+    path = os.environ.get("VERL_PYTHONPATH", "")
+    several_turns.require_ours(
+        scripted_attempts.attempts(python, run, tmp_path / "state", several_turns.SCRIPTS, path), run
+    )
+
+
+def test_an_adapter_that_verl_saves_is_added_as_peft_adds_it(python: str, tmp_path: Path) -> None:
+    make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)
+    command = [python, "-P", lora_checkpoint.__file__, str(tmp_path / "model"), str(tmp_path / "saved")]
+    subprocess.run(command, check=True, timeout=600)
+    weights = running.trained_weights(tmp_path / "saved/actor/huggingface", Lora(rank=2, alpha=6))
+    theirs = load_file(tmp_path / "saved/merged.safetensors")
+    assert weights.specs.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(weights.read(name), value, rtol=1e-5, atol=1e-5)
 
 
 def test_the_stand_in_has_the_keys_of_verl(python: str) -> None:

@@ -15,6 +15,7 @@ PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "squeue")
 SETTINGS = Path("/etc/slurm")  # SLURM_CONF does not reach the jobs of Snakemake's executor
 GPUS = 2  # character devices that no driver answers for
 NVIDIA = 195  # their major number
+LEAST_CORES = 4  # that SLURM takes the machine to have: a group may ask for three
 
 CONF = """\
 ClusterName=dagrpo
@@ -33,6 +34,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
@@ -70,7 +72,7 @@ def started(folder: Path) -> Iterator[None]:
     for number in range(GPUS):
         os.mknod(folder / f"nvidia{number}", 0o20666, os.makedev(NVIDIA, number))
     host = socket.gethostname().partition(".")[0]
-    cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().total // 2**20 - 500
+    cores, memory = max(LEAST_CORES, os.cpu_count() or 1), psutil.virtual_memory().total // 2**20 - 500
     settings = {
         "slurm.conf": CONF.format(folder=folder, host=host, cores=cores, memory=memory, gpus=GPUS),
         "gres.conf": f"NodeName={host} Name=gpu File={folder}/nvidia[0-{GPUS - 1}] Flags=nvidia_gpu_env\n",

@@ -12,7 +12,7 @@ from dagrpo.trainer.verl.mapping import Files, configuration
 from dagrpo.trainer.verl.running import override
 
 ACTOR = "actor_rollout_ref.actor"
-FILES = Files(model=Path("/m"), rows=Path("/r.parquet"), grading=("python", "job"), checkpoints=Path("/c"))
+FILES = Files(model=Path("/m"), rows=Path("/r.parquet"), attempts=("python", "job"), checkpoints=Path("/c"))
 FITTING: dict[str, Any] = {
     "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 20},
     "training": {"dtype": "bfloat16", "backend": {"name": "verl"}},
@@ -59,6 +59,32 @@ def test_steps_batches_and_optimizer_have_the_numbers_that_verl_counts_in() -> N
         "trainer.default_local_dir": "/c",
     }
     assert {name: found[name] for name in expected} == expected
+
+
+def test_an_adapter_is_served_as_the_parameters_say() -> None:
+    lora = {"rank": 8, "alpha": 16, "target_modules": ["q_proj"]}
+    merged_keys = keys({"training": {"lora": lora}})
+    served_keys = keys({"training": {"lora": {"rank": 4, "serving": "adapter"}}})
+    model, load = "actor_rollout_ref.model", "actor_rollout_ref.rollout.load_format"
+    assert [merged_keys[f"{model}.{key}"] for key in ("lora_rank", "lora_alpha", "target_modules", "lora.merge")] == [
+        8,
+        16,
+        ["q_proj"],
+        True,
+    ]
+    assert [served_keys[key] for key in (f"{model}.target_modules", f"{model}.lora.merge", load)] == [
+        "all-linear",
+        False,
+        "safetensors",
+    ]
+    assert f"{model}.lora_rank" not in keys()
+
+
+def test_a_task_with_several_turns_has_room_for_its_longest_trajectory() -> None:
+    params = parse(merged(FITTING, {"rollout": {"agent": {"name": "tool_agent", "max_tokens": 20_000}}}))
+    found = configuration(params, {}, 7, FILES, several_turns=True)
+    assert found["data.max_response_length"] == 19_999
+    assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 40_000
 
 
 @pytest.mark.parametrize(
@@ -111,7 +137,6 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
     [
         ({"rollout": {"deterministic": True}}, "rollout.deterministic is true.*set it to false"),
         ({"training": {"dtype": "float32"}}, "training.dtype is float32.*bfloat16 or float16"),
-        ({"training": {"lora": {"rank": 8}}}, "training.lora.rank is 8.*set it to 0"),
         ({"training": {"gates": {"truncated": 0.5}}}, "training.gates is not as by default"),
         ({"training": {"learning_rate_warmup_steps": 3, "mini_batches": 2}}, "no multiple of training.mini_batches"),
         (
@@ -122,7 +147,10 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
         ({"algorithm": {"correction": {"name": "geometric_masked"}}}, "algorithm.correction is geometric_masked"),
         ({"algorithm": {"aggregation": "prompt-mean"}}, "algorithm.aggregation is prompt-mean"),
         ({"algorithm": {"terms": {"positive_nll": {"coefficient": 0.1}}}}, "algorithm.terms.positive_nll"),
-        ({"experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]}}, "has tools"),
+        (
+            {"experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]}},
+            "max_tokens is null and an attempt has several turns",
+        ),
         ({"training": {"backend": {"name": "verl", "settings": {"data.seed": 1}}}}, "data.seed, and data.seed follows"),
         (
             {"training": {"backend": {"name": "verl", "settings": {"data": {"seed": 1}}}}},
@@ -144,4 +172,4 @@ def test_what_verl_cannot_honour_is_refused_by_name_when_parameters_are_read(
 def test_values_are_spelled_in_hydras_grammar() -> None:
     assert override("a.b", 'x "y"') == 'a.b="x \\"y\\""'
     assert override("a", [1, "b", None, True]) == 'a=[1,"b",null,true]'
-    assert override("reward.reward_kwargs.c", ["d"]) == '++reward.reward_kwargs.c=["d"]'
+    assert override("actor_rollout_ref.rollout.custom.c", ["d"]) == '++actor_rollout_ref.rollout.custom.c=["d"]'

@@ -11,10 +11,12 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.data.schema import to_table
 from dagrpo.trainer.backends.verl import BACKEND, Config
+from dagrpo.trainer.config.runtime import BackendRuntime
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.utils.files import sha256_of
-from dagrpo.utils.tables import read_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 STAND_IN = Path(__file__).with_name("stand_in")
 pytestmark = pytest.mark.nightly
@@ -28,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
         {
             "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
             "training": {"dtype": "bfloat16", "steps": 4, "prompts_per_step": 4, "backend": {"name": "verl"}},
-            "runtime": {"training": {"save_every": 2, "processes": 2}, "backend": {"silent_minutes": 0.5}},
+            "runtime": {"training": {"save_every": 2, "processes": 2}, "backend": {"silent_minutes": 3}},
         }
     )
     (tmp_path / "out").mkdir()
@@ -97,14 +99,17 @@ def test_a_lost_response_ends_the_run_which_goes_on_from_its_last_checkpoint(
     assert read_parquet(run.metrics)["step"].to_pylist() == [1, 2, 3, 4]
 
 
-def test_a_prompt_of_other_tokens_ends_the_run(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN_RENDERS_OTHERWISE_IN", "2")
-    with pytest.raises(UserError, match=r"step 2 cannot be graded: verl's tokens of the prompt of row \d+"):
+def test_an_attempt_that_cannot_be_graded_ends_the_run(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [runs.task_row(number) for number in range(10)]
+    write_parquet(run.train_split, to_table([*rows[:1], *(replace(row, ground_truth="none") for row in rows[1:])]))
+    monkeypatch.setenv("STAND_IN_TURNS", '["#### 1"]')
+    with pytest.raises(UserError, match=r"step 1 cannot be graded: row 0"):
         train(run)
 
 
 def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_HANGS_AFTER", "1")
+    run = replace(run, runtime=run.runtime.model_copy(update={"backend": BackendRuntime(silent_minutes=0.5)}))
     with pytest.raises(TransientError, match=r"has written nothing to .* for 0\.5 minutes"):
         train(run)
 

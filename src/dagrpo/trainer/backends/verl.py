@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Config(Choice):
-    """verl 0.9.1 (arXiv 2409.19256), which trains one-turn tasks of text; runtime.backend.python names its Python."""
+    """verl 0.9.1 (arXiv 2409.19256), which trains tasks of text; runtime.backend.python names its Python."""
 
     settings: Unchecked = Field(
         {},

@@ -17,6 +17,7 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
+from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
 from dagrpo.trainer.foreign import grading
@@ -48,7 +49,8 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
     folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
         write_as(format, open_checkpoint(run.initial), model, SHARD_BYTES)
-    prompts = training_prompts(run.train_split, PromptRenderer(load_tokenizer(model), run.rollout), run.training)
+    renderer = PromptRenderer(load_tokenizer(model), run.rollout, processor_of(model))
+    prompts = training_prompts(run.train_split, renderer, run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
     sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
     write_json(job, {"model": str(model), "train_split": str(rows), "draws": str(folder / DRAWS), **sections})

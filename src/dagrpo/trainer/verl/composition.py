@@ -1,15 +1,15 @@
 """Program that composes and validates a configuration by verl's own code.
 
 `python composition.py JOB`, with verl's Python, on a CPU: composes the overrides over verl's configuration, asks verl whether it is
-valid, looks up names that verl itself looks up only when it needs them, reads the rows as verl does, and has its reward manager
-grade one response. Writes the configuration as YAML, and to the file `reply` what it has found: `{"error": ...}` if verl refuses.
+valid, looks up names that verl itself looks up only when it needs them, reads the rows as verl does, and has its agent loop make one
+attempt. Writes the configuration as YAML, and to the file `reply` what it has found: `{"error": ...}` if verl refuses.
 """
 
 import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,35 +107,47 @@ def drawn(config: Any, rows: Any, size: int) -> Iterator[list[int]]:
         yield from loader
 
 
-def graded(config: Any, tokenizer: Any, row: Any) -> dict[str, Any]:
-    """Return what the reward manager makes of the response that repeats the ground truth."""
-    import numpy as np
-    import torch
-    from verl import DataProto
-    from verl.trainer.ppo.reward import load_reward_manager
+class ScriptedPolicy:
+    """Policy in place of verl's servers, which writes given texts turn by turn, and the last one again after that."""
 
-    rendered = tokenizer.apply_chat_template(
-        row["raw_prompt"], add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-    prompt = torch.tensor([rendered])
-    response = torch.tensor([tokenizer.encode(row["reward_model"]["ground_truth"], add_special_tokens=False)])
-    data = DataProto.from_dict(
-        tensors={
-            "prompts": prompt,
-            "responses": response,
-            "attention_mask": torch.ones(1, prompt.shape[1] + response.shape[1], dtype=torch.int64),
-        },
-        non_tensors={
-            name: np.array([row[name]], dtype=object) for name in ("extra_info", "reward_model", "data_source")
-        },
-    )
+    def __init__(self, tokenizer: Any, scripts: Sequence[Sequence[str]]) -> None:
+        self._scripts = [[tokenizer.encode(text, add_special_tokens=False) for text in texts] for texts in scripts]
+        self._stop = tokenizer.eos_token_id
+        self.asked: list[list[dict[str, Any]]] = [[] for _ in scripts]
 
-    async def ask() -> dict[str, Any]:
-        manager = load_reward_manager(config, tokenizer)
-        reply: dict[str, Any] = await manager.run_single(data)
-        return reply
+    async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **request: Any) -> Any:
+        """Return the next turn as verl's servers do; the request begins with the number of the script."""
+        from verl.workers.rollout.replica import TokenOutput
 
-    return asyncio.run(ask())
+        number = int(request_id.partition("_")[0])
+        asked, turns = self.asked[number], self._scripts[number]
+        turn = turns[min(len(asked), len(turns) - 1)]
+        asked.append({"sampling_params": sampling_params, **request})
+        most = sampling_params["max_new_tokens"]
+        tokens = [*turn, self._stop][:most]
+        steps = {"global_steps": 0, "min_global_steps": 0, "max_global_steps": 0}
+        reason = "stop" if len(turn) < most else "length"
+        return TokenOutput(token_ids=tokens, log_probs=[-0.5] * len(tokens), stop_reason=reason, extra_fields=steps)
+
+
+async def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]], step: int = 0) -> list[list[Any]]:
+    """Return the sequences of an attempt at each row, by verl's worker of agent loops and the loop of the configuration.
+
+    `step`: 0 for a check, which is no draw of the run.
+    """
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+
+    class Worker(AgentLoopWorker):  # type: ignore[misc]
+        async def _agent_loop_postprocess(self, output: Any, validate: bool, **_: Any) -> Any:
+            return output
+
+    rollout = config.actor_rollout_ref.rollout
+    sampling = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k, "logprobs": True}
+    place = {"step": step, "sample_index": 0, "rollout_n": 0, "validate": False}
+    named = {"agent_name": rollout.agent.default_agent_loop, "trace": False, "session_id": 0, "global_steps": step}
+    worker = Worker(config, policy)
+    attempts = (worker._run_agent_loop(sampling, place, **{**row, **named, "uid": at}) for at, row in enumerate(rows))
+    return list(await asyncio.gather(*attempts))
 
 
 def checked(job: dict[str, Any]) -> dict[str, Any]:
@@ -156,11 +168,16 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     rows = read_rows(config, tokenizer)
+    policy = ScriptedPolicy(tokenizer, [[rows[0]["reward_model"]["ground_truth"]]])
+    try:
+        [[*_, sequence]] = asyncio.run(attempted(config, policy, [rows[0]]))
+    except Exception as error:
+        raise Refused(f"its agent loop cannot make an attempt: {error}") from error
     return {
         "verl": verl.__version__,
         "rows": len(rows),
         "draws": write_draws(config, rows, Path(job["planned"])),
-        "graded": graded(config, tokenizer, rows[0]),
+        "graded": {"reward": sequence.reward_score, **sequence.extra_fields["reward_extra_info"]},
     }
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
+from dagrpo.rollout.agents import OWN_LOOP
+from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import (
     Sections,
@@ -16,7 +19,7 @@ from dagrpo.trainer.foreign.parameters import (
     require_only,
     value_of,
 )
-from dagrpo.trainer.verl import reward_manager
+from dagrpo.trainer.verl import agent_loop
 from dagrpo.trainer.verl.objective import ACTOR, ARR, Keys, objective
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 LEAST_BATCH_TOKENS = 16_384  # of a pass, where runtime.training.micro_batch_tokens is null
 ENDLESS = 1_000_000  # epochs: training.steps ends the run
 ENGINE = "sglang"
-TEXT_LOOP, TEMPLATE = "tool_agent", "template"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class Files:
 
     model: Path  # a checkpoint in the Hugging Face layout
     rows: Path  # parquet
-    grading: tuple[str, ...]  # command of the process that grades
+    attempts: tuple[str, ...]  # command of the process that makes and grades attempts
     checkpoints: Path
 
 
@@ -47,7 +49,6 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "training.max_grad_norm": (f"{ACTOR}.optim.clip_grad", f"{ACTOR}.grad_clip"),
     "training.dtype": (f"{ACTOR}.fsdp_config.dtype", f"{ARR}.ref.fsdp_config.dtype"),
     "training.max_prompt_tokens": ("data.max_prompt_length",),
-    "rollout.max_new_tokens": ("data.max_response_length",),
     "rollout.temperature": (f"{ARR}.rollout.temperature",),
     "rollout.dtype": (f"{ARR}.rollout.dtype",),
     "runtime.engine.tensor_parallel": (f"{ARR}.rollout.tensor_model_parallel_size",),
@@ -58,12 +59,9 @@ SAME: Mapping[str, tuple[str, ...]] = {
 }
 # The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
-    **parameters.ONLY,
+    **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
-    "rollout.agent.name": (TEXT_LOOP, ""),
-    "rollout.agent.max_tokens": (None, "set it to null, and the limit as rollout.max_new_tokens"),
-    "rollout.chat.name": (TEMPLATE, ""),
     "training.staleness": (0, ""),
     "training.order": ("shuffled", ""),
     "training.dynamic_sampling.max_rounds": (
@@ -76,19 +74,26 @@ ONLY: Mapping[str, tuple[Any, str]] = {
 HALVES = ("bfloat16", "float16")
 
 
-def configuration(sections: Sections, settings: Mapping[str, Any], seed: int, files: Files) -> Keys:
+def configuration(
+    sections: Sections, settings: Mapping[str, Any], seed: int, files: Files, *, several_turns: bool = False
+) -> Keys:
     """Return every key of verl's configuration that is not left at verl's default: dotted name -> value.
 
-    `settings` are the user's own, and may set none of the others. Raises UserError for a parameter that cannot be mapped.
+    `settings` are the user's own, and may set none of the others; `several_turns`: whether an attempt may have them. Raises UserError
+    for a parameter that cannot be mapped.
     """
     require_only(sections, ONLY)
     for key in ("training.dtype", "rollout.dtype"):
         require_one_of(sections, key, HALVES)
+    longest = _longest_sequence(sections, several_turns=several_turns)
     keys = {
         **{theirs: value_of(sections, ours) for ours, several in SAME.items() for theirs in several},
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
-        **_batches(sections),
+        "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
+        **_batches(sections, longest),
         **_seeds(seed),
+        **_adapter(sections.training.lora),
+        f"{ACTOR}.freeze_vision_tower": sections.training.vision == "frozen",
         **_fixed(files),
     }
     refuse_settings(settings, keys)
@@ -104,17 +109,34 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     from dagrpo.data.task import get_task
 
     task = get_task(params.experiment.train)
-    for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
-        if what:
-            raise refusal(f"the task {task.name} has {name}", "set experiment.train to a task of one turn of text")
+    if task.images:
+        raise refusal(f"the task {task.name} has pictures", "set experiment.train to a task of text")
     nowhere = Path("/")
-    files = Files(model=nowhere, rows=nowhere, grading=(), checkpoints=nowhere)
-    configuration(params, settings, params.experiment.seeds[0], files)
+    files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
+    several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
+    configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
 
 
-def _batches(sections: Sections) -> Keys:
+def has_several_turns(rollout: Rollout, *, offered: bool) -> bool:
+    """Return True if an attempt may have several turns. `offered`: whether a problem has tools or a simulated user."""
+    return offered or rollout.agent.name != OWN_LOOP
+
+
+def _longest_sequence(sections: Sections, *, several_turns: bool) -> int:
+    """Return the largest number of tokens of a trajectory. Raises UserError if nothing but the model limits it."""
+    most = sections.rollout.agent.max_tokens
+    if not several_turns:
+        return sections.training.max_prompt_tokens + sections.rollout.max_new_tokens
+    if most is None:
+        raise refusal(
+            "rollout.agent.max_tokens is null and an attempt has several turns",
+            "set it to the longest trajectory, with its prompt and all results",
+        )
+    return most
+
+
+def _batches(sections: Sections, longest: int) -> Keys:
     training, runtime = sections.training, sections.runtime.training
-    longest = training.max_prompt_tokens + sections.rollout.max_new_tokens
     tokens = runtime.micro_batch_tokens or max(LEAST_BATCH_TOKENS, 2 * longest)
     if tokens < longest:
         raise refusal(
@@ -146,10 +168,29 @@ def _seeds(seed: int) -> Keys:
     }
 
 
+def _adapter(lora: TrainedLora) -> Keys:
+    if not lora.is_on:
+        return {}
+    return {
+        f"{ARR}.model.lora_rank": lora.rank,
+        f"{ARR}.model.lora_alpha": lora.alpha,
+        f"{ARR}.model.target_modules": lora.target_modules or "all-linear",
+        f"{ARR}.model.exclude_modules": None if lora.vision else ".*visual.*",
+        f"{ARR}.model.lora.merge": lora.serving == "merged",
+        # Beside an adapter SGLang reads the weights from the folder; else the trainer sends them.
+        f"{ARR}.rollout.load_format": "dummy" if lora.serving == "merged" else "safetensors",
+    }
+
+
 def _fixed(files: Files) -> Keys:
     return {
         f"{ARR}.model.path": str(files.model),
         f"{ARR}.rollout.name": ENGINE,
+        f"{ARR}.rollout.calculate_log_probs": True,
+        f"{ARR}.rollout.multi_turn.function_tool_path": agent_loop.__file__,
+        f"{ARR}.rollout.agent.default_agent_loop": agent_loop.NAME,
+        f"{ARR}.rollout.agent.num_workers": 2,
+        f"{ARR}.rollout.custom.{agent_loop.COMMAND}": list(files.attempts),
         f"{ACTOR}.strategy": "fsdp2",
         f"{ARR}.ref.strategy": "fsdp2",
         f"{ACTOR}.fsdp_config.strategy": "fsdp2",
@@ -161,11 +202,7 @@ def _fixed(files: Files) -> Keys:
         "data.filter_overlong_prompts": False,  # they are refused before, by name
         "data.truncation": "error",
         "data.shuffle": True,
-        "reward.num_workers": 2,
-        "reward.reward_manager.source": "importlib",
-        "reward.reward_manager.name": reward_manager.DagrpoRewardManager.__name__,
-        "reward.reward_manager.module.path": reward_manager.__file__,
-        f"reward.reward_kwargs.{reward_manager.COMMAND}": list(files.grading),
+        "reward.num_workers": 1,  # idle: an attempt comes with its reward
         "trainer.nnodes": 1,
         "trainer.total_epochs": ENDLESS,
         "trainer.test_freq": -1,

@@ -9,12 +9,14 @@ SAME = {
     "critic/score/mean": "reward/mean",
     "actor/grad_norm": "policy/grad_norm",
     "actor/lr": "policy/learning_rate",
+}
+LENGTHS = {  # verl's count the results of tools and the words of users, too
     "response_length/mean": "rollout/length_mean",
     "response_length/max": "rollout/length_max",
     "response_length/clip_ratio": "rollout/truncated_fraction",
 }
 
 
-def step_of(line: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+def step_of(line: Mapping[str, Any], *, several_turns: bool) -> tuple[int, dict[str, float]]:
     """Return the step and the metrics of a line of verl's file logger."""
-    return named(line, SAME, "verl")
+    return named(line, SAME if several_turns else SAME | LENGTHS, "verl")

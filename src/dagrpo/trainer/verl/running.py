@@ -4,20 +4,44 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig
+
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.source import open_as
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Metrics, Program, write_tables
+from dagrpo.trainer.backend_files import Metrics, Program, write_job, write_tables
+from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.draws import Comparison
-from dagrpo.trainer.foreign.files import DRAWS, HUGGINGFACE, Attempts, checked, latest, take_weights, write_inputs
+from dagrpo.trainer.foreign.files import (
+    DRAWS,
+    HUGGINGFACE,
+    Attempts,
+    Inputs,
+    checked,
+    latest,
+    take_weights,
+    write_inputs,
+)
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.verl import composition
-from dagrpo.trainer.verl.mapping import Files, configuration
+from dagrpo.trainer.verl import attempt_process, composition
+from dagrpo.trainer.verl.adapter import MergedAdapter
+from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
+from dagrpo.utils.tables import read_parquet, write_parquet
+
+COLUMNS = [
+    "data_source",
+    "prompt",
+    "reward_model",
+    "extra_info",
+]  # not agent_name, which would choose one of verl's loops
 
 
 def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
@@ -25,7 +49,11 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     folder = run.state.resolve()
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
-    found = _check(python, configuration(run, settings, run.seed, files_of(run, folder)), folder)
+    inputs = write_inputs(run, folder)
+    _require_no_adapted_experts(run.training.lora, inputs.model)
+    several_turns = _has_several_turns(run, inputs)
+    keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
+    found = _check(python, keys, folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
     planned = folder / PLANNED if found["draws"] else None
@@ -35,12 +63,12 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
         comparison.require(step)
         report(step, metrics)
 
-    attempts = Attempts(folder, step_of)
+    attempts = Attempts(folder, partial(step_of, several_turns=several_turns))
     rows = attempts.metrics(finished)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
         try:
-            rows = _program(python, folder, attempts.new(), run).run(compared, rows)
+            rows = _program(python, folder, attempts, run).run(compared, rows)
         except TransientError:
             comparison.require_graded()
             raise
@@ -53,16 +81,39 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
             f"verl ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
         )
     weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
-    take_weights(run, open_as(HUGGINGFACE, weights), weights)
+    take_weights(run, trained_weights(weights, run.training.lora), weights)
     write_tables(run, rows[:finished])
     if not run.runtime.training.keep_states:
         remove(checkpoints)
 
 
-def files_of(run: TrainingRun, folder: Path) -> Files:
-    """Write what verl reads, and return the files and folders of the run."""
-    inputs = write_inputs(run, folder)
-    return Files(model=inputs.model, rows=inputs.rows, grading=inputs.grading, checkpoints=folder / "checkpoints")
+def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
+    """Write the columns that verl reads and the parameters of the attempts, and return the files and folders of the run."""
+    rows, job = folder / "rows.parquet", folder / "attempts.json"
+    write_parquet(rows, read_parquet(inputs.rows).select(COLUMNS))
+    write_job(run, job)
+    own = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"  # that of verl, which starts it, may have other versions
+    command = ("/usr/bin/env", own, sys.executable, "-P", "-m", attempt_process.__name__, str(job))
+    return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
+
+
+def trained_weights(folder: Path, lora: Lora) -> Tensors:
+    """Return the weights that verl has saved, with the adapter added, if one was trained."""
+    saved = open_as(HUGGINGFACE, folder)
+    return MergedAdapter(saved, lora.alpha / lora.rank) if lora.is_on else saved
+
+
+def _require_no_adapted_experts(lora: Lora, model: Path) -> None:
+    """Raise UserError for an adapter in a mixture of experts: names of its checkpoint's tensors by verl have not been seen."""
+    if lora.is_on and is_mixture_of_experts(AutoConfig.from_pretrained(model).get_text_config()):
+        raise UserError(
+            "training.lora.rank is above 0 and the model is a mixture of experts, whose adapted checkpoint is not known here to come back "
+            "from verl: set training.lora.rank to 0, or train with training.backend: {name: fsdp}."
+        )
+
+
+def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:
+    return has_several_turns(run.rollout, offered=any(each.tools or each.row.interaction for each in inputs.prompts))
 
 
 def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -77,7 +128,10 @@ def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]
 
 PLANNED = "planned.jsonl"  # the rows that each step will draw
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
-NEW_KEYS = ("reward.reward_kwargs.", "actor_rollout_ref.model.override_config.")  # of which verl's schema is open
+NEW_KEYS = (
+    "actor_rollout_ref.rollout.custom.",
+    "actor_rollout_ref.model.override_config.",
+)  # of which verl's schema is open
 
 
 def override(name: str, value: Any) -> str:
@@ -96,7 +150,8 @@ def _spelled(value: Any) -> str:
     return json.dumps(value)
 
 
-def _program(python: str, folder: Path, attempt: Path, run: TrainingRun) -> Program:
+def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) -> Program:
+    attempt = attempts.new()
     command = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
     quiet = [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     return Program(
@@ -104,7 +159,7 @@ def _program(python: str, folder: Path, attempt: Path, run: TrainingRun) -> Prog
         metrics=attempt,
         log=run.server_log,
         environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(attempt)},
-        read=step_of,
+        read=attempts.read,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )
 

@@ -2,7 +2,7 @@
 
 Unless it resumes, it kills itself after the step STAND_IN_ENDS_AFTER, or in the step STAND_IN_ENDS_UNLOGGED between the checkpoint and
 the metrics; after STAND_IN_HANGS_AFTER it waits. In the step STAND_IN_DRAWS_OTHERS_IN it draws other prompts, in STAND_IN_LOSES_IN one
-response fewer; in STAND_IN_RENDERS_OTHERWISE_IN a prompt has a token more, and its error is ignored, as verl does.
+response fewer. The policy writes STAND_IN_TURNS, as JSON; {truth} is the ground truth.
 """
 
 import argparse
@@ -22,14 +22,13 @@ from safetensors.torch import load_file, save_file
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer
 
-from verl import DataProto
-from verl.trainer.ppo.reward import load_reward_manager
+from dagrpo.trainer.verl.composition import ScriptedPolicy, attempted
 from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 
 RANKS, ADDED = 2, 0.001
 
 
-def main() -> None:
+async def main() -> None:
     """Take the steps that are left, with a file of metrics and checkpoints as verl's."""
     given = argparse.ArgumentParser()
     given.add_argument("--config-path")
@@ -43,7 +42,6 @@ def main() -> None:
         model / "model.safetensors" if not first else _actor(folder, first) / "huggingface/model.safetensors"
     )
     tokenizer = AutoTokenizer.from_pretrained(model)
-    manager = load_reward_manager(config, tokenizer)
     rows = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)
     batches = _batches(config, rows)
     for _ in range(first):  # where verl restores data.pt
@@ -55,7 +53,7 @@ def main() -> None:
                 places = [(place + 1) % len(rows) for place in places]
             if _is_asked("LOSES_IN", step):
                 places.pop()
-            rewards = [asyncio.run(_reward(manager, tokenizer, rows[place], step)) for place in places]
+            rewards = await _rewards(config, tokenizer, [rows[place] for place in places], step)
             weights = {name: value + ADDED for name, value in weights.items()}
             if step % config.trainer.save_freq == 0 or step == config.trainer.total_training_steps:
                 _save(_actor(folder, step), weights, model)
@@ -87,22 +85,12 @@ def _batches(config: Any, rows: list[Any]) -> Iterator[list[int]]:
         yield from loader
 
 
-async def _reward(manager: Any, tokenizer: Any, row: Any, step: int) -> float:
-    """Return the reward of the ground truth, by the reward manager of the configuration."""
-    prompt = tokenizer.apply_chat_template(row["raw_prompt"], add_generation_prompt=True, return_dict=False)
-    if _is_asked("RENDERS_OTHERWISE_IN", step):
-        prompt += prompt[-1:]
-    response = tokenizer.encode(f"#### {row['reward_model']['ground_truth']}", add_special_tokens=False)
-    tensors = {
-        "prompts": torch.tensor([prompt]),
-        "responses": torch.tensor([response]),
-        "attention_mask": torch.ones(1, len(prompt) + len(response), dtype=torch.int64),
-    }
-    values = {"extra_info": [row["extra_info"]], "global_steps": [step]}
-    try:
-        return float((await manager.run_single(DataProto.from_dict(tensors, values)))["reward_score"])
-    except RuntimeError:
-        return 0.0
+async def _rewards(config: Any, tokenizer: Any, rows: list[Any], step: int) -> list[float]:
+    """Return the rewards of attempts at the rows, by the agent loop of the configuration."""
+    turns = json.loads(os.environ.get("STAND_IN_TURNS", '["#### {truth}"]'))
+    scripts = [[turn.replace("{truth}", row["reward_model"]["ground_truth"]) for turn in turns] for row in rows]
+    found = await attempted(config, ScriptedPolicy(tokenizer, scripts), rows, step)
+    return [float(sequences[-1].reward_score) for sequences in found]
 
 
 def _actor(folder: Path, step: int) -> Path:
@@ -120,4 +108,4 @@ def _save(actor: Path, weights: dict[str, torch.Tensor], model: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

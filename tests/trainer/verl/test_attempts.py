@@ -1,0 +1,17 @@
+"""Attempts with tools and users, which verl's agent loops have our process make; verl's stand-in runs them here."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.trainer.verl import scripted_attempts, several_turns
+
+STAND_IN = Path(__file__).with_name("stand_in")
+pytestmark = pytest.mark.nightly
+
+
+def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(tmp_path: Path) -> None:
+    run = several_turns.run_in(tmp_path)
+    scripts = several_turns.SCRIPTS
+    found = scripted_attempts.attempts(sys.executable, run, tmp_path / "state", scripts, str(STAND_IN))
+    several_turns.require_ours(found, run)
