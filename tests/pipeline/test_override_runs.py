@@ -1,5 +1,7 @@
 """An override run has values that params.yaml lacks; values that change no result make none."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from dagrpo.config.schema import Params, parse
@@ -48,12 +50,12 @@ def test_an_override_run_may_have_a_name_of_its_own_which_params_yaml_may_not() 
         override_run(named, named)
 
 
-def folders(sweep: dict[str, object], file: Params) -> list[str]:
+def folders(sweep: Mapping[str, object], file: Params) -> list[str]:
     return [cell.run.folder for cell in cell_runs(Sweep.model_validate(sweep), file)]
 
 
 def test_a_cell_is_an_override_run_named_by_its_values_alone() -> None:
-    grid = {"grid": {"training.steps": [3, 4]}}
+    grid: dict[str, object] = {"grid": {"training.steps": [3, 4]}}
     three, four = folders(grid, Params())
     assert three.startswith("arithmetic_tiny~")
     assert three != four

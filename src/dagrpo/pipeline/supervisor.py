@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -91,8 +91,9 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
         say(f"{stage.name}: kept; inputs, parameters and code are the same (runtime.reuse: false makes it again).")
         return
     stop_with_the_workflow()  # also while waiting for another job or a GPU
-    # Of a job that spreads, each part waits by itself.
-    with nullcontext([]) if stage.spreads else waiting_for_equal_job(stage, options) as waiting:
+    parts_wait = nullcontext(list[int]())  # of a job that spreads each waits by itself
+    wait: AbstractContextManager[list[int]] = parts_wait if stage.spreads else waiting_for_equal_job(stage, options)
+    with wait as waiting:
         linking = _whole_cache_hit(stage, options)
         if linking is not None:
             runner.run(linking, options)

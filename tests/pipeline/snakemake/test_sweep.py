@@ -51,7 +51,7 @@ def test_a_sweep_makes_once_what_cells_share_and_a_new_value_runs_its_cell_alone
     run_by_snakemake: Path, tmp_path: Path
 ) -> None:
     folder = clones.copied(run_by_snakemake, tmp_path / "clone")
-    sweep, own = folder / "presets/sweeps/kl.yaml", clones.TINY["algorithm"]["kl"]["coefficient"]
+    sweep, own = folder / "presets/sweeps/kl.yaml", 0.01  # as in clones.TINY
     command = ("target", "--config", "sweep=kl")
 
     def cells() -> set[str]:

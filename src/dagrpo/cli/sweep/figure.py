@@ -75,8 +75,8 @@ def _panel(panel: Axes, axis: str, results: TaskResults) -> list[Hover]:
         else:
             _dot(panel, each.score, places[value_in_words(value)])
     positions = [places[value_in_words(value)] for value in values]
-    for each in means.values():
-        _dot(panel, each.score, places[value_in_words(each.value)])
+    for words, mean in means.items():
+        _dot(panel, mean.score, places[words])
     if means and all(map(is_number, values)):
         panel.plot(
             positions,
