@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 class Missing(ModuleType):
     """Module that is not installed, with a class for each name: of the queue, the servers and the engine, which draw no prompts."""
 
-    __path__ = ()
+    __path__ = []  # noqa: RUF012
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

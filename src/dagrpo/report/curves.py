@@ -53,7 +53,8 @@ def moving_average(values: Floats, window: int) -> Floats:
     sums, counts = (np.cumsum(np.pad(each, ((0, 0), (1, 0))), axis=1) for each in (np.where(known, values, 0.0), known))
     last = np.arange(1, values.shape[1] + 1)
     first = np.maximum(last - window, 0)
-    means: Floats = (sums[:, last] - sums[:, first]) / (counts[:, last] - counts[:, first])
+    with np.errstate(invalid="ignore"):  # no value in the window: NaN
+        means: Floats = (sums[:, last] - sums[:, first]) / (counts[:, last] - counts[:, first])
     return means
 
 
