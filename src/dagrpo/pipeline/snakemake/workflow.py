@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 from snakemake.io import report
 from snakemake.ioflags import update
 
+from dagrpo.config.places import ROOT, SCRIPT, place_of
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, job_files
@@ -32,7 +33,7 @@ from dagrpo.pipeline.snakemake.checks import (
     require_project,
     require_unedited,
 )
-from dagrpo.pipeline.snakemake.private import options, runs_jobs
+from dagrpo.pipeline.snakemake.private import call_around_the_jobs, options, runs_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
@@ -45,7 +46,8 @@ from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 
 __all__ = ["Experiment", "require_project"]
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
-CAPTIONS = Path("workflow/report")
+CAPTIONS = ROOT / "workflow/report"
+_prepared = set[str]()  # experiments: of a module, Snakemake reads the Snakefile for each `use rule`
 
 
 class Experiment:
@@ -54,15 +56,16 @@ class Experiment:
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
         """Check everything that a command needs before its jobs are planned. Raises Refusal with what to change."""
         self._workflow = workflow
-        self.root = Path(workflow.basedir)
         self.params = checked(config)
         self._run = refused(lambda: override_run(self.params, read_params(PARAMS)))
         self.folder = self._run.folder
         _set_environment()
         if options() is not None:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
-            if workflow.is_main_process:
+            if workflow.is_main_process and self.folder not in _prepared:
                 refused(self._prepare)
+                _prepared.add(self.folder)
+        call_around_the_jobs(workflow, self.start, self.finish, self.record)
         self.rules = [Rule(self, stage) for stage in dag.in_order()]
 
     def _prepare(self) -> None:
@@ -133,7 +136,8 @@ class Rule:
         self._stage = stage
         self._needs: Needs = stage.needs(params.runtime)
         self.name = stage.name
-        self.code = refused(lambda: job_files.code_files(params, stage))  # what the result depends on, beside its data
+        code = refused(lambda: job_files.code_files(params, stage))  # what the result depends on, beside its data
+        self.code, self.script = [str(place_of(name)) for name in code], str(place_of(SCRIPT))
         self.inputs = {name: self._input(name) for name in stage.inputs}
         self.outputs = {name: self._output(name) for name in stage.outputs}
         self.log = f"{dag.log_of(stage)}.log"
@@ -161,7 +165,7 @@ class Rule:
             return [update(path) for each in patterns for path in dag.over_spread(each, self._stage, params)]
         if content is None:
             return update(paths)
-        caption = self._experiment.root / CAPTIONS / f"{Path(paths).stem}.rst"
+        caption = CAPTIONS / f"{Path(paths).stem}.rst"
         labels = {"experiment": "{experiment}", "shows": content}
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
@@ -251,6 +255,6 @@ def _next_commands(experiment: str, learning_rate: float) -> list[tuple[str, str
     compare = f"{programs}dagrpo compare {name} {experiment}"
     return [
         (f"{programs}dagrpo show {experiment}", "the best and the worst completions of the last step"),
-        ("make ui", "the curves of all runs, in MLflow"),
+        (f"{programs}dagrpo ui", "the curves of all runs, in MLflow"),
         (compare, "which one is better, by how much") if overridden else (vary, "the same at half the learning rate"),
     ]
