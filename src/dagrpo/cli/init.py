@@ -65,7 +65,9 @@ def _write(params: Params) -> None:
 
 def _make_repository() -> None:
     """Make a git repository, unless the folder is inside one: DVC needs it."""
-    quiet = {"capture_output": True, "check": False}
-    inside = subprocess.run(("git", "rev-parse", "--is-inside-work-tree"), **quiet)
-    if inside.returncode and subprocess.run(("git", "init", "--quiet"), **quiet).returncode:
+    if _git("rev-parse", "--is-inside-work-tree") and _git("init", "--quiet"):
         raise UserError(f"git could not make a repository in {os.getcwd()}: run `git init` and `git add .` there.")
+
+
+def _git(*arguments: str) -> int:
+    return subprocess.run(("git", *arguments), capture_output=True, check=False).returncode
