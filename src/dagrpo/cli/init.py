@@ -24,6 +24,9 @@ SNAKEFILE = '''"""A study with dagrpo: `snakemake --cores all target`. Rules of 
 from dagrpo.config.places import SNAKEFILE
 
 
+configfile: "params.yaml"
+
+
 module dagrpo:
     snakefile:
         SNAKEFILE
@@ -35,7 +38,7 @@ use rule * from dagrpo
 
 def init(folder: Annotated[Path, typer.Argument(help="folder to write; its name is yours to choose")]) -> None:
     """Write a folder for experiments: params.yaml, Snakefile, dvc.yaml, a profile, and a git repository outside of another one."""
-    there = [name for name in ("Snakefile", "params.yaml", "dvc.yaml", ".dvc") if (folder / name).exists()]
+    there = [name for name in ("Snakefile", "params.yaml", "dvc.yaml", ".dvc", "profiles") if (folder / name).exists()]
     if there:
         raise UserError(f"{folder} has {' and '.join(there)} already: name another folder.")
     params = composed([PRESET])

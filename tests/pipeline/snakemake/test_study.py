@@ -98,7 +98,9 @@ def test_a_study_is_planned_with_the_code_of_a_clone(study: Path, site: Path) ->
 
 @nightly
 def test_a_study_is_not_written_over_another_and_what_is_generated_stays(study: Path, site: Path) -> None:
-    with pytest.raises(AssertionError, match=r"has Snakefile and params\.yaml and dvc\.yaml and \.dvc already"):
+    with pytest.raises(
+        AssertionError, match=r"has Snakefile and params\.yaml and dvc\.yaml and \.dvc and profiles already"
+    ):
         _run(study.parent, site, "dagrpo", "init", "my_study")
     kept = {path: (study / path).read_bytes() for path in ("params.yaml", "dvc.yaml")}
     _run(study, site, "dagrpo", "generate")
