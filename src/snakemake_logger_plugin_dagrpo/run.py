@@ -43,8 +43,11 @@ class Run:
         fields = record.__dict__
         title = fields.get("rule_msg") or " ".join([fields["rule_name"], *map(str, fields["wildcards"].values())])
         log = fields["log"][0] if fields.get("log") else None
+        others = [job for job in self.failed if job.log != log]
+        is_again = len(others) < len(self.failed)  # by --retries
+        self.failed = others
         self.running[fields["jobid"]] = Job(stage=fields["rule_name"], title=title, log=log, started=record.created)
-        return str(title)
+        return f"{title}, again" if is_again else str(title)
 
     def finish(self, record: LogRecord) -> str | None:
         """Record a job's end; return a line about it, None for a target."""

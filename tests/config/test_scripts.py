@@ -33,6 +33,13 @@ def test_a_script_is_parsed_planned_and_fits_the_hardware_that_it_names(name: st
     assert refusal(params, Models.of(params), machine_for(card, None)) is None
 
 
+def test_scripts_of_megatron_lm_compose_with_its_own_trainer() -> None:
+    names = [name for name in SCRIPTS if name.startswith("megatron/")]
+    assert len(names) == 13
+    for name in names:
+        assert composed([name, "megatron_lm"], PRESETS).training.backend.name == "megatron_lm"
+
+
 def test_a_script_has_its_figures() -> None:
     params = composed(["verl/qwen2_5_3b_gsm8k_multiturn_4xgpu"], PRESETS)
     training, rollout, algorithm = params.training, params.rollout, params.algorithm

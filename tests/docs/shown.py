@@ -34,11 +34,14 @@ RUN = (
     "dagrpo new task capitals --package ../my_lab",
     "dagrpo new task capitals --package src/my_lab",
     "dagrpo compare arithmetic_tiny arithmetic_tiny-gspo",
+    "dagrpo power arithmetic_tiny",
+    "dagrpo power arithmetic_tiny arithmetic_tiny-gspo --points 1",
     "dagrpo use arithmetic_tiny",
     "dagrpo use params.yaml gspo",
     "dagrpo use qwen3_4b dapo_math gspo h200",
     "dagrpo use qwen2_5_7b gsm8k grpo h100_x4",
     "dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu",
+    "dagrpo use megatron/qwen_2p5_3b megatron_lm",
     "dagrpo use shapes_tiny",
     "dagrpo use tiny_vl_qwen3 shapes",
     "dagrpo use examples/own_task/params.yaml",
@@ -62,10 +65,14 @@ FIRST = (
 _OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
 _PLACE = "its words stand for yours"
 _BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
-_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository"
+_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository; test_remotes.py has others"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
+_SLURM = "needs SLURM: tests/slurm runs it where that is installed"
+
 NOT_RUN = {
+    "make setup": "has been run where tests run",
+    "snakemake --profile profiles/slurm target": _SLURM,
     "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
     "make gpu-check": "needs a GPU",
     "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",
@@ -76,6 +83,11 @@ NOT_RUN = {
     "snakemake --cores all target --config training__steps=20 experiment__name=own_task~short": _BY_DAG,
     "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
     "dvc checkout --relink": "as above",
+    "make remotes": "changes .venv; its lock is installed beside it and used by test_remotes.py",
+    "make jupyter": "changes .venv, and no test needs it",
+    "dvc remote add -d store s3://BUCKET/FOLDER": _PLACE,
+    "dvc remote add -d store gs://BUCKET/FOLDER": _PLACE,
+    "dvc remote add -d store ssh://USER@HOST/FOLDER": _PLACE,
     "dvc push": _REMOTE,
     "dvc push --all-commits": _REMOTE,
     "dvc exp push origin NAME": _REMOTE,

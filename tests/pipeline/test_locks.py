@@ -1,6 +1,7 @@
 """One run at a time in an experiment's folders, and what a killed run has left is removed where that is certain."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,8 @@ from dagrpo.pipeline import locks
 from dagrpo.pipeline.locks import DRIVER, RUNNING, hold
 from dagrpo.pipeline.snakemake.checks import Refusal, refused
 from dagrpo.pipeline.snakemake.private import LOCKS
+from dagrpo.utils import slurm
+from dagrpo.utils.slurm import QueuedJob
 
 HOLDER = """
 import sys, time
@@ -113,8 +116,56 @@ def test_the_lock_of_a_run_on_another_machine_stays(other: subprocess.Popen[str]
     other.wait()
     _move_to_another_host()
     with pytest.raises(
-        UserError, match=r"tiny may be being run by `snakemake .* on another-host\): if that is certainly"
+        UserError, match=r"tiny may be being run by `snakemake .* on another-host\): wait for it to end"
     ):
+        hold("tiny")
+    assert lock.exists()
+
+
+def _run_elsewhere(other: subprocess.Popen[str], **noted: str) -> Path:
+    """Return Snakemake's lock of a run that was killed; `noted` is in the note on it."""
+    lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
+    other.kill()
+    other.wait()
+    note = RUNNING / "tiny.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | noted))
+    return lock
+
+
+def test_the_lock_of_a_run_on_another_machine_goes_when_that_is_silent_for_long(other: subprocess.Popen[str]) -> None:
+    lock = _run_elsewhere(other)
+    _move_to_another_host()
+    os.utime(RUNNING / "tiny.json", (0, 0))
+    hold("tiny")
+    assert not lock.exists()
+
+
+def test_a_run_waits_for_the_jobs_that_a_killed_one_has_left_in_slurm(
+    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = _run_elsewhere(other, executor="slurm", jobs="a-run")
+    asked: list[bool] = []
+
+    def jobs_named(name: str) -> list[QueuedJob]:
+        assert name == "a-run"
+        asked.append(lock.exists())
+        return [QueuedJob(number="14", comment="rule_train_wildcards_tiny_0")] if len(asked) < 3 else []
+
+    monkeypatch.setattr(slurm, "jobs_named", jobs_named)
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.01)
+    hold("tiny")
+    assert asked == [True, True, True]
+    assert not lock.exists()
+    assert capfd.readouterr().err.count("which is gone: 14 (rule_train_wildcards_tiny_0)") == 1
+
+
+@pytest.mark.parametrize(("executor", "jobs"), [("slurm", "a-run"), ("kubernetes", "")])
+def test_jobs_of_a_killed_run_that_cannot_be_asked_about_keep_its_lock(
+    executor: str, jobs: str, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = _run_elsewhere(other, executor=executor, jobs=jobs)
+    monkeypatch.setattr(slurm, "jobs_named", lambda name: None)
+    with pytest.raises(UserError, match=rf"gave to {executor} may be at work, .* where `squeue` answers"):
         hold("tiny")
     assert lock.exists()
 

@@ -31,7 +31,11 @@ def comparison(*differences: Estimate, seeds: tuple[int, ...] = (0,)) -> TaskCom
     names = ("greedy", "mean_at_4", "pass_at_4")
     metrics = tuple(
         MetricComparison(
-            metric=name, base=estimate(0.6, 0.5, 0.7), trained=estimate(0.6 + d.value, 0.5, 0.9), difference=d
+            metric=name,
+            base=estimate(0.6, 0.5, 0.7),
+            trained=estimate(0.6 + d.value, 0.5, 0.9),
+            difference=d,
+            detectable=0.1,
         )
         for name, d in zip(names, differences, strict=False)
     )
@@ -56,6 +60,13 @@ def test_an_interval_that_includes_zero_is_not_sold_as_a_gain() -> None:
     unsure = comparison(UNSURE)
     assert format.headline(unsure).startswith("No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%")
     assert "The interval includes 0" in format.interpretation(unsure)
+
+
+def test_a_difference_too_small_for_the_comparison_is_called_so() -> None:
+    sentence = "It had little chance to show a difference as small as this one: 100 problems and 1 seed show one of 10.0 points"
+    assert sentence in format.interpretation(comparison(UNSURE))
+    assert "little chance" not in format.interpretation(comparison(BETTER))
+    assert "little chance" not in format.interpretation(comparison(estimate(0.1, -0.01, 0.21)))
 
 
 def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> None:

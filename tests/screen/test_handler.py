@@ -69,6 +69,16 @@ def test_a_mistake_is_one_panel_with_its_sentence_log_and_command(monkeypatch: p
     ]
 
 
+def test_a_job_that_fails_and_starts_again_has_failed_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = started(1, "train", "train: seed 0", "logs/train.log")
+    with screen(monkeypatch, *ARGUMENTS) as (shown, text):
+        shown.tell(start, failed(1), record("Trying to restart job 1."), start)
+        assert text.getvalue().splitlines() == ["train: seed 0", "train: seed 0, again"]
+        shown.tell(finished(1), started(2, "score", "score: base", "logs/score.log"), failed(2), END)
+    assert "A stage failed" in text.getvalue()
+    assert "score, base" in text.getvalue()
+
+
 def test_the_command_to_go_on_with_does_not_repeat_a_mistake_after_config(monkeypatch: pytest.MonkeyPatch) -> None:
     _write_failure("train", "logs/train.log", "mistake", "data.pass_rates is nowhere, which is missing: correct it.")
     given = ("target", "--config", "data__pass_rates=nowhere", "data__pass=1", "training__steps=3")

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.loopback import listening
 from tests.tools.calls import NOWHERE, called, context
 
+from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tools import TOOLS, InfrastructureFailure, OpenTool, ToolFailure
 from dagrpo.tools.code_interpreter import Config
@@ -160,6 +162,24 @@ def test_without_bubblewrap_the_tool_is_refused_with_the_command_that_installs_i
     monkeypatch.setattr(bubblewrap, "_candidates", list)
     with pytest.raises(UserError, match="apt install bubblewrap"):
         _run("print(1)")
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"sandbox_fusion": "127.0.0.1:8080"}, "sandbox_fusion is not one: write it as http://"),
+        ({"sandbox_fusion": "ftp://127.0.0.1:8080"}, "sandbox_fusion is not one: write it as http://"),
+        ({"sandbox_fusion": ""}, "sandbox_fusion is not one: write it as http://"),
+        ({"sandbox_fusion": "http://me:secret@host"}, "has a user or a password, which would be recorded"),
+        ({"processes": 4}, r"code_interpreter\.processes: leave it at 16"),
+        ({"sessions_memory_mb": 1024}, r"code_interpreter\.sessions_memory_mb: leave it at 4096"),
+    ],
+)
+def test_what_a_sandbox_fusion_server_cannot_do_is_refused(others: dict[str, Any], words: str) -> None:
+    config = {"sandbox_fusion": "http://127.0.0.1:8080", **others}
+    with pytest.raises(UserError, match=words) as refusal:
+        parse({"rollout": {"tools": {"code_interpreter": config}}})
+    assert "secret" not in str(refusal.value)
 
 
 def test_sandbox_fusion_keeps_no_sessions() -> None:

@@ -62,6 +62,11 @@ def test_a_url_and_a_corpus_are_one_too_many() -> None:
         Config(url="http://127.0.0.1:1", corpus="a.parquet")
 
 
+def test_an_address_that_is_no_server_is_refused() -> None:
+    with pytest.raises((ValidationError, UserError), match=r"search\.url is not one: write it as http://"):
+        Config(url="127.0.0.1:8000/retrieve")
+
+
 def test_a_server_finds_what_this_process_finds(place: ToolPlace) -> None:
     async def search() -> str:
         async with (

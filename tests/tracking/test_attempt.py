@@ -11,7 +11,7 @@ from tests.tracking.conftest import StartStage, stage_record
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.tracking import attempt
-from dagrpo.tracking.attempt import FOLDER, noted
+from dagrpo.tracking.attempt import FOLDER, leave_database_to_the_head, noted, works_in_a_job
 from dagrpo.tracking.curve import Curve, read_curve
 from dagrpo.tracking.execution import unfinished
 from dagrpo.utils.files import read_object
@@ -62,6 +62,33 @@ def test_off_writes_nothing(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with noted(stage_record(), {}, {}, LOG):
         pass
     assert list(fresh.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "mode"), [("", "later"), ("sqlite:///runs.db", "later"), ("http://127.0.0.1:9", "on")]
+)
+def test_a_job_of_a_cluster_leaves_an_embedded_database_to_the_head(
+    address: str, mode: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    leave_database_to_the_head()
+    assert attempt.mode() == mode
+
+
+def test_the_head_follows_a_stage_of_its_experiment_that_works_in_a_job(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = stage_record()
+    with noted(record, {}, {}, LOG):
+        (note,) = FOLDER.iterdir()
+        assert not works_in_a_job(note, record["experiment"])
+    monkeypatch.setenv("SLURM_JOB_ID", "14")
+    with noted(record, {}, {}, LOG):
+        (note,) = FOLDER.iterdir()
+        assert works_in_a_job(note, record["experiment"])
+        assert not works_in_a_job(note, "another")
+    assert not works_in_a_job(note, record["experiment"])
 
 
 def test_an_unknown_mode_is_refused_in_a_sentence(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,3 +24,13 @@ def test_scores_stand_first_in_the_order_of_reading_and_are_as_wide_as_their_hea
     assert state["columnOrder"] == state["selectedColumns"] == list(state["columnWidths"])
     assert state["columnWidths"]["metrics.`eval/gsm8k/greedy_base`"] == 30 + 6 * len("eval/gsm8k/greedy_base")
     assert state["columnWidths"]["params.`training.steps`"] == 30 + 6 * len("training.steps")
+
+
+def test_the_first_charts_are_curves_of_training() -> None:
+    state = json.loads(experiment_tags(FIGURES)[VIEW_TAG])
+    charts = state["compareRunCharts"]
+    assert [chart["metricKey"] for chart in charts[:2]] == ["held_out/gsm8k/greedy", "reward/mean"]
+    assert {chart["type"] for chart in charts} == {"LINE"}
+    assert {chart["metricSectionId"] for chart in charts} == {
+        section["uuid"] for section in state["compareRunSections"]
+    }

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +18,7 @@ import psutil
 import pytest
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils import locks
+from dagrpo.utils import locks, slurm
 from dagrpo.utils.locks import exclusive_access, noted_holder
 from dagrpo.utils.process import Process
 
@@ -122,11 +124,78 @@ def test_a_disk_without_file_locks_is_named_with_the_remedy(number: int, monkeyp
         _hold()
 
 
+NOTE = Path(".state/result.lock.json")
+
+
+def _move_to_another_host(slurm_job: str = "") -> None:
+    noted = json.loads(NOTE.read_text())
+    noted["process"] |= {"host": "another-host", "slurm_job": slurm_job}
+    NOTE.write_text(json.dumps(noted))
+
+
+def _killed_elsewhere(start: Start, slurm_job: str = "") -> None:
+    first, _ = start()
+    _move_to_another_host(slurm_job)
+    first.kill()
+    first.wait()
+
+
+def test_the_note_of_a_holder_that_has_ended_is_gone() -> None:
+    with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")):
+        assert NOTE.exists()
+    assert not NOTE.exists()
+
+
+def test_a_holder_of_another_machine_that_was_killed_holds_until_it_is_silent_for_long(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock need not have reached this machine."""
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.1)
+    _killed_elsewhere(start)
+    with pytest.raises(UserError, match=r"on another-host\): wait .* noticed 300 seconds after its end"):
+        _hold()
+    long_ago = NOTE.stat().st_mtime - locks.SECONDS_OF_SILENCE - 1
+    os.utime(NOTE, (long_ago, long_ago))
+    _hold()
+
+
+def test_a_holder_of_another_machine_is_gone_when_its_slurm_job_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.1)
+    ended: list[str] = []
+    monkeypatch.setattr(slurm, "has_ended", lambda job: job in ended)
+    _killed_elsewhere(start, slurm_job="14")
+    with pytest.raises(UserError, match="on another-host, SLURM job 14"):
+        _hold()
+    ended.append("14")
+    _hold()
+
+
+def test_a_holder_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_SIGNS", 0.01)
+    with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")):
+        os.utime(NOTE, (0, 0))
+        deadline = time.monotonic() + 30
+        while locks.is_silent(NOTE):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of processes")
+def test_a_process_that_cannot_be_seen_from_a_container_is_not_taken_for_gone() -> None:
+    command = "import sys, json; from dagrpo.utils.process import Process; process = Process(**json.loads(sys.argv[1]))"
+    asked = f"{command}; print(process.is_here, process.is_gone)"
+    own = json.dumps(asdict(Process.current()))
+    inside = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", asked, own)
+    assert subprocess.run(inside, capture_output=True, text=True, check=True).stdout == "False False\n"
+    outside = (sys.executable, "-c", asked, own)
+    assert subprocess.run(outside, capture_output=True, text=True, check=True).stdout == "True False\n"
+
+
 def test_a_holder_on_another_machine_is_named_by_its_note(start: Start) -> None:
     first, _ = start()
-    note = Path(".state/result.lock.json")
-    host = Process.current().host
-    note.write_text(note.read_text().replace(f'"{host}"', '"another-host"'))
+    _move_to_another_host()
     with pytest.raises(UserError, match=rf"\(process {first.pid} on another-host\): wait"):
         _hold()
 

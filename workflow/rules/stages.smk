@@ -15,14 +15,13 @@ for stage in experiment.rules:
             stage.log,
         benchmark:
             stage.benchmark
-        retries: 0  # the stage starts itself again after a crash, not after a user's mistake
         conda:
             "../envs/project.yaml"
         threads: stage.threads
         resources:
             gpu=stage.gpus,
             mem_mb=stage.memory,
-            runtime=stage.minutes,
+            runtime=stage.minutes,  # of one attempt
         params:
             job=stage.job,
             arguments=stage.arguments,

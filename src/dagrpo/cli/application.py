@@ -15,6 +15,7 @@ from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
+from dagrpo.cli.power.command import power
 from dagrpo.cli.profiling.command import profile
 from dagrpo.cli.replay.command import replay
 from dagrpo.cli.shell_completion import hardware as hardware_presets
@@ -177,6 +178,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     show: "Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; "
     '`dagrpo show arithmetic_tiny --prompt "48+44" --tokens`',
     compare: "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`",
+    power: "Examples: `dagrpo power arithmetic_tiny`; `dagrpo power A B --points 1`",
     new: "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`",
     doctor: "Examples: `dagrpo doctor`; `dagrpo doctor --online` also asks the hub",
     plan: "Examples: `dagrpo plan`; `dagrpo plan arithmetic_tiny`; `dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online`; "

@@ -1,6 +1,6 @@
 """Presets: parts of an experiment, and experiments that combine them.
 
-A part (a model, a task, an algorithm, hardware) is a small mapping in presets/<kind>/<name>.yaml; a file of presets/experiments
+A part (a model, a task, an algorithm, a trainer, hardware) is a small mapping in presets/<kind>/<name>.yaml; a file of presets/experiments
 names the parts it uses under `use`, and lays its own keys over them. Later parts win. A script of verl or Megatron-LM is such an
 experiment, too, from its line in presets/scripts.tsv.
 """
@@ -22,12 +22,13 @@ from dagrpo.core.suggest import nearest
 from dagrpo.utils.yaml_text import read_yaml
 
 FOLDER = PRESETS
-KINDS = ("experiments", "models", "tasks", "algorithms", "hardware")
+KINDS = ("experiments", "models", "tasks", "algorithms", "backends", "hardware")
 USE = "use"
 PURPOSES = {
     "models": "name the model",
     "tasks": "name the task",
     "algorithms": "set {}",
+    "backends": "choose the trainer",
     "hardware": "describe the hardware",
 }
 
@@ -52,7 +53,7 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
 
 def name_no_task(names: Sequence[str], folder: Path = FOLDER) -> bool:
     """Return True if presets leave the task at the schema's default: no task, experiment or file is among them."""
-    return {_path(name, folder).parent.name for name in names} <= {"models", "algorithms", "hardware"}
+    return {_path(name, folder).parent.name for name in names} <= {"models", "algorithms", "backends", "hardware"}
 
 
 def _require_no_rivals(names: Sequence[str], folder: Path) -> None:

@@ -17,3 +17,16 @@ def parts_of(address: str) -> SplitResult | None:
         return None
     cut_apart = ":" in parts.netloc and "@" not in parts.netloc and "@" in address
     return None if cut_apart or port == 0 or any(map(str.isspace, address)) else parts
+
+
+def mistake_in_server(address: str) -> str | None:
+    """Return what makes an address unfit for a parameter that names an HTTP server, as the rest of a sentence; None if it fits.
+
+    The address is not quoted: it may hold a password.
+    """
+    parts = parts_of(address)
+    if parts is None or parts.scheme not in SERVER_SCHEMES or not parts.hostname:
+        return "is not one"
+    if "@" in parts.netloc:
+        return "has a user or a password, which would be recorded"
+    return "has more than a host, a port and a path" if parts.query or parts.fragment else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.urls import SERVER_SCHEMES, parts_of
+from dagrpo.core.urls import mistake_in_server
 from dagrpo.engine import capabilities_of, engine_of
 from dagrpo.engine.config import EngineConfig
 
@@ -75,21 +75,12 @@ def _missing_for_training(params: Params) -> Iterator[str]:
 def _check_addresses(section: str, config: EngineConfig) -> None:
     """Raise UserError for an invalid address, without quoting it: it may hold a password."""
     for number, address in enumerate(config.servers, start=1):
-        if wrong := _wrong_with(address):
+        if wrong := mistake_in_server(address):
             key = engine_of(config).key_variable
             key = f", and give a key in the environment variable {key}" if key else ""
             raise UserError(
                 f"address {number} of {section}.servers {wrong}: write it as http://127.0.0.1:30000, with a port below 65536{key}"
             )
-
-
-def _wrong_with(address: str) -> str | None:
-    parts = parts_of(address)
-    if parts is None or parts.scheme not in SERVER_SCHEMES or not parts.hostname:
-        return "is not one"
-    if "@" in parts.netloc:
-        return "has a user or a password, which would be recorded"
-    return "has more than a host, a port and a path" if parts.query or parts.fragment else None
 
 
 def _check_elsewhere(section: str, config: EngineConfig) -> None:

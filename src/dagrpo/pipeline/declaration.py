@@ -86,13 +86,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The resources of a job. Memory grows with the bytes of its checkpoint: a fixed part and a multiple."""
+    """The resources of a job. Memory and time grow with the bytes of its checkpoint: a fixed part and a multiple."""
 
     threads: int = 1  # of all its processes; rounding of sums depends on it, so it must not depend on the machine
     gpus: int = 0  # if the machine has any; without one, a stage that needs a GPU runs on the CPU
     memory_mb: int = 2000
     memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads
-    minutes: int = 60  # a limit for cluster schedulers
+    minutes: int = 60  # a limit for cluster schedulers, of one attempt
+    minutes_per_gb: float = 0.0  # of the checkpoint that the job reads
 
 
 def _one_thread(runtime: Runtime) -> Needs:

@@ -21,6 +21,7 @@ from dagrpo.utils.manifest import MANIFEST, listed_files
 
 JOBS = Path(".state/jobs")
 NOT_DATA = frozenset({"script", "code"})
+LONGEST_JOB = 7 * 24 * 60  # minutes: a longer training resumes from its last state
 
 
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
@@ -121,10 +122,20 @@ def _listed(paths: str | Sequence[str]) -> list[str]:
     return [str(paths)] if isinstance(paths, str) else [str(path) for path in paths]
 
 
-def memory_mb(needs: Needs, inputs: Sequence[str]) -> int:
-    """Return a job's megabytes: its fixed part, and a multiple of the bytes of the checkpoints among its inputs."""
-    manifests = [Path(path) for path in inputs if path.endswith(f"/{MANIFEST}")] if needs.memory_per_byte else []
-    return needs.memory_mb + round(needs.memory_per_byte * sum(map(_bytes_of, manifests)) / 1e6)
+def memory_mb(needs: Needs, inputs: Sequence[str], attempt: int = 1) -> int:
+    """Return a job's megabytes: its fixed part, and a multiple of its checkpoints' bytes; half as much more in each new attempt."""
+    checkpoints = _bytes_of_checkpoints(inputs) if needs.memory_per_byte else 0
+    return (needs.memory_mb + round(needs.memory_per_byte * checkpoints / 1e6)) * (attempt + 1) // 2
+
+
+def minutes(needs: Needs, inputs: Sequence[str]) -> int:
+    """Return how long one attempt of a job may take: its fixed part, and a multiple of its checkpoints' bytes; a week at most."""
+    checkpoints = _bytes_of_checkpoints(inputs) if needs.minutes_per_gb else 0
+    return min(LONGEST_JOB, needs.minutes + round(needs.minutes_per_gb * checkpoints / 1e9))
+
+
+def _bytes_of_checkpoints(inputs: Sequence[str]) -> int:
+    return sum(_bytes_of(Path(path)) for path in inputs if path.endswith(f"/{MANIFEST}"))
 
 
 def _bytes_of(manifest: Path) -> int:

@@ -3,12 +3,15 @@
 A run holds a file lock that the system releases however the run ends, and writes down its host and process. It also holds DVC's
 own lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn, because DVC has
 already removed what this run is to make again. Override runs, which DVC does not know, may run beside all of them.
+
+Jobs in SLURM outlive a run that is killed: the next one waits for their end.
 """
 
 import atexit
 import sys
+import time
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -20,9 +23,18 @@ from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import locks_of
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils import slurm
 from dagrpo.utils.console import say
 from dagrpo.utils.files import write_json
-from dagrpo.utils.locks import Holder, noted_holder
+from dagrpo.utils.locks import (
+    SECONDS_BETWEEN_QUESTIONS,
+    SECONDS_OF_SILENCE,
+    Holder,
+    is_silent,
+    may_be_at_work,
+    noted_holder,
+    signs_of_life,
+)
 from dagrpo.utils.process import Process
 
 RUNNING = STATES / "running"
@@ -69,7 +81,16 @@ def runner_of(experiment: str) -> Holder | None:
     owner = noted_holder(_file(experiment))
     if owner is None or owner.process.is_gone:
         return None
-    return owner if owner.process.is_here or locks_of(experiment) else None
+    if owner.process.is_here:
+        return owner
+    return owner if locks_of(experiment) and not is_silent(_file(experiment)) else None
+
+
+def note_executor(experiment: str, executor: str, jobs: str) -> None:
+    """Note the executor that gets this run's jobs, and their name in SLURM's queue, for a run after this one was killed."""
+    owner = noted_holder(_file(experiment))
+    if owner is not None:
+        _note(_file(experiment), replace(owner, executor=executor, jobs=jobs))
 
 
 def driver() -> Holder | None:
@@ -92,6 +113,7 @@ def _acquire(experiment: str, *, wait: bool) -> bool:
         return False
     _remove_what_a_killed_run_left(experiment)
     _note(_file(experiment), Holder(process=Process.current(), command=_command(sys.argv)))
+    _taken.enter_context(signs_of_life(_file(experiment)))
     return True
 
 
@@ -160,17 +182,42 @@ def _who_has_dvcs_lock(experiment: str) -> str:
 def _remove_what_a_killed_run_left(experiment: str) -> None:
     """Remove a killed run's Snakemake locks: they name no owner, so they would block every later run until --unlock.
 
-    Only if the owner in the note was on this machine and is gone: on a shared file system another process may be at work elsewhere,
-    and a file lock need not reach that far.
+    Only if the owner in the note is gone, or silent on another machine, and so are its jobs. Raises UserError if that is not known.
     """
-    owner = noted_holder(_file(experiment))
+    owner, note = noted_holder(_file(experiment)), _file(experiment)
     if owner is None:
         return
-    if not owner.process.is_here and locks_of(experiment):
+    if locks_of(experiment) and may_be_at_work(note):
         raise UserError(
-            f"{experiment} may be being run by {owner}: if that is certainly not so, delete {_file(experiment)} and "
-            f"{', '.join(map(str, locks_of(experiment)))}."
+            f"{experiment} may be being run by {owner}: wait for it to end, or stop it. Where its machine is gone, run this again "
+            f"after {SECONDS_OF_SILENCE:.0f} seconds, or delete {_traces_of(experiment)}."
         )
-    if owner.process.is_gone:
-        for lock in locks_of(experiment):
-            lock.unlink(missing_ok=True)
+    if owner.executor:
+        _wait_for_jobs(experiment, owner)
+    for lock in locks_of(experiment):
+        lock.unlink(missing_ok=True)
+
+
+def _wait_for_jobs(experiment: str, owner: Holder) -> None:
+    """Wait until none of the jobs of a killed run waits or runs. Raises UserError if they cannot be asked about."""
+    shown = None
+    while jobs := _jobs_of(experiment, owner):
+        names = ", ".join(f"{job.number} ({job.comment})" for job in jobs)
+        if names != shown:
+            say(f"Waiting for jobs in SLURM of {owner}, which is gone: {names}. `scancel` ends one.")
+        shown = names
+        time.sleep(SECONDS_BETWEEN_QUESTIONS)
+
+
+def _jobs_of(experiment: str, owner: Holder) -> list[slurm.QueuedJob]:
+    jobs = slurm.jobs_named(owner.jobs) if owner.jobs else None
+    if jobs is None:
+        raise UserError(
+            f"Jobs that {owner} gave to {owner.executor} may be at work, and this machine cannot ask: start this where `squeue` answers, "
+            f"or, if they have certainly ended, delete {_traces_of(experiment)}."
+        )
+    return jobs
+
+
+def _traces_of(experiment: str) -> str:
+    return ", ".join(map(str, (_file(experiment), *locks_of(experiment))))

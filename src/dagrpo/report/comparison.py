@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dagrpo.evaluation.outcomes import PROPORTIONS, label_of, values_per_problem
+from dagrpo.evaluation.power import detectable_of
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 
@@ -17,6 +18,7 @@ class MetricComparison:
     base: Estimate
     trained: Estimate
     difference: Estimate
+    detectable: float  # the least difference that these seeds and problems show, with probability 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ def compared(name: str, base: Floats, trained: Floats, resampling: Resampling) -
         base=_estimate(name, base, resampling),
         trained=_estimate(name, trained, resampling),
         difference=paired_difference(base, trained, resampling),
+        detectable=detectable_of(trained - base, resampling.confidence),
     )
 
 

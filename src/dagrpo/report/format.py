@@ -5,7 +5,7 @@ from typing import Any
 
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.statistics import Estimate
-from dagrpo.report.comparison import MetricComparison, TaskComparison
+from dagrpo.report.comparison import TaskComparison
 from dagrpo.utils.files import canonical_json
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
@@ -50,6 +50,16 @@ def includes_zero(difference: Estimate) -> bool:
     return difference.low <= 0 <= difference.high
 
 
+def least_shown(difference: Estimate, detectable: float, problems: int, seeds: int) -> str:
+    """Return a sentence on the least difference that a comparison shows, if the one that it saw is smaller; else ""."""
+    if not includes_zero(difference) or abs(difference.value) >= detectable:
+        return ""
+    return (
+        f"It had little chance to show a difference as small as this one: {plural(problems, 'problem')} and {plural(seeds, 'seed')} "
+        f"show one of {100 * detectable:.1f} points four times in five."
+    )
+
+
 def override_notice(overrides: Mapping[str, Any]) -> str:
     """Return the notice on the page of an override run."""
     changes = ", ".join(f"{key} = {canonical_json(value)}" for key, value in sorted(overrides.items()))
@@ -75,12 +85,15 @@ def _level(comparison: TaskComparison) -> str:
 
 def interpretation(comparison: TaskComparison) -> str:
     """Explain what the interval of the greedy difference means."""
-    return f"{_verdict(comparison.greedy)} {_scope(comparison)} {_other_metrics(comparison)}".strip()
+    return f"{_verdict(comparison)} {_scope(comparison)} {_other_metrics(comparison)}".strip()
 
 
-def _verdict(greedy: MetricComparison) -> str:
+def _verdict(comparison: TaskComparison) -> str:
+    greedy = comparison.greedy
     if includes_zero(greedy.difference):
-        return "The interval includes 0: this evaluation shows neither that training changed greedy accuracy nor that it did not."
+        neither = "The interval includes 0: this evaluation shows neither that training changed greedy accuracy nor that it did not."
+        least = least_shown(greedy.difference, greedy.detectable, comparison.problems, len(comparison.seeds))
+        return f"{neither} {least}".strip()
     direction = "more" if greedy.difference.value > 0 else "fewer"
     return f"The interval excludes 0: the trained policy solves {direction} of these problems than the base policy."
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_CHARACTERS, MOST_PROCESSES, Seconds
+from dagrpo.core.urls import mistake_in_server
 from dagrpo.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
 
 FUNCTION = function_of_text(
@@ -47,9 +48,25 @@ class Config(ToolSection):
     )
 
     @model_validator(mode="after")
-    def _sessions_are_possible(self) -> Self:
-        if self.sandbox_fusion and self.mode == "session":
+    def _sandbox_fusion_can_do_it(self) -> Self:
+        if self.sandbox_fusion is None:
+            return self
+        if mistake := mistake_in_server(self.sandbox_fusion):
+            raise UserError(
+                f"the address in rollout.tools.code_interpreter.sandbox_fusion {mistake}: write it as http://127.0.0.1:8080"
+            )
+        if self.mode == "session":
             raise UserError("Sandbox Fusion keeps no variables: set rollout.tools.code_interpreter.mode to per_call")
+        for name in ("processes", "sessions_memory_mb"):
+            if getattr(self, name) != (default := Config.model_fields[name].default):
+                raise UserError(
+                    f"Sandbox Fusion has no such limit as rollout.tools.code_interpreter.{name}: leave it at {default}, and limit "
+                    "the server itself"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _sessions_are_possible(self) -> Self:
         if self.mode == "session" and self.sessions_memory_mb < self.memory_mb:
             raise UserError(
                 "rollout.tools.code_interpreter: sessions_memory_mb is below memory_mb, so that one program could end its own "

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Seconds
+from dagrpo.core.urls import mistake_in_server
 from dagrpo.tools import (
     CallContext,
     OpenTool,
@@ -94,6 +95,10 @@ class Config(ToolSection):
     def _one_place(self) -> Self:
         if self.url and self.corpus:
             raise UserError("rollout.tools.search has a url and a corpus: remove one of them")
+        if self.url and (mistake := mistake_in_server(self.url)):
+            raise UserError(
+                f"the address in rollout.tools.search.url {mistake}: write it as http://127.0.0.1:8000/retrieve"
+            )
         return self
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,10 +20,10 @@ from typing import Any
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.curve import now_ms
 from dagrpo.tracking.store import require_recording
-from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.tracking.store_address import database_path, tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
-from dagrpo.utils.files import remove, write_json
+from dagrpo.utils.files import read_object, remove, write_json
 from dagrpo.utils.process import Process
 
 MODE = "DAGRPO_TRACKING"
@@ -44,6 +45,42 @@ def mode() -> str:
     if chosen not in MODES:
         raise UserError(f"{MODE}={chosen} is not known: set it to one of {', '.join(MODES)}.")
     return chosen
+
+
+def leave_database_to_the_head() -> None:
+    """Keep the stages of this process from writing an embedded database, which several machines would damage on a shared disk."""
+    if _is_for_one_machine():
+        os.environ[MODE] = "later"
+
+
+def follow_jobs(experiment: str) -> None:
+    """Start followers of the stages of an experiment that work in jobs of SLURM and leave the database to this machine."""
+    if _is_for_one_machine():
+        threading.Thread(target=_follow_jobs, args=(experiment,), daemon=True, name="follow-jobs").start()
+
+
+def _is_for_one_machine() -> bool:
+    return mode() == "on" and database_path(tracking_uri(recording_root(Path.cwd()))) is not None
+
+
+def _follow_jobs(experiment: str) -> None:
+    followed: set[Path] = set()
+    while True:
+        time.sleep(SECONDS_BEFORE_FOLLOWING)
+        for note in set(FOLDER.glob("[0-9]*.json")) - followed:
+            followed.add(note)
+            if works_in_a_job(note, experiment):
+                _follow(note)
+
+
+def works_in_a_job(note: Path, experiment: str) -> bool:
+    """Return True if a note is of a stage of an experiment that works in a job of SLURM."""
+    try:
+        content = read_object(note)
+        is_own = content["record"]["experiment"] == experiment
+        return bool(is_own and content["status"] == "RUNNING" and content["process"].get("slurm_job"))
+    except (UserError, KeyError, TypeError, AttributeError):  # it has ended meanwhile, or its note is damaged
+        return False
 
 
 @contextmanager

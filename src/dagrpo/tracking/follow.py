@@ -37,7 +37,8 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
     target = _opened(note)
     execution = target.execution
     assert execution.log is not None
-    monitors, offset, sample = _monitors(), 0, 0
+    is_here = execution.process is None or execution.process.is_here
+    monitors, offset, sample = _monitors() if is_here else [], 0, 0
     works = True
     while works:
         works = _works(note)  # the last look is after the end, for the last steps

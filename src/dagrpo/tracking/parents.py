@@ -126,8 +126,14 @@ def _process_of(tags: Mapping[str, str]) -> Process | None:
     """Return the process of the stage; None for a run that a sync has begun for results."""
     if "process.pid" not in tags:
         return None
-    pid, started = int(tags["process.pid"]), float(tags["process.started"])
-    return Process(pid=pid, started=started, host=tags["process.host"], boot=tags.get("process.boot", ""))
+    return Process(
+        pid=int(tags["process.pid"]),
+        started=float(tags["process.started"]),
+        host=tags["process.host"],
+        boot=tags.get("process.boot", ""),
+        namespace=int(tags.get("process.namespace", 0)),
+        slurm_job=tags.get("process.slurm_job", ""),
+    )
 
 
 def _set_note(parent: Run, failed: Run | None) -> None:

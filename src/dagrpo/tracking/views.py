@@ -1,7 +1,8 @@
-"""Columns of MLflow's list of runs, and their widths.
+"""Columns of MLflow's list of runs, and the first of its charts.
 
 By default MLflow shows no score, and each column has 100 pixels, so that the headings of all scores of a task are cut to the same
-text.
+text; its first charts are those of the alphabet, a bar for each score. A shared view alone changes that, and MLflow says above the
+list that it is one.
 """
 
 import json
@@ -16,18 +17,25 @@ MODELS = "attributes.`Models`"
 PIXELS_PER_CHARACTER, PIXELS_BESIDE = 6, 30  # of a heading, and of the sign for sorting
 PIXELS_OF_MODELS = 200
 POLICIES = ("base", "trained", "difference")  # the order in which they are read
+CURVES = ("reward/mean", "rollout/length_mean", "policy/entropy", "policy/kl", "policy/grad_norm")
 PARAMETERS = ("model.name", "algorithm.loss.name", "training.steps", "training.learning_rate")
 
 
 def experiment_tags(figures: Iterable[str]) -> dict[str, str]:
     """Return the tags that make MLflow open an experiment with these figures of its runs, beside the most varied parameters."""
+    figures = sorted(figures, key=_place)
     columns = [
-        *(f"metrics.`{name}`" for name in sorted(figures, key=_place)),
+        *(f"metrics.`{name}`" for name in figures),
         MODELS,
         *(f"params.`{name}`" for name in PARAMETERS),
         "tags.`git.commit`",
     ]
-    return {KIND_TAG: KIND, VIEW_TAG: json.dumps(_state(columns))}
+    held_out = [
+        f"held_out{name.removeprefix('eval').removesuffix('_base')}"
+        for name in figures
+        if name.endswith("/greedy_base")
+    ]
+    return {KIND_TAG: KIND, VIEW_TAG: json.dumps(_state(columns) | _charts([*held_out, *CURVES]))}
 
 
 def _place(figure: str) -> tuple[str, int]:
@@ -60,4 +68,15 @@ def _state(columns: list[str]) -> dict[str, Any]:
         "runsHidden": [],
         "runListHidden": False,
         "viewMaximized": True,
+    }
+
+
+def _charts(curves: list[str]) -> dict[str, Any]:
+    """Return the part of a shared view's state that has a section of curves before all others, which MLflow adds by itself."""
+    section = {"uuid": "training", "name": "Training", "display": True, "isReordered": True}
+    line = {"type": "LINE", "metricSectionId": section["uuid"], "runsCountToCompare": 10, "isGenerated": True}
+    return {
+        "compareRunSections": [section],
+        "compareRunCharts": [line | {"uuid": name, "metricKey": name, "selectedMetricKeys": [name]} for name in curves],
+        "isAccordionReordered": True,
     }

@@ -1,11 +1,14 @@
 """Exclusive per-path lock on a file, released by the system.
 
-One process at a time.
+One process at a time. A lock of another machine need not reach this one: a note beside the lock names its holder, who touches it
+while at work. The path is free when the holder is known to be gone, or has not touched the note for SECONDS_OF_SILENCE.
 """
 
 import errno
 import fcntl
 import os
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +27,9 @@ from dagrpo.utils.process import Process
 
 SECONDS_TO_WAIT = 60.0  # for a process that ends after a signal to stop
 SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_QUESTIONS = 5.0  # to SLURM
+SECONDS_BETWEEN_SIGNS = 15.0
+SECONDS_OF_SILENCE = 300.0  # NFS may show a change a minute late
 LONGEST_COMMAND = 100
 LONGEST_HOST = 64
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})  # of NFS without its lock service, and of Lustre
@@ -35,10 +41,13 @@ class Holder:
 
     process: Process
     command: str
+    executor: str = ""  # of Snakemake, to which it gives its jobs; "": they run on its own machine
+    jobs: str = ""  # their name in SLURM's queue
 
     def __str__(self) -> str:
         where = "" if self.process.is_here else f" on {one_line(self.process.host, LONGEST_HOST)}"
-        return f"`{one_line(self.command, LONGEST_COMMAND)}` (process {self.process.pid}{where})"
+        job = f", SLURM job {one_line(self.process.slurm_job, LONGEST_HOST)}" if self.process.slurm_job else ""
+        return f"`{one_line(self.command, LONGEST_COMMAND)}` (process {self.process.pid}{where}{job})"
 
 
 _NOTED = TypeAdapter(Holder)
@@ -52,6 +61,43 @@ def noted_holder(note: Path) -> Holder | None:
         return None
 
 
+def may_be_at_work(note: Path) -> bool:
+    """Return False if the holder that a note names is known to be gone, or silent for too long. For the owner of its lock.
+
+    A lock reaches every process of its machine, whatever it can see of them.
+    """
+    holder = noted_holder(note)
+    if holder is None or holder.process.is_on_this_machine:
+        return False
+    return not holder.process.is_gone and not is_silent(note)
+
+
+def is_silent(note: Path) -> bool:
+    """Return True if the holder has not touched its note for SECONDS_OF_SILENCE, by the clock of the disk that it is on."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=note.parent, prefix=".now") as now:
+            return os.fstat(now.fileno()).st_mtime - note.stat().st_mtime > SECONDS_OF_SILENCE
+    except OSError:
+        return False
+
+
+@contextmanager
+def signs_of_life(note: Path) -> Iterator[None]:
+    """Touch a note from time to time, as long as the context is open."""
+    ended = threading.Event()
+
+    def touch() -> None:
+        while not ended.wait(SECONDS_BETWEEN_SIGNS):
+            with suppress(OSError):  # removed, or the disk is away
+                os.utime(note)
+
+    threading.Thread(target=touch, daemon=True, name="signs-of-life").start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
 @contextmanager
 def exclusive_access(path: Path, lock: Path, patience: float | None = None) -> Iterator[int]:
     """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
@@ -63,8 +109,13 @@ def exclusive_access(path: Path, lock: Path, patience: float | None = None) -> I
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
         _wait_for(file, path, lock, patience)
-        write_json(_note(lock), asdict(Holder(process=Process.current(), command=_command(psutil.Process()))))
-        yield file.fileno()
+        note = _note(lock)
+        write_json(note, asdict(Holder(process=Process.current(), command=_command(psutil.Process()))))
+        with signs_of_life(note):
+            try:
+                yield file.fileno()
+            finally:
+                note.unlink(missing_ok=True)  # another machine need not ask whether this process is gone
 
 
 def _wait_for(file: IO[str], path: Path, lock: Path, patience: float | None) -> None:
@@ -74,12 +125,14 @@ def _wait_for(file: IO[str], path: Path, lock: Path, patience: float | None) -> 
     deadline = time.monotonic() + (SECONDS_TO_WAIT if patience is None else patience)
     while not _is_locked(file, lock):
         if time.monotonic() > deadline:
-            raise UserError(f"{path} is being written by {_holder(lock)}: wait for it to end, or stop it.")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+            raise UserError(
+                f"{path} is being written by {_holder(lock)}: wait for it to end, or stop it.{_about_silence(lock)}"
+            )
+        time.sleep(SECONDS_BETWEEN_QUESTIONS if _is_elsewhere(lock) else SECONDS_BETWEEN_LOOKS)
 
 
 def _is_locked(file: IO[str], lock: Path) -> bool:
-    """Try to lock the file; return True on success. Raises UserError if its disk has no file locks."""
+    """Try to lock the file; return True if no other process is at work. Raises UserError if its disk has no file locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -91,7 +144,22 @@ def _is_locked(file: IO[str], lock: Path) -> bool:
             f"{lock} cannot be locked ({error.strerror}): put its folder, {lock.parent}, on a disk with file locks, or mount "
             "this one with them."
         ) from error
+    if may_be_at_work(_note(lock)):
+        fcntl.flock(file, fcntl.LOCK_UN)
+        return False
     return True
+
+
+def _is_elsewhere(lock: Path) -> bool:
+    holder = noted_holder(_note(lock))
+    return holder is not None and not holder.process.is_on_this_machine
+
+
+def _about_silence(lock: Path) -> str:
+    """Return what helps where the holder's machine is gone, and SLURM does not know of it."""
+    if not _is_elsewhere(lock):
+        return ""
+    return f" If its machine is gone, that is noticed {SECONDS_OF_SILENCE:.0f} seconds after its end."
 
 
 def _note(lock: Path) -> Path:

@@ -57,6 +57,8 @@ def test_two_experiments_alike_show_no_difference(results: Path) -> None:
     shutil.copytree(results / "one", results / "three")
     (pair,) = compare(["one", "three"]).pairs
     assert verdict(pair).startswith("arithmetic: no difference shown between three and one")
+    # No value differs: Wilson's upper end for 0 of 40, 3.841459 / 43.841459.
+    assert verdict(pair).endswith("40 problems and 2 seeds show one of 8.8 points four times in five.")
     assert {metric.difference.value for metric in pair.metrics} == {0.0}
     assert others(pair) == ""
 

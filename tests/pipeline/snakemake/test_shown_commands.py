@@ -18,6 +18,7 @@ HERE = {
     "status arithmetic_tiny": f"status {clones.NAME}",
     "verify arithmetic_tiny": f"verify {clones.NAME}",
     "replay arithmetic_tiny": f"replay {clones.NAME}",
+    "power arithmetic_tiny": f"power {clones.NAME}",
     "compare arithmetic_tiny": f"compare {clones.NAME}",
     "seed_0": clones.RUN.name,
     "--step 10": f"--step {clones.STEPS}",

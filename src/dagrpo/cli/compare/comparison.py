@@ -13,6 +13,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
+from dagrpo.evaluation.power import detectable_of
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
 
@@ -90,6 +91,7 @@ class Metric:
     first: Estimate
     second: Estimate
     difference: Estimate
+    detectable: float  # the least difference that these seeds and problems show, with probability 0.8
 
     @property
     def is_significant(self) -> bool:
@@ -117,7 +119,7 @@ def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
     task_pairs, notes = list[TaskPair](), list[str]()
     for second in others:
         for task in first.tasks:
-            trouble = _trouble(first, second, task)
+            trouble = trouble_between(first, second, task)
             if trouble is None:
                 task_pairs.append(_pair(first, second, task))
             else:
@@ -126,7 +128,8 @@ def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
     return task_pairs, list(dict.fromkeys(notes))
 
 
-def _trouble(first: Evaluated, second: Evaluated, task: str) -> str | None:
+def trouble_between(first: Evaluated, second: Evaluated, task: str) -> str | None:
+    """Return a sentence on why two experiments cannot be compared on a task; None if they can."""
     if task not in second.tasks:
         return f"{second.name} has no scores of {task}."
     if not set(first.problems(task)) & set(second.problems(task)):
@@ -144,19 +147,24 @@ def _trouble(first: Evaluated, second: Evaluated, task: str) -> str | None:
 def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
     summary = first.evaluations[task][first.seeds(task)[0]].summary
     resampling = Resampling(confidence=summary["confidence"], **summary["bootstrap"])
-    seeds = tuple(seed for seed in first.seeds(task) if seed in second.seeds(task))
-    theirs = set(second.problems(task))
-    shared = [problem for problem in first.problems(task) if problem in theirs]
+    seeds, shared = shared_by(first, second, task)
     return TaskPair(
         task=task,
         first=first.name,
         second=second.name,
         problems=len(shared),
-        left_out=len(first.problems(task)) + len(theirs) - 2 * len(shared),
+        left_out=len({*first.problems(task)} ^ {*second.problems(task)}),
         seeds=seeds,
         confidence=resampling.confidence,
         metrics=tuple(_metrics(first, second, task, seeds, shared, resampling)),
     )
+
+
+def shared_by(first: Evaluated, second: Evaluated, task: str) -> tuple[tuple[int, ...], list[Problem]]:
+    """Return the seeds and the problems of a task that both have."""
+    theirs = set(second.problems(task))
+    seeds = tuple(seed for seed in first.seeds(task) if seed in second.seeds(task))
+    return seeds, [problem for problem in first.problems(task) if problem in theirs]
 
 
 def _metrics(
@@ -167,7 +175,7 @@ def _metrics(
     shared: Sequence[Problem],
     resampling: Resampling,
 ) -> Iterator[Metric]:
-    ones, others = (_values(each, task, seeds, shared) for each in (first, second))
+    ones, others = (values_of(each, task, seeds, shared) for each in (first, second))
     for name in ones:
         if name in others and name != "pass_at_1":  # that is mean@k
             yield Metric(
@@ -175,6 +183,7 @@ def _metrics(
                 first=_estimate(name, ones[name], seeds, resampling),
                 second=_estimate(name, others[name], seeds, resampling),
                 difference=paired_difference(ones[name], others[name], resampling),
+                detectable=detectable_of(others[name] - ones[name], resampling.confidence),
             )
 
 
@@ -185,7 +194,7 @@ def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resam
     return bootstrap(values, resampling)
 
 
-def _values(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Sequence[Problem]) -> dict[str, Floats]:
+def values_of(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Sequence[Problem]) -> dict[str, Floats]:
     """Return each metric on the shared problems, [seeds, problems]; without shared seeds the mean over all, [1, problems]."""
     place = {problem: number for number, problem in enumerate(evaluated.problems(task))}
     columns = [place[problem] for problem in shared]

@@ -16,7 +16,7 @@ from dagrpo.cli.compare.comparison import Comparison, Metric, TaskPair
 from dagrpo.cli.compare.differences import RUNTIME, Difference
 from dagrpo.core.escape import one_line, visible
 from dagrpo.report import format
-from dagrpo.report.format import metric_label, percent, percent_interval, plural, points, points_interval
+from dagrpo.report.format import least_shown, metric_label, percent, percent_interval, plural, points, points_interval
 
 WORDS = {"better": True, "worse": False}
 NOTHING_DIFFERS = "On record, nothing differs between them in parameters, data, code, environment or runtime."
@@ -32,7 +32,8 @@ def verdict(pair: TaskPair) -> str:
     change = f"{points(greedy.difference.value)} points, {100 * pair.confidence:g}% interval {points_interval(greedy.difference)}"
     scores = f"{percent(greedy.second.value)} of {pair.second} against {percent(greedy.first.value)} of {pair.first}"
     if not greedy.is_significant:
-        return f"{pair.task}: no difference shown between {pair.second} and {pair.first} ({scores}: {change})."
+        neither = f"{pair.task}: no difference shown between {pair.second} and {pair.first} ({scores}: {change})."
+        return f"{neither} {least_shown(greedy.difference, greedy.detectable, pair.problems, max(1, len(pair.seeds)))}".strip()
     word = "better" if greedy.difference.value > 0 else "worse"
     return f"{pair.task}: {pair.second} is {word} than {pair.first} ({scores}: {change})."
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.cli.doctor import gpu_requirements, gpus, programs
+from dagrpo.cli.doctor import gpu_requirements, gpus, programs, slurm
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
@@ -28,6 +28,7 @@ def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     yield gpu_requirements.disk(Path.cwd(), LEAST_DISK)
     yield gpu_requirements.shared_memory()
     yield from _gpus()
+    yield from slurm.findings()
     yield _isolation(is_needed=needs_isolation)
     yield _loopback()
     yield _port_of_ui()

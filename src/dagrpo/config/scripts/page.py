@@ -12,10 +12,12 @@ HEAD = """# Scripts of verl and Megatron-LM
 
 Generated from `presets/scripts.tsv`, which has one script a line, by `dagrpo generate`. The table holds the settings of every script of
 verl's `examples/sglang_multiturn`, `examples/grpo_trainer` and `examples/tuning`, and of Megatron-LM's `examples/rl`, as they resolve when
-the script runs. {presets} of {all} are presets, trained by our own trainer with SGLang:
+the script runs. {presets} of {all} are presets, trained by our own trainer with SGLang; the preset `megatron_lm`, laid over one of
+Megatron-LM's, trains it with [Megatron-LM](backends.md#megatron-lm):
 
     dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu
     dagrpo plan verl/qwen2_5_3b_gsm8k_multiturn_4xgpu --gpu H100
+    dagrpo use megatron/qwen_2p5_3b megatron_lm
 
 Other presets lie over one as over any experiment. On other hardware, lay its preset over it and set `runtime.engine.tensor_parallel` to 1.
 No preset has been run on the GPUs that it names; `dagrpo plan` finds that each fits them. A script's state is a commit: J verl b178a3c

@@ -17,10 +17,11 @@ from dagrpo.data.task import get_task
 from dagrpo.pipeline.declaration import patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.runner import dvc_drives
-from dagrpo.pipeline.snakemake.private import options
+from dagrpo.pipeline.snakemake.private import executor_name, executor_settings, options
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils import slurm
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.provenance import PROVENANCE, TOPS
 from dagrpo.utils.yaml_text import read_yaml, yaml_value
@@ -162,6 +163,16 @@ def _of_model(section: "Model | Teacher", key: str) -> "Wanted":
 
 def _has_been_made(top: str, name: str) -> bool:
     return any(Path(top).glob(f"*/{name}/{PROVENANCE}"))
+
+
+def require_status_of_jobs() -> None:
+    """Raise UserError if SLURM would never tell Snakemake that a job has ended: it asks sacct, which knows nothing without accounting."""
+    if executor_name() != "slurm" or executor_settings().status_command == "squeue" or slurm.has_accounting():
+        return
+    raise UserError(
+        "SLURM keeps no accounts here: `sacct` does not answer, so Snakemake would wait for its first job for ever. Add "
+        "`--slurm-status-command squeue`, or use `--profile profiles/slurm`, which has it."
+    )
 
 
 def require_possible_weights_folder(params: Params) -> None:

@@ -9,7 +9,9 @@ import sys
 from argparse import Namespace
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,34 @@ def call_around_the_jobs(workflow: Any, *actions: Callable[[], None]) -> None:
         names = ("_onstart", "_onsuccess", "_onerror")
         for name, action in zip(names, actions, strict=True):
             setattr(workflow, name, lambda log, action=action: action())
+
+
+def run_in_slurm(workflow: Any) -> str:
+    """Return the name that the SLURM executor gives to the jobs of this run; "" for another executor."""
+    return str(getattr(getattr(workflow.scheduler, "_executor", None), "run_uuid", ""))
+
+
+def executor_name() -> str:
+    """Return the name of Snakemake's executor, as the command line and the profiles have it; "" where its API is used instead."""
+    given = _with_profiles()
+    return "" if given is None else given.executor or "local"
+
+
+def executor_settings() -> Any:
+    """Return the settings of the executor that `executor_name` names."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    return ExecutorPluginRegistry().get_plugin(executor_name()).get_settings(_with_profiles())
+
+
+@lru_cache
+def _with_profiles() -> Namespace | None:
+    from snakemake.cli import parse_args
+
+    if options() is None:
+        return None
+    with redirect_stderr(StringIO()):  # it names the profiles
+        return parse_args(sys.argv[1:])[1]  # type: ignore[no-any-return]
 
 
 @lru_cache

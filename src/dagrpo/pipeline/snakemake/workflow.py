@@ -19,7 +19,7 @@ from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
-from dagrpo.pipeline.locks import hold, is_run_by_another
+from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
@@ -31,14 +31,17 @@ from dagrpo.pipeline.snakemake.checks import (
     require_own_targets,
     require_possible_weights_folder,
     require_project,
+    require_status_of_jobs,
     require_unedited,
 )
-from dagrpo.pipeline.snakemake.private import call_around_the_jobs, options, runs_jobs
+from dagrpo.pipeline.snakemake.private import call_around_the_jobs, executor_name, options, run_in_slurm, runs_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
+from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
+from dagrpo.utils import slurm
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
@@ -46,6 +49,7 @@ from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
 
 __all__ = ["Experiment", "require_project"]
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
+SLURM = "slurm"  # as Snakemake calls its executor; within a job "slurm-jobstep"
 CAPTIONS = ROOT / "workflow/report"
 _prepared = set[str]()  # experiments: of a module, Snakemake reads the Snakefile for each `use rule`
 
@@ -59,7 +63,11 @@ class Experiment:
         self.params = checked(config)
         self._run = refused(lambda: override_run(self.params, read_params(PARAMS)))
         self.folder = self._run.folder
+        executor = executor_name()
+        self.has_gpus = not executor.startswith(SLURM) or slurm.has_gpus() is not False
         _set_environment()
+        if workflow.remote_exec:
+            leave_database_to_the_head()
         if options() is not None:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
             if workflow.is_main_process and self.folder not in _prepared:
@@ -76,6 +84,7 @@ class Experiment:
         require_source(self.params)
         is_run = runs_jobs()
         if is_run:
+            require_status_of_jobs()
             require_recordable()
             require_hub(self.params)
             hold(self.folder)
@@ -106,11 +115,14 @@ class Experiment:
     def start(self) -> None:
         """Pass signals on to the stages, announce an override run, and count the GPUs: a job that needs one waits for it."""
         stop_with_stages()
+        if self._workflow.is_main_process and not self._workflow.local_exec:
+            note_executor(self.folder, executor_name(), run_in_slurm(self._workflow))
+            follow_jobs(self.folder)
         if self._run.overrides:
             changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in self._run.overrides.items())
             say(f"An override run, with {changes}: its folders are called {self.folder}, and DVC does not record it.")
         workflow, devices = self._workflow, len(visible_devices())
-        if devices and not workflow.remote_exec and "gpu" not in workflow.global_resources:
+        if devices and workflow.local_exec and not workflow.remote_exec and "gpu" not in workflow.global_resources:
             workflow.register_resource("gpu", devices)  # without one, such jobs run on the CPU
 
     def finish(self) -> None:
@@ -143,8 +155,7 @@ class Rule:
         self.log = f"{dag.log_of(stage)}.log"
         self.benchmark = f"{dag.log_of(stage)}.benchmark.tsv"
         self.threads = self._needs.threads
-        self.gpus = self._needs.gpus
-        self.minutes = self._needs.minutes
+        self.gpus = self._needs.gpus if experiment.has_gpus else 0
         self.job = refused(lambda: job_files.job_file(params, stage))  # another value of a parameter is another name
         self.message = f"{stage.name}: {self._label()}"
 
@@ -175,9 +186,13 @@ class Rule:
             text = text.replace(f"{{{name}}}", f"{{wildcards.{name}}}")
         return text
 
-    def memory(self, wildcards: object, input: Sequence[object]) -> int:
+    def memory(self, wildcards: object, input: Sequence[object], attempt: int) -> int:
         """Return megabytes: a fixed part, and a multiple of the checkpoint that the job reads, once that is known."""
-        return job_files.memory_mb(self._needs, [str(path) for path in input])
+        return job_files.memory_mb(self._needs, [str(path) for path in input], attempt)
+
+    def minutes(self, wildcards: object, input: Sequence[object], attempt: int) -> int:
+        """Return the time limit of one attempt. A stage with steps resumes from its state, and needs no longer one."""
+        return job_files.minutes(self._needs, [str(path) for path in input]) * (1 if self._stage.extends else attempt)
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""

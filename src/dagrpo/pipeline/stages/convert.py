@@ -17,7 +17,7 @@ def work(job: Job) -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=2000, minutes=240)
+    return Needs(memory_mb=2000, minutes=60, minutes_per_gb=5)
 
 
 STAGE = Stage(

@@ -21,7 +21,7 @@ def work(job: Job) -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=4000)
+    return Needs(memory_mb=4000, minutes=240)
 
 
 def reusable(params: Mapping[str, Any]) -> bool:

@@ -52,7 +52,7 @@ def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> b
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=1440)
+    return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=240, minutes_per_gb=30)
 
 
 STAGE = Stage(

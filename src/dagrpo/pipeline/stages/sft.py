@@ -50,7 +50,7 @@ def work(job: Job) -> None:
 
 def needs(runtime: Runtime) -> Needs:
     count, threads = runtime.sft.processes, runtime.sft.all_threads
-    return Needs(threads=threads, gpus=count, memory_mb=4000, memory_per_byte=10, minutes=1440)
+    return Needs(threads=threads, gpus=count, memory_mb=4000, memory_per_byte=10, minutes=240, minutes_per_gb=60)
 
 
 def processes(runtime: Runtime) -> int:

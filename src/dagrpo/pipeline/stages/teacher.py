@@ -50,7 +50,7 @@ def require_source(params: "Params") -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=4000)
+    return Needs(memory_mb=4000, minutes=240)
 
 
 STAGE = Stage(

@@ -154,7 +154,7 @@ def needs(runtime: Runtime) -> Needs:
     engine, threads = runtime.engine, runtime.training.all_threads
     policy = max(runtime.training.processes, runtime.teacher.tensor_parallel)  # a teacher's server shares its GPUs
     gpus = policy + engine.gpus if engine.own_gpus else max(policy, engine.gpus)
-    return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
+    return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=1440, minutes_per_gb=240)
 
 
 def processes(runtime: Runtime) -> int:

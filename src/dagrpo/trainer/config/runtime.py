@@ -156,6 +156,9 @@ class BackendRuntime(Section):
         description="Python of the environment in which the program of training.backend is installed, where that is not ours; such as "
         ".venv-verl/bin/python. null: this one.",
     )
+    source: str | None = Field(
+        None, description="Folder of the checkout that training.backend megatron_lm runs; such as Megatron-LM."
+    )
     silent_minutes: Annotated[float, Field(gt=0, le=10_000)] = Field(
         60.0,
         description="Longest time without a new step of such a program, its start included, after which it is taken for stuck, stopped, "

@@ -19,6 +19,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
+from dagrpo.trainer.foreign import grading
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.files import read_json, write_json
@@ -26,7 +27,6 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 
 HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
-GRADING = "dagrpo.trainer.foreign.grading"
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
 
@@ -35,24 +35,24 @@ FINDINGS = "check.reply.json"
 class Inputs:
     """Inputs of a trainer in another environment."""
 
-    model: Path  # the initial checkpoint in the Hugging Face layout
+    model: Path  # the initial checkpoint in the trainer's format
     rows: Path  # parquet with the rows of `prompts`
     prompts: Sequence[Prompt]
     grading: tuple[str, ...]  # command of the process that grades
 
 
-def write_inputs(run: TrainingRun, folder: Path) -> Inputs:
-    """Write the checkpoint in the Hugging Face layout, the rows to train on, and the parameters of the grading."""
+def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> Inputs:
+    """Write the checkpoint in a format, the rows to train on, and the parameters of the grading."""
     model, rows, job = folder / "initial", folder / "train.parquet", folder / "grading.json"
     folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
-        write_as(HUGGINGFACE, open_checkpoint(run.initial), model, SHARD_BYTES)
+        write_as(format, open_checkpoint(run.initial), model, SHARD_BYTES)
     prompts = training_prompts(run.train_split, PromptRenderer(load_tokenizer(model), run.rollout), run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
     sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
     write_json(job, {"model": str(model), "train_split": str(rows), **sections})
-    grading = (sys.executable, "-P", "-m", GRADING, str(job))
-    return Inputs(model=model, rows=rows, prompts=prompts, grading=grading)
+    command = (sys.executable, "-P", "-m", grading.__name__, str(job))
+    return Inputs(model=model, rows=rows, prompts=prompts, grading=command)
 
 
 def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:

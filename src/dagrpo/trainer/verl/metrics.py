@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagrpo.trainer.foreign.metrics import named
+
 SAME = {
     "critic/score/mean": "reward/mean",
     "actor/grad_norm": "policy/grad_norm",
@@ -14,6 +16,5 @@ SAME = {
 
 
 def step_of(line: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Return the step and the metrics of a line of verl's file logger, `{"step": 1, "data": {...}}`; numbers alone."""
-    numbers = {name: value for name, value in line["data"].items() if isinstance(value, int | float)}
-    return int(line["step"]), {SAME.get(name, f"verl/{name}"): float(value) for name, value in numbers.items()}
+    """Return the step and the metrics of a line of verl's file logger."""
+    return named(line, SAME, "verl")

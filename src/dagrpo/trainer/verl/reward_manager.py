@@ -12,9 +12,13 @@ try:
     from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 except ImportError:  # in our own environment, where the file is only named
     RewardManagerBase = object
+try:
+    from dagrpo.trainer.foreign.reward_process import RewardProcess
+except ImportError:  # in verl's environment
+    path = Path(__file__).parents[1] / "foreign/reward_process.py"
+    RewardProcess = runpy.run_path(str(path))["RewardProcess"]  # type: ignore[misc]
 
 COMMAND = "dagrpo_command"  # key of reward.reward_kwargs: the command of the process that grades
-RewardProcess = runpy.run_path(str(Path(__file__).parents[1] / "foreign/reward_process.py"))["RewardProcess"]
 
 
 class DagrpoRewardManager(RewardManagerBase):  # type: ignore[misc]

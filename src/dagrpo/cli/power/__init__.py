@@ -1,0 +1,1 @@
+"""`dagrpo power`: seeds and problems that show a difference."""

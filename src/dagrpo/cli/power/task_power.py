@@ -1,0 +1,138 @@
+"""Power of a comparison: seeds and problems that show a difference."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo.cli.compare.comparison import Evaluated, read_evaluated, shared_by, trouble_between, values_of
+from dagrpo.cli.show.place import Which
+from dagrpo.core.errors import UserError
+from dagrpo.evaluation.power import POWER, Variance, detectable, problems_needed, variance_of
+from dagrpo.report.format import percent, plural, points
+
+SEEDS = (2, 3, 5, 10, 20)
+GREEDY = "greedy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A number of seeds, the problems it needs, and the difference it shows."""
+
+    seeds: int
+    problems: int | None  # that show the wanted difference; None: however many, these seeds do not show it
+    detectable: float  # with the problems of the runs that are there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPower:
+    """The variance of one task's greedy accuracy, and what follows from it; differences are shares."""
+
+    task: str
+    first: str
+    second: str
+    seeds: int
+    problems: int
+    confidence: float
+    difference: float  # second minus first
+    wanted: float
+    detectable: float  # with the seeds and problems that are there
+    variance: Variance
+    plans: tuple[Plan, ...]
+
+
+def of_experiments(experiments: Sequence[str], which: Which, wanted: float | None) -> list[TaskPower]:
+    """Compute the power of each task of two experiments, or of an experiment's trained policy against its base policy.
+
+    Raises UserError if a name has no scores, or there is nothing to compare.
+    """
+    if len(experiments) > 2:
+        raise UserError("Name one experiment or two: `dagrpo power A B`.")
+    policies: tuple[Which, Which] = ("base", "trained") if len(experiments) == 1 else (which, which)
+    first, second = (
+        read_evaluated(name, policy) for name, policy in zip((experiments[0], experiments[-1]), policies, strict=True)
+    )
+    labels = tuple(
+        f"{each.name} ({policy})" if len(experiments) == 1 else each.name
+        for each, policy in zip((first, second), policies, strict=True)
+    )
+    troubles = {task: trouble_between(first, second, task) for task in first.tasks}
+    found = [_of_task(first, second, task, labels, wanted) for task, trouble in troubles.items() if trouble is None]
+    if not found:
+        raise UserError(" ".join(map(str, troubles.values())))
+    return found
+
+
+def _of_task(first: Evaluated, second: Evaluated, task: str, labels: Sequence[str], wanted: float | None) -> TaskPower:
+    seeds, problems = shared_by(first, second, task)
+    if len(problems) < 2:
+        raise UserError(f"{task}: one shared problem has no variance: evaluate both on more (`data.max_test`).")
+    one, other = (values_of(each, task, seeds, problems)[GREEDY] for each in (first, second))
+    differences = other - one
+    variance, confidence = variance_of(differences), first.evaluations[task][first.seeds(task)[0]].summary["confidence"]
+    difference = float(differences.mean())
+    goal = abs(difference) if wanted is None else wanted
+    return TaskPower(
+        task=task,
+        first=labels[0],
+        second=labels[1],
+        seeds=len(differences),
+        problems=len(problems),
+        confidence=confidence,
+        difference=difference,
+        wanted=goal,
+        detectable=detectable(variance, len(differences), len(problems), confidence),
+        variance=variance,
+        plans=tuple(
+            Plan(
+                seeds=count,
+                problems=problems_needed(variance, goal, count, confidence) if goal else None,
+                detectable=detectable(variance, count, len(problems), confidence),
+            )
+            for count in ((1,) if variance.is_of_one_seed else SEEDS)
+        ),
+    )
+
+
+def rendered(powers: Iterable[TaskPower]) -> RenderableType:
+    """Render the power on each task for a terminal: the variance, and a line for each number of seeds."""
+    return Group(*(part for power in powers for part in _parts(power)))
+
+
+def _parts(power: TaskPower) -> Iterator[RenderableType]:
+    there = f"{plural(power.problems, 'problem')} and {plural(power.seeds, 'seed')}"
+    yield Text(f"{power.task}: {power.second} against {power.first}, greedy accuracy", style="bold")
+    yield Text(f"{there}: {points(power.difference)} points, of standard deviations {_deviations(power.variance)}.")
+    yield Text(
+        f"They show {100 * power.detectable:.1f} points or more: the {100 * power.confidence:g}% interval then excludes 0 in "
+        f"{percent(POWER)} of repetitions."
+    )
+    if power.variance.is_of_one_seed:
+        yield Text("One seed says nothing of the variation between seeds: run three or more, then ask again.", "yellow")
+    yield _table(power)
+
+
+def _deviations(variance: Variance) -> str:
+    """Return the standard deviations in points."""
+    parts: Mapping[str, float] = {
+        "between problems": variance.problems,
+        **({} if variance.is_of_one_seed else {"between seeds": variance.seeds, "of the rest": variance.rest}),
+    }
+    return ", ".join(f"{100 * sqrt(value):.1f} {name}" for name, value in parts.items())
+
+
+def _table(power: TaskPower) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in (
+        "seeds",
+        f"problems that show {100 * power.wanted:.1f} points",
+        f"points shown by {power.problems:,} problems",
+    ):
+        table.add_column(heading, justify="right")
+    for plan in power.plans:
+        needed = "more seeds" if plan.problems is None else f"{plan.problems:,}"
+        table.add_row(str(plan.seeds), needed if power.wanted else "-", f"{100 * plan.detectable:.1f}")
+    return table

@@ -1,0 +1,40 @@
+"""Megatron-LM's examples/rl: its trainer in a separate environment, by files."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from dagrpo.core.plugin_sections import Choice
+from dagrpo.core.section import Unchecked
+from dagrpo.trainer.backends import Backend
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+    from dagrpo.trainer.run import Report, TrainingRun
+
+
+class Config(Choice):
+    """Megatron-LM d98e8a6, which trains one-turn tasks of text; runtime.backend.source names its folder, .python its Python."""
+
+    settings: Unchecked = Field(
+        {},
+        description="Further arguments of its train_rl.py, such as {rl-use-sequence-packing: true, expert-model-parallel-size: 2}; those "
+        "that follow from other parameters are refused.",
+    )
+
+
+def check(config: Config, params: "Params") -> None:
+    """Raise UserError for the first parameter that Megatron-LM cannot honour."""
+    from dagrpo.trainer.megatron_lm.mapping import refuse
+
+    refuse(params, config.settings)
+
+
+def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
+    """Train in Megatron-LM's processes, and take its checkpoint back."""
+    from dagrpo.trainer.megatron_lm.running import train_with_megatron_lm
+
+    train_with_megatron_lm(run, config.settings, report)
+
+
+BACKEND = Backend(config=Config, train=train, check=check)

@@ -1,0 +1,77 @@
+"""Agent of Megatron-LM whose prompts and rewards are ours.
+
+Megatron-LM's Python imports it, in an environment without this package: only the standard library and Megatron-LM are there.
+"""
+
+import asyncio
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+from pydantic import PrivateAttr
+
+try:
+    from megatron.rl.agent.reward_only_agent import RewardOnlyAgent
+    from megatron.rl.inference import LLMChatMessage
+except ImportError:  # in our own environment, where the file is only named
+    RewardOnlyAgent = LLMChatMessage = object
+try:
+    from dagrpo.trainer.foreign.reward_process import RewardProcess
+except ImportError:  # in Megatron-LM's environment
+    path = Path(__file__).parents[1] / "foreign/reward_process.py"
+    RewardProcess = runpy.run_path(str(path))["RewardProcess"]  # type: ignore[misc]
+
+REPLIES: list[dict[str, float]] = []  # of the step that is being sampled
+
+
+class Agent(RewardOnlyAgent):  # type: ignore[misc]
+    """Agent that draws the prompts of a job in its order, and asks a process of dagrpo for each reward."""
+
+    env_id: str | None = "dagrpo"
+    _job: Any = PrivateAttr()
+    _process: Any = PrivateAttr()
+    _rows: Any = PrivateAttr()
+    _drawn: int = PrivateAttr(0)
+
+    def __init__(self, job: str) -> None:
+        super().__init__()
+        self._job = json.loads(Path(job).read_text())
+        self._process = RewardProcess(self._job["grading"])
+        with Path(self._job["prompts"]).open() as lines:
+            self._rows = {row["index"]: row["messages"] for row in map(json.loads, lines)}
+
+    async def get_prompt(self, validation: bool) -> tuple[list[Any], dict[str, Any]]:
+        """Return the messages of the next prompt, and its index."""
+        order = self._job["order"]
+        index = order[(self._job["drawn"] + self._drawn) % len(order)]
+        self._drawn += 1
+        return [LLMChatMessage(**message) for message in self._rows[index]], {"index": index, "problem_id": str(index)}
+
+    async def get_trajectory_reward(
+        self, responses: list[Any], conversation: list[Any], golden: dict[str, Any]
+    ) -> float:
+        """Return the reward of the tokens of the one response."""
+        response = responses[-1]
+        tokens, prompt = response.token_ids, response.prompt_length
+        question = {"index": golden["index"], "prompt": tokens[:prompt], "response": tokens[prompt:]}
+        reply = await asyncio.get_running_loop().run_in_executor(None, self._process.ask, question)
+        ends = {"length": len(tokens) - prompt, "truncated": response.finish_reason == "length"}
+        REPLIES.append({**reply, **ends})
+        return float(reply["reward"])
+
+    async def _rollout_from_episode(self, request: Any, episode: Any, golden: Any) -> Any:
+        """Return the rollout, which Megatron-LM lets end without an end token at this limit alone."""
+        rollout = await super()._rollout_from_episode(request, episode, golden)
+        rollout.generation_cap = self._job["max_new_tokens"]
+        return rollout
+
+
+def taken() -> dict[str, float]:
+    """Return the means over the replies of a step, and the greatest length; the next step begins with none."""
+    replies = [*REPLIES]
+    REPLIES.clear()
+    if not replies:
+        return {}
+    means = {name: sum(each[name] for each in replies) / len(replies) for name in replies[0]}
+    return {**means, "length_max": max(each["length"] for each in replies)}

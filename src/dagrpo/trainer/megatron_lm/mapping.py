@@ -1,0 +1,227 @@
+"""Parameters as arguments of Megatron-LM's train_rl.py, and those that have none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.algorithms.losses import aggregation_of
+from dagrpo.core.errors import UserError
+from dagrpo.trainer.foreign import parameters
+from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
+Arguments = dict[str, Any]  # name without dashes -> value; True: a flag
+TOKEN_MEAN, SEQUENCE_MEAN = "token-mean", "seq-mean-token-mean"
+MULTIPLE = 8  # of a sequence's length: tensor parallelism divides it
+TRUST = "trust-remote-code"
+SAME: Mapping[str, str] = {
+    "training.prompts_per_step": "grpo-prompts-per-step",
+    "training.samples_per_prompt": "grpo-group-size",
+    "training.learning_rate": "lr",
+    "training.learning_rate_warmup_steps": "lr-warmup-iters",  # both count updates
+    "training.weight_decay": "weight-decay",
+    "training.max_grad_norm": "clip-grad",
+    "algorithm.loss.clip_low": "grpo-clamp-eps-lower",
+    "algorithm.loss.clip_high": "grpo-clamp-eps-upper",
+    "algorithm.kl.coefficient": "grpo-kl-beta",
+    "runtime.engine.tensor_parallel": "tensor-model-parallel-size",  # the trained model samples
+}
+# The one value that Megatron-LM has, and what to do, if that is not to set it.
+ONLY: Mapping[str, tuple[Any, str]] = {
+    **parameters.ONLY,
+    "rollout.temperature": (1.0, "set it to 1: its loss takes the logits as they are"),
+    "rollout.top_p": (1.0, ""),
+    "rollout.top_k": (-1, ""),
+    "rollout.dtype": ("bfloat16", ""),
+    "rollout.agent.name": ("tool_agent", ""),
+    "rollout.agent.max_tokens": (None, "set it to null, and the limit as rollout.max_new_tokens"),
+    "rollout.chat.name": ("template", ""),
+    "algorithm.advantage.name": ("grpo", ""),
+    "algorithm.advantage.normalize_by_std": (True, ""),
+    "algorithm.loss.name": ("ppo_clip", ""),
+    "algorithm.loss.dual_clip": (None, ""),
+    "algorithm.off_policy_mask": (0.0, ""),
+    "algorithm.kl.corrected": (False, ""),
+    "training.dtype": ("bfloat16", ""),
+    "training.staleness": (
+        0,
+        "set it to 0; rl-partial-rollouts and rl-generation-lag are arguments for training.backend.settings",
+    ),
+    "training.dynamic_sampling.max_aborts": (0, ""),
+    "training.dynamic_sampling.max_rounds": (
+        1,
+        "set it to 1; grpo-filter-groups-with-same-reward, which refills without limit, is an argument for training.backend.settings",
+    ),
+    "training.dynamic_sampling.oversampling": (1.0, ""),
+}
+# AdamW as ours, and speed and place as in Megatron-LM's own scripts: training.backend.settings may change them.
+USUAL: Arguments = {
+    "adam-beta1": 0.9,
+    "adam-beta2": 0.999,
+    "adam-eps": 1e-8,
+    "transformer-impl": "transformer_engine",
+    "attention-backend": "flash",
+    "attention-softmax-in-fp32": True,
+    "no-masked-softmax-fusion": True,
+    "accumulate-allreduce-grads-in-fp32": True,
+    "use-distributed-optimizer": True,
+    "te-rng-tracker": True,
+    "cuda-graph-impl": "local",
+    "inference-dynamic-batching-num-cuda-graphs": 1,
+    "inference-dynamic-batching-buffer-size-gb": 20,
+    "inference-dynamic-batching-unified-memory-level": 1,
+    "rl-offload-optimizer-during-inference": True,
+    "empty-unused-memory-level": 2,
+    "distributed-timeout-minutes": 60,
+    "no-create-attention-mask-in-dataloader": True,
+}
+RECOMPUTED: Arguments = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Files and folders that Megatron-LM reads and writes, as absolute paths."""
+
+    initial: Path  # torch_dist checkpoint
+    tokenizer: Path
+    environment: Path  # YAML of its agents
+    checkpoints: Path
+    begins_with_bos: bool = False  # each prompt
+
+
+def updates(sections: Sections) -> int:
+    """Return the updates of a step: Megatron-LM calls each an iteration."""
+    return sections.training.mini_batches
+
+
+def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files: Files) -> Arguments:
+    """Return all arguments but those that the model implies. `settings` are the user's, and may set none that follows from parameters.
+
+    Raises UserError for a parameter that cannot be mapped.
+    """
+    require_only(sections, ONLY)
+    following = {
+        **{theirs: value_of(sections, ours) for ours, theirs in SAME.items()},
+        **_objective(sections.algorithm),
+        **_batches(sections),
+        **_steps(sections),
+        **_fixed(seed, files),
+    }
+    refuse_settings(settings, following)
+    if any(TRUST in name for name in settings):
+        raise UserError(f"training.backend.settings has {TRUST}, which runs code of a checkpoint: leave it out")
+    layout = {"sequence-parallel": True} if following["tensor-model-parallel-size"] > 1 else {}
+    recomputed = RECOMPUTED if sections.runtime.training.activation_checkpointing else {}
+    return {**USUAL, **layout, **recomputed, **following, **settings}
+
+
+def command_line(named: Mapping[str, Any]) -> list[str]:
+    """Return arguments as words. False and None leave one out; a list has several values."""
+    words: list[str] = []
+    for name, value in named.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            words += map(str, value)
+        elif value is not True:
+            words.append(str(value))
+    return words
+
+
+def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
+    """Raise UserError for the first parameter that Megatron-LM cannot honour."""
+    from dagrpo.data.task import get_task
+
+    task = get_task(params.experiment.train)
+    for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
+        if what:
+            raise refusal(f"the task {task.name} has {name}", "set experiment.train to a task of one turn of text")
+    if not params.runtime.backend.source:
+        raise UserError(
+            "runtime.backend.source is null, but training.backend megatron_lm runs a checkout of Megatron-LM: set it to its folder"
+        )
+    nowhere = Path("/")
+    files = Files(initial=nowhere, tokenizer=nowhere, environment=nowhere, checkpoints=nowhere)
+    arguments(params, settings, params.experiment.seeds[0], files)
+
+
+def _objective(algorithm: Algorithm) -> Arguments:
+    aggregation, kl = aggregation_of(algorithm.aggregation, algorithm.loss), algorithm.kl
+    if aggregation not in (TOKEN_MEAN, SEQUENCE_MEAN):
+        raise refusal(f"algorithm.aggregation is {aggregation}", f"set it to {TOKEN_MEAN} or {SEQUENCE_MEAN}")
+    if kl.coefficient and (kl.place, kl.estimator) != ("loss", "k3"):
+        raise refusal(f"algorithm.kl has {kl.estimator} in the {kl.place}", "set estimator to k3, and place to loss")
+    weighed = sorted(name for name, term in algorithm.terms.items() if term.coefficient)
+    if weighed:
+        raise refusal(f"algorithm.terms.{weighed[0]} has a coefficient", "set it to 0")
+    return {"calculate-per-token-loss": aggregation == TOKEN_MEAN, **_correction(algorithm)}
+
+
+def _correction(algorithm: Algorithm) -> Arguments:
+    name = algorithm.correction.name
+    if name == "none":
+        return {"rl-inference-logprobs-is-correction": False}
+    if name != "token_truncated":
+        raise refusal(f"algorithm.correction is {name}", "set it to token_truncated or none")
+    return {
+        "rl-inference-logprobs-is-correction": True,
+        "rl-importance-sampling-truncation-coef": getattr(algorithm.correction, "maximum"),  # noqa: B009
+    }
+
+
+def _batches(sections: Sections) -> Arguments:
+    training = sections.training
+    longest = training.max_prompt_tokens + sections.rollout.max_new_tokens
+    longest += -longest % MULTIPLE
+    tokens = sections.runtime.training.micro_batch_tokens or longest
+    if tokens < longest:
+        raise refusal(
+            f"runtime.training.micro_batch_tokens is {tokens}, less than the longest sequence ({longest})",
+            "raise it, or set it to null",
+        )
+    # Means over passes of one sequence each are seq-mean-token-mean, those over larger ones are not.
+    one = aggregation_of(sections.algorithm.aggregation, sections.algorithm.loss) == SEQUENCE_MEAN
+    return {
+        "seq-length": longest,
+        "inference-max-seq-length": longest,
+        "micro-batch-size": 1 if one else tokens // longest,
+        "global-batch-size": training.prompts_per_step * training.samples_per_prompt // updates(sections),
+        "grpo-iterations": 1,
+        "inference-max-requests": sections.runtime.engine.max_running_requests,
+    }
+
+
+def _steps(sections: Sections) -> Arguments:
+    training, each = sections.training, updates(sections)
+    last, save = training.steps * each, sections.runtime.training.save_every * each
+    return {
+        "train-iters": last,
+        "lr-decay-style": "constant",
+        "lr-decay-iters": last + training.learning_rate_warmup_steps + 1,  # it refuses a warm-up that is longer
+        "override-opt-param-scheduler": True,  # for a resumed run with more steps
+        "save-interval": save,
+        "save-retain-interval": save * (last // save + 1),  # of the earlier ones it keeps the multiples
+    }
+
+
+def _fixed(seed: int, files: Files) -> Arguments:
+    return {
+        "perform-rl-step": True,
+        "mock-data": True,
+        "bf16": True,
+        "seed": seed,
+        "eval-iters": 0,
+        "log-interval": 1,
+        "pretrained-checkpoint": str(files.initial),
+        "load": str(files.checkpoints),
+        "save": str(files.checkpoints),
+        "tokenizer-type": "HuggingFaceTokenizer",
+        "tokenizer-model": str(files.tokenizer),
+        "langrl-env-config": str(files.environment),
+        "rl-skip-bos-token": not files.begins_with_bos,
+    }

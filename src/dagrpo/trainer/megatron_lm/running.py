@@ -1,0 +1,183 @@
+"""Run of Megatron-LM: files, checks, start, checkpoint."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagrpo.checkpoints.source import open_as
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.trainer.backend_files import Metrics, Program, write_tables
+from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, take_weights, write_inputs
+from dagrpo.trainer.foreign.metrics import named
+from dagrpo.trainer.megatron_lm import agent, check, start
+from dagrpo.trainer.megatron_lm.mapping import Files, arguments, command_line, updates
+from dagrpo.trainer.run import Report, TrainingRun
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.utils.console import say
+from dagrpo.utils.files import read_json, remove, write_json
+
+FORMAT, MODEL_ARGUMENTS = "megatron", "megatron_arguments.txt"
+SAME = {
+    "reward": "reward/mean",
+    "grad_norm": "policy/grad_norm",
+    "learning_rate": "policy/learning_rate",
+    "length": "rollout/length_mean",
+    "length_max": "rollout/length_max",
+    "truncated": "rollout/truncated_fraction",
+}
+# As in Megatron-LM's scripts; tensor parallelism demands the first.
+ENVIRONMENT = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
+    "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
+    "NCCL_P2P_NET_CHUNKSIZE": "2097152",
+}
+
+
+def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
+    """Train to the last step and write the outputs. Raises UserError if Megatron-LM refuses, TransientError if it dies or hangs."""
+    folder, each = run.state.resolve(), updates(run)
+    checkpoints = folder / "checkpoints"
+    finished = latest(checkpoints) // each
+    attempts = Attempts(folder, step_of)
+    rows = attempts.metrics(finished)
+    inputs = write_inputs(run, folder, FORMAT)
+    if finished < run.training.steps:
+        attempt = attempts.new()
+        job = write_agent_job(run, inputs, folder, finished, attempt)
+        words = command(run, settings, inputs, folder, job)
+        check_command(run, words, folder, job)
+        rows = _program(run, words, job, attempt).run(report, rows)
+    else:
+        for step, row in enumerate(rows, start=1):
+            report(step, row)
+    finished = latest(checkpoints) // each
+    if finished != run.training.steps:
+        raise TransientError(
+            f"Megatron-LM ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
+        )
+    weights = checkpoints / f"iter_{finished * each:07d}"
+    take_weights(run, open_as(FORMAT, weights, inputs.model), weights)
+    write_tables(run, rows[:finished])
+    if not run.runtime.training.keep_states:
+        remove(checkpoints)
+
+
+def step_of(line: Mapping[str, Any]) -> tuple[int, Metrics]:
+    """Return the step and the metrics of a line that start.py has written."""
+    return named(line, SAME, "megatron_lm")
+
+
+def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: int, attempt: Path) -> Path:
+    """Write what start.py and the agent read: the prompts, and the order in which our own trainer would draw them."""
+    prompts, job = folder / "prompts.jsonl", folder / "agent.json"
+    rows = [{"index": prompt.row.index, "messages": list(prompt.row.prompt)} for prompt in inputs.prompts]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sampler, each = PromptSampler(inputs.prompts, run.training, run.seed), run.training.prompts_per_step
+    drawn = [sampled.prompt for step in range(run.training.steps) for sampled in sampler.draw(each, step)]
+    write_json(
+        job,
+        {
+            "source": _source(run),
+            "agent": agent.__file__,
+            "prompts": str(prompts),
+            "order": [prompt.row.index for prompt in drawn],
+            "drawn": finished * each,
+            "grading": list(inputs.grading),
+            "max_new_tokens": run.rollout.max_new_tokens,
+            "metrics": str(attempt),
+            "updates": updates(run),
+        },
+    )
+    return job
+
+
+def command(run: TrainingRun, settings: Mapping[str, Any], inputs: Inputs, folder: Path, job: Path) -> list[str]:
+    """Return the arguments of train_rl.py: those that the model implies, and those of the run."""
+    environment = folder / "environment.yaml"
+    # JSON is YAML.
+    write_json(environment, [{"agent_type": start.AGENT, "agent_args": {"job": str(job)}, "weight": 1.0}])
+    files = Files(
+        initial=inputs.model,
+        tokenizer=padded_tokenizer(inputs, folder),
+        environment=environment,
+        checkpoints=folder / "checkpoints",
+        begins_with_bos=inputs.prompts[0].token_ids[:1] == (load_tokenizer(inputs.model).bos_token_id,),
+    )
+    of_model = (inputs.model / MODEL_ARGUMENTS).read_text().split()
+    of_model.remove(
+        "--finetune"
+    )  # --pretrained-checkpoint implies it for the first start; given, each would be the first
+    return [*of_model, *command_line(arguments(run, settings, run.seed, files))]
+
+
+def check_command(run: TrainingRun, words: Sequence[str], folder: Path, job: Path) -> None:
+    """Check the command line by Megatron-LM's own code. Raises UserError with its reason."""
+    processes = run.runtime.training.processes
+    given = {
+        "source": _source(run),
+        "environment": ENVIRONMENT,
+        "arguments": words,
+        "processes": processes,
+        "job": str(job),
+        "tokenizer": words[words.index("--tokenizer-model") + 1],
+    }
+    found = checked(_python(run), check.__file__, given, folder, "Megatron-LM")
+    say(
+        f"Megatron-LM {found['version']}: command line valid, {found['data_parallel']} replicas, {found['sequences']} sequences an update"
+    )
+
+
+def padded_tokenizer(inputs: Inputs, folder: Path) -> Path:
+    """Return a folder with the tokenizer and a padding token that ends no text: Megatron-LM leaves padding out of the loss.
+
+    Raises UserError if the tokenizer has no other special token.
+    """
+    tokenizer = load_tokenizer(inputs.model)
+    if tokenizer.pad_token_id not in (None, tokenizer.eos_token_id):
+        return inputs.model
+    used = {token for prompt in inputs.prompts for token in prompt.token_ids}
+    used |= {tokenizer.eos_token_id, tokenizer.bos_token_id}
+    free = sorted((number, token) for token, number in tokenizer.get_added_vocab().items() if number not in used)
+    if not free:
+        raise UserError(
+            f"the tokenizer in {inputs.model} has no special token beside its end token, and Megatron-LM needs one for padding: "
+            "choose a model whose tokenizer has a padding token"
+        )
+    copy = folder / "tokenizer"
+    copy.mkdir(exist_ok=True)
+    for path in inputs.model.iterdir():
+        if path.suffix in (".json", ".jinja", ".txt", ".model"):
+            shutil.copy(path, copy)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (copy / name).is_file():
+            write_json(copy / name, {**read_json(copy / name), "pad_token": free[-1][1]})
+    return copy
+
+
+def _source(run: TrainingRun) -> str:
+    assert run.runtime.backend.source is not None, "refused when parameters were read"
+    return str(Path(run.runtime.backend.source).resolve())
+
+
+def _python(run: TrainingRun) -> str:
+    return run.runtime.backend.python or sys.executable
+
+
+def _program(run: TrainingRun, words: Sequence[str], job: Path, attempt: Path) -> Program:
+    processes = f"--nproc-per-node={run.runtime.training.processes}"
+    launcher = [_python(run), "-m", "torch.distributed.run", "--standalone", processes]
+    paths = os.pathsep.join([_source(run), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return Program(
+        command=[*launcher, start.__file__, *words],
+        metrics=attempt,
+        log=run.server_log,
+        environment={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths, start.JOB: str(job)},
+        read=step_of,
+        silent_seconds=60 * run.runtime.backend.silent_minutes,
+    )

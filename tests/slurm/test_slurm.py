@@ -1,0 +1,122 @@
+"""The tiny experiment as jobs of a real SLURM: killed heads, cancelled jobs and time limits change no byte, and nothing runs twice."""
+
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.pipeline.snakemake import clones
+from tests.slurm import cluster
+
+from dagrpo.cli.doctor.slurm import findings
+from dagrpo.utils import slurm
+
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
+COMMAND = ("snakemake", "--profile", "profiles/slurm", "target")
+ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc")  # a head that sees no process of the former one
+ATTEMPT = ("/train-", "--attempt")  # words on the command line of the trainer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    missing = cluster.what_is_missing()
+    if missing:
+        pytest.skip(missing)
+    with cluster.started(tmp_path_factory.mktemp("slurm")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run_by_slurm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a clone whose target was made by two heads: the first was killed while its job trained."""
+    folder = clones.clone(tmp_path_factory.mktemp("by_slurm") / "clone")
+    head = clones.start(folder, *COMMAND)
+    clones.wait_for_step(folder, 2)
+    head.kill()
+    head.wait()
+    second = clones.start(folder, *ELSEWHERE, *COMMAND)
+    while cluster.jobs_of("train", states="running"):
+        assert len(clones.processes(folder, *ATTEMPT)) < 2
+        time.sleep(0.2)
+    assert second.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-4000:]
+    return folder
+
+
+def _without_training(folder: Path) -> Path:
+    run = folder / clones.RUN
+    for path in (run / "policy", run / "rollouts", *folder.glob(".state/tiny-*")):
+        shutil.rmtree(path)
+    for path in (run / "metrics.parquet", run / "held_out.parquet"):
+        path.unlink()
+    return folder
+
+
+def test_a_head_that_is_killed_leaves_one_trainer_whose_results_are_kept(
+    run_by_slurm: Path, run_by_snakemake: Path
+) -> None:
+    assert len(cluster.jobs_of("train")) == 1
+    assert "which is gone: " in (run_by_slurm / "output.txt").read_text()
+    assert clones.outputs(run_by_slurm) == clones.outputs(run_by_snakemake)
+
+
+def test_a_cancelled_job_and_one_whose_time_is_over_are_continued(
+    run_by_slurm: Path, run_by_snakemake: Path, tmp_path: Path
+) -> None:
+    folder = _without_training(clones.copied(run_by_slurm, tmp_path / "clone"))
+    before = len(cluster.jobs_of("train"))
+    head = clones.start(folder, *COMMAND)
+    clones.wait_for_step(folder, 2)
+    cluster.shown("scancel", cluster.jobs_of("train")[-1])
+    clones.wait_for_step(folder, 5)
+    cluster.shown("scontrol", "update", f"jobid={cluster.jobs_of('train')[-1]}", "TimeLimit=1")
+    assert head.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert len(cluster.jobs_of("train")) - before in (2, 3)  # training may end before SLURM looks at its clock
+    assert clones.outputs(folder) == clones.outputs(run_by_snakemake)
+
+
+def test_jobs_write_no_database_and_the_head_records_their_runs(
+    run_by_slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _without_training(clones.copied(run_by_slurm, tmp_path / "clone"))
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    head = clones.start(folder, *COMMAND)
+    followers: set[bool] = set()  # whether one is a process of a job
+    while head.poll() is None:
+        for process in clones.processes(folder, "dagrpo.tracking.follow"):
+            with suppress(psutil.Error):  # it has just ended
+                followers.add(slurm.JOB_ID in process.environ())
+        time.sleep(0.5)
+    assert head.returncode == 0, (folder / "output.txt").read_text()[-4000:]
+    assert followers == {False}, "the head follows the training"
+    with sqlite3.connect(folder / "mlflow.db") as database:
+        states = [state for (state,) in database.execute("SELECT status FROM runs")]
+    assert set(states) == {"FINISHED"}
+
+
+def test_the_default_status_command_is_refused_without_accounts(run_by_slurm: Path) -> None:
+    command = ("snakemake", "--executor", "slurm", "--jobs", "4", "target")
+    environment = clones.environment(run_by_slurm)
+    done = subprocess.run(command, cwd=run_by_slurm, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "SLURM keeps no accounts here" in done.stderr
+    assert "--slurm-status-command squeue" in done.stderr
+
+
+def test_doctor_finds_all_that_slurm_needs() -> None:
+    lines = {each.name: each for each in findings()}
+    assert {"SLURM: plug-in", "SLURM: munge", "SLURM: ended jobs", "SLURM: GPUs"} <= set(lines)
+    assert all(each.is_there for each in lines.values())
+
+
+def test_a_job_that_asks_for_a_gpu_sees_one_of_its_own() -> None:
+    assert slurm.has_gpus()
+    asked = "echo $CUDA_VISIBLE_DEVICES; sleep 2"
+    both = [
+        subprocess.Popen(["srun", "--gpus=1", "sh", "-c", asked], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    assert sorted(process.communicate(timeout=60)[0] for process in both) == ["0\n", "1\n"]

@@ -1,0 +1,2 @@
+__shortversion__ = "0.20.0"
+__version__ = "0.20.0+stand-in"

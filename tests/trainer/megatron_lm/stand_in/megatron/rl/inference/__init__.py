@@ -1,0 +1,6 @@
+from pydantic import BaseModel
+
+
+class LLMChatMessage(BaseModel):
+    role: str
+    content: str

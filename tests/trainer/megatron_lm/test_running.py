@@ -1,0 +1,130 @@
+"""Stage train with a stand-in for Megatron-LM, which has its files and interfaces and trains nothing (stand_in/)."""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainer import runs
+
+from dagrpo.checkpoints.manifest import verify
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.trainer.backends.megatron_lm import BACKEND, Config
+from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import read_parquet
+
+STAND_IN = Path(__file__).with_name("stand_in")
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> TrainingRun:
+    """Four steps of two updates with the tiny model in the format dcp, two processes, a checkpoint after every second step."""
+    params = parse(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
+            "training": {
+                "dtype": "bfloat16",
+                "steps": 4,
+                "prompts_per_step": 4,
+                "mini_batches": 2,
+                "backend": {"name": "megatron_lm"},
+            },
+            "runtime": {
+                "training": {"save_every": 2, "processes": 2},
+                "backend": {"silent_minutes": 8, "source": str(STAND_IN)},
+            },
+        }
+    )
+    (tmp_path / "out").mkdir()
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
+    sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
+    return replace(run, **sections)
+
+
+def train(run: TrainingRun, report: Report = no_report) -> None:
+    config = run.training.backend
+    assert isinstance(config, Config)
+    BACKEND.train(run, config, threads=1, report=report, report_held_out=no_report)
+
+
+def test_a_run_that_is_killed_resumes_and_brings_checkpoint_and_metrics_back(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS_AFTER", "5")
+    with pytest.raises(TransientError, match="ended with exit code 1"):
+        train(run)
+    monkeypatch.delenv("STAND_IN_ENDS_AFTER")
+    reported: list[int] = []
+    train(run, lambda step, metrics: reported.append(step))
+    assert reported == [1, 2, 3, 4]
+    assert verify(run.policy).format == "dcp"
+    before, after = open_tensors(run.initial), open_tensors(run.policy)
+    for name in before.specs:
+        assert torch.allclose(after.read(name), before.read(name) + 8), name
+    table = read_parquet(run.metrics).to_pydict()
+    assert table["step"] == [1, 2, 3, 4]
+    assert table["policy/grad_norm"] == [1.5, 3.5, 5.5, 7.5]  # means over a step's updates
+    assert table["policy/learning_rate"] == [run.training.learning_rate] * 4
+    assert table["rollout/truncated_fraction"] == [0.0] * 4
+    assert table["rollout/length_mean"] == table["rollout/length_max"]
+    assert all(0 <= reward <= 1 for reward in table["reward/mean"])
+    assert table["megatron_lm/rl/kl_term"] == [1.5, 3.5, 5.5, 7.5]
+    assert read_json(run.state / "agent.json")["drawn"] == 8  # of the two steps before the checkpoint
+
+
+def test_a_response_ends_at_the_limit_of_new_tokens(run: TrainingRun) -> None:
+    run = replace(run, rollout=run.rollout.model_copy(update={"max_new_tokens": 3}))
+    train(run)
+    table = read_parquet(run.metrics).to_pydict()
+    assert table["rollout/length_max"] == [3.0] * 4
+    assert table["rollout/truncated_fraction"] == [1.0] * 4
+
+
+def test_a_program_that_hangs_is_stopped_with_all_its_processes(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_HANGS_AFTER", "2")
+    monkeypatch.setattr("dagrpo.trainer.backend_files.SECONDS_TO_END", 0.0)  # torchrun has no time to end its ranks
+    backend = run.runtime.backend.model_copy(update={"silent_minutes": 1.5})
+    with pytest.raises(TransientError, match=r"has written nothing to .* for 1\.5 minutes"):
+        train(replace(run, runtime=run.runtime.model_copy(update={"backend": backend})))
+    deadline = time.monotonic() + 20
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert processes_of(run) == []
+
+
+def processes_of(run: TrainingRun) -> list[str]:
+    """Command lines that name the state of the run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if str(run.state) in line]
+
+
+def test_a_folder_without_megatron_lm_is_refused_with_its_remedy(run: TrainingRun, tmp_path: Path) -> None:
+    backend = run.runtime.backend.model_copy(update={"source": str(tmp_path)})
+    with pytest.raises(UserError, match=r"cannot import it from .*runtime\.backend\.python"):
+        train(replace(run, runtime=run.runtime.model_copy(update={"backend": backend})))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rl-generation-lags": 2}, "unrecognized arguments: --rl-generation-lags 2"),
+        ({"cuda-graph-impl": "some"}, "invalid choice: 'some'"),
+    ],
+)
+def test_what_megatron_lms_parser_refuses_is_refused_before_any_work(
+    settings: dict[str, object], message: str, run: TrainingRun
+) -> None:
+    config = Config(name="megatron_lm", settings=settings)
+    with pytest.raises(UserError, match=message):
+        BACKEND.train(run, config, threads=1, report=no_report, report_held_out=no_report)

@@ -1,0 +1,1 @@
+../../../src/dagrpo/evaluation/power.py
