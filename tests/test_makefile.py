@@ -93,7 +93,8 @@ def test_a_folder_of_wheels_counts_if_it_has_torch_for_this_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, from_the_index: bool
 ) -> None:
     (tmp_path / f"torch-2.13.0+cpu-{tag}-{tag}-manylinux_2_28_x86_64.whl").touch()
-    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("UV_FIND_LINKS", f"/other,{tmp_path}")
     planned = _make("-n", "-B", "setup")
+    assert f'UV_FIND_LINKS="/other,{tmp_path}" .venv/bin/uv' in planned
     assert ("--torch-backend cpu" in planned) == from_the_index
     assert ("has torch for another Python" in planned) == from_the_index

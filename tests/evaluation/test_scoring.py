@@ -266,6 +266,10 @@ def test_a_scorer_that_no_evaluated_task_is_for_is_refused_and_an_unknown_one_ge
         )
     with pytest.raises(UserError, match=r"`verl_gsm8` is not a scorer: the nearest known one is `verl_gsm8k`"):
         parse({"evaluation": {"scoring": {"also": ["verl_gsm8"]}}})
+    with pytest.raises(UserError, match=r"evaluation\.scoring\.also names verl_gsm8k more than once"):
+        parse({"evaluation": {"scoring": {"also": ["verl_gsm8k", "verl_gsm8k"]}}})
+    with pytest.raises(UserError, match=r"evaluation\.scoring\.also has null in place of the name of a scorer"):
+        parse({"evaluation": {"scoring": {"also": [None]}}})
 
 
 def test_no_stage_but_score_reads_the_list_of_scorers() -> None:

@@ -29,7 +29,7 @@ def line(action: argparse.Action) -> str:
 
 def main() -> None:
     """Print them after the line OPTIONS: an import may print, too."""
-    typing.override = override
+    typing.override = override  # type: ignore[attr-defined]  # Python 3.11 has none
     os.chdir(sys.argv[1])
     sys.path[0] = sys.argv.pop()
     from megatron.inference.utils import add_inference_args

@@ -18,6 +18,7 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
 from dagrpo.trainer.megatron_lm import running
+from dagrpo.trainer.megatron_lm.mapping import FORMAT
 from dagrpo.utils.files import read_json
 
 STAND_IN = Path(__file__).parents[1] / "trainer/megatron_lm/stand_in/megatron/training/options.tsv"
@@ -44,7 +45,7 @@ def check(changed: dict[str, Any], settings: dict[str, Any], megatron_lm: dict[s
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder / "out", 4)
     sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
     run, state = replace(run, **sections), folder / "state"
-    inputs = write_inputs(run, state, running.FORMAT)
+    inputs = write_inputs(run, state, FORMAT)
     job = running.write_agent_job(run, inputs, state, 0, state / "attempt.jsonl")
     running.check_command(run, running.command(run, settings, inputs, state, job), state, job)
     return read_json(state / FINDINGS)

@@ -3,6 +3,7 @@
 DAGRPO_OBJECTIVES_PYTHON names the Python of an environment with verl, as `make oracle` does.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,13 +15,18 @@ import pytest
 import yaml
 from tests.trainer import runs
 
+from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
+from dagrpo.config.scripts.page import trains_with
+from dagrpo.config.scripts.table import presets
+from dagrpo.pipeline.identity import ROOT
 from dagrpo.trainer.foreign.files import FINDINGS
-from dagrpo.trainer.verl import running
-from dagrpo.trainer.verl.mapping import configuration
+from dagrpo.trainer.verl import composition, running
+from dagrpo.trainer.verl.mapping import Files, configuration
 from dagrpo.utils.files import read_json
 
 STAND_IN = Path(__file__).parents[1] / "trainer/verl/stand_in/verl/trainer/config/ppo_trainer.yaml"
+DRAWING = str(Path(__file__).with_name("verl_draws.py"))
 ALGORITHMS: list[dict[str, Any]] = [
     {},
     {"loss": {"name": "gspo"}, "correction": {"name": "sequence_masked"}, "kl": {"coefficient": 0.001}},
@@ -64,7 +70,61 @@ def test_verl_accepts_the_configuration_and_grades_by_our_process(
     running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
     found = read_json(tmp_path / "state" / FINDINGS)
     assert found["rows"] == 10
+    planned = (tmp_path / "state" / running.PLANNED).read_text()
+    assert hashlib.sha256(planned.encode()).hexdigest() == found["draws"]
     assert found["graded"] == {"reward_score": 0.0, "reward_extra_info": {"acc": 0.0, "accuracy": 0.0}}
+
+
+@pytest.mark.parametrize(("workers", "resumed_after"), [(8, 3), (0, 2)])
+def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
+    workers: int, resumed_after: int, python: str, tmp_path: Path
+) -> None:
+    """Ten rows in steps of four: epochs end after two steps, with two rows left."""
+    params = parse(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16"},
+            "training": {"dtype": "bfloat16", "steps": 9, "prompts_per_step": 4, "backend": {"name": "verl"}},
+        }
+    )
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
+    run = replace(run, rollout=params.rollout, training=params.training)
+    files = running.files_of(run, tmp_path / "state")
+    settings = {"data.dataloader_num_workers": workers}
+    running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
+    planned = [json.loads(line) for line in (tmp_path / "state" / running.PLANNED).read_text().splitlines()]
+    configured = tmp_path / f"state/{running.CONFIGURATION}.yaml"
+    command = [python, DRAWING, str(configured), str(len(planned)), str(resumed_after)]
+    drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert json.loads(drawn) == planned
+    assert len(planned) == 9
+
+
+COMPOSING = """
+import json, runpy, sys
+check = runpy.run_path(sys.argv[1])
+for name, overrides in json.load(open(sys.argv[2])).items():
+    try:
+        config = check["composed"](overrides)
+        check["require_names"](config)
+        check["require_valid"](config)
+    except check["Refused"] as refused:
+        print("refused:", name, refused)
+print("presets composed")
+"""
+
+
+def test_verl_accepts_every_script_that_the_page_says_it_trains(python: str, tmp_path: Path) -> None:
+    folder, nowhere = ROOT / "presets", Path("/nowhere")
+    files = Files(model=nowhere, rows=nowhere, grading=("grade",), checkpoints=nowhere)
+    names = [name for name in presets(folder) if "verl" in trains_with(name, folder)]
+    found = {name: configuration(composed([name, "verl"], folder), {}, 0, files) for name in names}
+    overrides = {name: [running.override(*each) for each in keys.items()] for name, keys in found.items()}
+    (tmp_path / "presets.json").write_text(json.dumps(overrides))
+    command = [python, "-c", COMPOSING, composition.__file__, str(tmp_path / "presets.json")]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line for line in lines if line.startswith("refused")] == []
+    assert lines[-1] == "presets composed"
+    assert len(names) > 30
 
 
 def test_the_stand_in_has_the_keys_of_verl(python: str) -> None:

@@ -177,7 +177,7 @@ class _Maker:
         scoring = Scoring(bootstrap_draws=200, also=[*self._also])
         table, found = score(completions, scoring)
         write_parquet(scores, table)
-        write_json(summary, found)
+        write_json(summary, {**found, "oracle": False})
         model = "models/tiny_qwen2" if variant == "base" else f"results/tiny/seed_{seed}/policy"
         inputs = [self._root / model / "manifest.json", self._root / "data" / task / "test.parquet"]
         sampling = {"evaluation": {"sampling": {"seed": 1000, "samples": self._samples, "temperature": 1.0}}}

@@ -125,6 +125,11 @@ def test_several_seeds_are_averaged_and_shown_one_by_one(tmp_path: Path) -> None
     assert found.greedy.difference.low <= found.greedy.difference.value <= found.greedy.difference.high
 
 
+def test_moving_average_leaves_out_steps_without_a_value() -> None:
+    averages = moving_average(np.array([[1.0, np.nan, 3.0, np.nan, np.nan]]), 2)
+    np.testing.assert_array_equal(averages, [[1.0, 1.0, 3.0, 3.0, np.nan]])
+
+
 def test_moving_average_looks_back_only() -> None:
     averages = moving_average(np.array([[1.0, 2.0, 6.0, 10.0]]), 3)
     assert averages.tolist() == [[1.0, 1.5, 3.0, 6.0]]

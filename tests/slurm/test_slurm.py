@@ -17,7 +17,7 @@ from dagrpo.cli.doctor.slurm import findings
 from dagrpo.utils import slurm
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
-COMMAND = ("snakemake", "--profile", "profiles/slurm", "target")
+COMMAND = ("taskset", "-c", "0", "snakemake", "--profile", "profiles/slurm", "target")  # a head with one core
 ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc")  # a head that sees no process of the former one
 ATTEMPT = ("/train-", "--attempt")  # words on the command line of the trainer
 
@@ -98,10 +98,16 @@ def test_jobs_write_no_database_and_the_head_records_their_runs(
     assert set(states) == {"FINISHED"}
 
 
-def test_the_default_status_command_is_refused_without_accounts(run_by_slurm: Path) -> None:
+def test_a_job_has_its_own_threads_whatever_the_head_has(run_by_slurm: Path) -> None:
+    lines = cluster.shown("squeue", "--noheader", "--states=all", "--format=%C|%k").splitlines()
+    assert {line for line in lines if "difficulty" in line} == {"2|rule_start_convert_difficulty_sft"}
+
+
+def test_the_default_status_command_is_refused_without_accounts(tmp_path: Path) -> None:
+    folder = clones.clone(tmp_path / "clone")
     command = ("snakemake", "--executor", "slurm", "--jobs", "4", "target")
-    environment = clones.environment(run_by_slurm)
-    done = subprocess.run(command, cwd=run_by_slurm, env=environment, capture_output=True, text=True, timeout=60)
+    environment = clones.environment(folder)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "SLURM keeps no accounts here" in done.stderr
     assert "--slurm-status-command squeue" in done.stderr
@@ -117,6 +123,7 @@ def test_a_job_that_asks_for_a_gpu_sees_one_of_its_own() -> None:
     assert slurm.has_gpus()
     asked = "echo $CUDA_VISIBLE_DEVICES; sleep 2"
     both = [
-        subprocess.Popen(["srun", "--gpus=1", "sh", "-c", asked], stdout=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen(["srun", "--gpus=1", "--mem=100M", "sh", "-c", asked], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
     ]
     assert sorted(process.communicate(timeout=60)[0] for process in both) == ["0\n", "1\n"]

@@ -15,6 +15,7 @@ from tests.tools.calls import context
 
 from dagrpo.core.errors import UserError
 from dagrpo.tools import InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
+from dagrpo.tools.connections import mcp_connection
 from dagrpo.tools.mcp import TOOL, Config
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
@@ -68,6 +69,22 @@ def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path
     assert "I am leaving" in (tmp_path / "mcp.log").read_text()
     mine = psutil.Process(os.getpid()).children(recursive=True)
     assert [child for child in mine if SERVER[1] in child.as_dict(["cmdline"], ad_value=[])["cmdline"]] == []
+
+
+def test_a_program_that_writes_much_to_stderr_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_connection, "MOST_LOG_BYTES", 10_000)
+    monkeypatch.setattr(mcp_connection, "SECONDS_BETWEEN_LOOKS", 0.02)
+
+    async def ask() -> list[int]:
+        sizes = []
+        async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
+            for _ in range(5):
+                await _told(tool, "chat", characters=50_000)
+                await asyncio.sleep(0.2)
+                sizes.append((tmp_path / "mcp.log").stat().st_size)
+        return sizes
+
+    assert max(asyncio.run(ask())) <= 10_000
 
 
 def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(tmp_path: Path) -> None:

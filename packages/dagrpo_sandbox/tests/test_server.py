@@ -14,7 +14,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 from aiohttp.test_utils import TestClient, TestServer
 
-from dagrpo_sandbox import Limits, SandboxUnavailable
+from dagrpo_sandbox import Limits, SandboxUnavailable, server
 from dagrpo_sandbox.bubblewrap import find_installation
 from dagrpo_sandbox.proof import EXCESSES
 from dagrpo_sandbox.server import application
@@ -184,3 +184,25 @@ def test_a_program_ends_when_its_client_leaves() -> None:
     finally:
         server.terminate()
         server.communicate()
+
+
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.1)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"code": '
+        await asyncio.sleep(5)
+        yield b'"1", "language": "python"}'
+
+    async def ask() -> int:
+        async with _client() as client:
+            return int((await client.post("/run_code", data=slow())).status)
+
+    assert asyncio.run(asyncio.wait_for(ask(), 4)) == 408
+
+
+def test_a_server_without_sandboxes_is_refused() -> None:
+    command = [sys.executable, "-m", "dagrpo_sandbox.server", "--sandboxes", "0"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert refused.returncode == 2
+    assert "--sandboxes is 0: no program could run" in refused.stderr

@@ -138,7 +138,8 @@ class NameOf:
     def check(self, name: Any) -> str:
         """Return the name if such a plug-in exists, else raise UserError."""
         if not isinstance(name, str):
-            raise UserError(f"{self.plugins.key} is {brief(name)}: write the name of a {self.plugins.what}")
+            given = "null" if name is None else brief(name)
+            raise UserError(f"{self.plugins.key} has {given} in place of the name of a {self.plugins.what}")
         if name not in self.also:
             self.plugins.get(name)
         return name

@@ -52,9 +52,15 @@ class Scoring(Section):
     )
     bootstrap_seed: Seed = Field(0, description="Seed of the bootstrap.")
 
+    @model_validator(mode="after")
+    def _scorers_differ(self) -> Self:
+        if twice := [name for name in dict.fromkeys(self.also) if self.also.count(name) > 1]:
+            raise UserError(f"evaluation.scoring.also names {twice[0]} more than once: remove the repetition")
+        return self
+
     def scorers_for(self, verifier: str) -> list[Scorer]:
-        """Return the published scorers of a task with this verifier, in the order of `also`, each once."""
-        return [scorer for scorer in map(SCORERS.get, dict.fromkeys(self.also)) if scorer.suits(verifier)]
+        """Return the published scorers of a task with this verifier, in the order of `also`."""
+        return [scorer for scorer in map(SCORERS.get, self.also) if scorer.suits(verifier)]
 
 
 class Evaluation(Section):

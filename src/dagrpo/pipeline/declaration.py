@@ -60,6 +60,7 @@ class Job:
     state: Path  # folder for resumable state; shared only by jobs whose results agree as far as both go
     log: Path  # logs of what the job starts, and its curves, go beside it
     shared: Shared = field(default_factory=Shared)
+    facts: dict[str, Any] = field(default_factory=dict)  # what the work adds to provenance.json
 
     def input(self, name: str) -> Path:
         """Return the one input of that name."""

@@ -157,7 +157,8 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> 
             if options.taken_from is None:
                 _require_written(stage, outputs, former)
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
-            write_json(outputs["provenance"], whole | {"outputs": digests})
+            facts = {"facts": job.facts} if job.facts else {}
+            write_json(outputs["provenance"], whole | facts | {"outputs": digests})
         is_taken_over = options.taken_from is not None
         account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
         own_log = options.log.with_suffix(f".{options.part}.log") if options.part else options.log
@@ -189,11 +190,11 @@ def _require_written(
 
 
 def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
-    """Return runtime and threads of the execution that made the outputs: on a cache hit, of the linked one."""
+    """Return runtime, threads and facts of the execution that made the outputs: on a cache hit, of the original."""
     if taken_from is None:
         return {"runtime": runtime.model_dump(), "threads": threads}
     source = read_json(taken_from)
-    own = {name: source[name] for name in ("runtime", "threads") if name in source}
+    own = {name: source[name] for name in ("runtime", "threads", "facts") if name in source}
     return own | {"taken_from": str(taken_from)}
 
 

@@ -66,14 +66,15 @@ def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
     base, trained = (_values(inputs, task, variant, name) for variant in VARIANTS)
     metrics = ("greedy", f"mean_at_{first.outcomes.samples}")
     sampled = [inputs.seeds_sampled(task, variant) for variant in VARIANTS]
-    judged = [
-        [inputs.summary(task, variant, seed).get("scorers", {}).get(name, {}).get("differing", 0) for seed in seeds]
-        for variant, seeds in zip(VARIANTS, sampled, strict=True)
-    ]
     return ScorerComparison(
         name=f"{first.summary['extractor']} (main)" if name is None else name,
         metrics=tuple(compared(each, base[each], trained[each], resampling) for each in metrics if each in base),
-        differing=None if name is None else tuple(map(sum, judged)),
+        differing=None
+        if name is None
+        else tuple(
+            sum(inputs.summary(task, variant, seed)["scorers"][name]["differing"] for seed in seeds)
+            for variant, seeds in zip(VARIANTS, sampled, strict=True)
+        ),
         completions=tuple(first.scores.num_rows * len(seeds) for seeds in sampled),
     )
 
@@ -88,7 +89,7 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
     ]
     return TaskComparison(
         task=task,
-        oracle=inputs.summary(task, "base", inputs.seeds[0]).get("oracle", False),
+        oracle=inputs.summary(task, "base", inputs.seeds[0])["oracle"],
         problems=len(first.problems),
         samples=first.samples,
         seeds=inputs.seeds,

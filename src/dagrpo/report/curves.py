@@ -45,11 +45,16 @@ def curves(inputs: Inputs) -> Curves:
 
 
 def moving_average(values: Floats, window: int) -> Floats:
-    """Average the last `window` steps, fewer at the start; [seeds, steps] in, [seeds, steps] out. Never looks ahead."""
-    sums = np.cumsum(np.pad(values, ((0, 0), (1, 0))), axis=1)
+    """Average the last `window` steps, fewer at the start; [seeds, steps] in, [seeds, steps] out. Never looks ahead.
+
+    A step without a value (NaN) is left out.
+    """
+    known = ~np.isnan(values)
+    sums, counts = (np.cumsum(np.pad(each, ((0, 0), (1, 0))), axis=1) for each in (np.where(known, values, 0.0), known))
     last = np.arange(1, values.shape[1] + 1)
     first = np.maximum(last - window, 0)
-    means: Floats = (sums[:, last] - sums[:, first]) / (last - first)
+    with np.errstate(invalid="ignore"):  # no value in the window: NaN
+        means: Floats = (sums[:, last] - sums[:, first]) / (counts[:, last] - counts[:, first])
     return means
 
 

@@ -159,7 +159,7 @@ def _sample(execution: Execution, contents: Contents) -> None:
 def _score(execution: Execution, contents: Contents) -> None:
     result = read_object(_file(execution, "scores.json"))
     scores = read_parquet(_file(execution, "scores.parquet"))
-    group, estimates = group_of(result["task"], oracle=result.get("oracle", False)), estimates_of(result)
+    group, estimates = group_of(result["task"], oracle=result["oracle"]), estimates_of(result)
     bounds = {f"{name}_{bound}" for name in estimates for bound in ("low", "high")}
     figures = {name: value for name, value in metrics_to_log(result).items() if name not in bounds}
     _log(execution, contents, {f"{group}/{name}": value for name, value in figures.items()})

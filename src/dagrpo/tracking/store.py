@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 ANSWER_SECONDS = 10
+ACCESS_SECONDS = 3  # before work; `dvc repro` asks before each stage, and one that answers nothing is not refusing
 ARTIFACT_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -129,7 +130,7 @@ def _refuses(uri: str) -> bool:
     if given := basic or (f"Bearer {token}" if token else ""):
         request.add_unredirected_header("Authorization", given)
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
+        with urllib.request.urlopen(request, timeout=ACCESS_SECONDS):
             return False
     except urllib.error.HTTPError as error:
         return error.code in REFUSALS

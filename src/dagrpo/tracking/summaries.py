@@ -153,7 +153,7 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
         for checkpoint in _evaluated(records, variant, seed):
             scores = [
                 {
-                    "task": group_of(task, oracle=inputs.summary(task, variant, seed).get("oracle", False)),
+                    "task": group_of(task, oracle=inputs.summary(task, variant, seed)["oracle"]),
                     "data": tests[f"{task}/test"],
                     "values": {name: e.value for name, e in estimates_of(inputs.summary(task, variant, seed)).items()},
                 }

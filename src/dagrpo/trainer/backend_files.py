@@ -121,10 +121,10 @@ def take_checkpoint(run: TrainingRun, folder: Path) -> None:
 
 
 def write_tables(run: TrainingRun, metrics: Sequence[Metrics]) -> None:
-    """Write the metrics that every step from 1 has; the tables of rollouts and held-out answers stay empty."""
+    """Write the metrics that all steps have, null for a step that has none; the tables of rollouts and held-out answers stay empty."""
     assert len(metrics) == run.training.steps, f"{len(metrics)} of {run.training.steps} steps have metrics"
-    names = sorted(set.intersection(*(set(row) for row in metrics)))
-    columns = {name: pa.array([row[name] for row in metrics], pa.float64()) for name in names}
+    names = sorted(set.intersection(*(set(row) for row in metrics if row)))
+    columns = {name: pa.array([row.get(name) for row in metrics], pa.float64()) for name in names}
     write_parquet(run.metrics, pa.table({"step": pa.array(range(1, len(metrics) + 1), pa.int32()), **columns}))
     run.rollouts.parent.mkdir(parents=True, exist_ok=True)
     write_json(run.rollouts, {"files": {}})

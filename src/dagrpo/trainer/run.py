@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.rewards.config import Reward
@@ -82,6 +82,7 @@ class TrainingRun:
     passages: Path | None = None  # passages.parquet of the task, for tools that search
     teacher: Path | None = None  # folder of the teacher's checkpoint, where algorithm.teacher is a folder or of the hub
     held_out_splits: tuple[HeldOutSplits, ...] = ()  # of each task that training.evaluate_every has evaluated
+    facts: dict[str, Any] = field(default_factory=dict)  # what a backend adds to provenance.json
 
     def describe(self) -> None:
         """Write the inputs and parameters of the run beside its state, for replays before the run has outputs."""

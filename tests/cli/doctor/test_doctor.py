@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import dagrpo_sandbox
 from dagrpo.cli.application import app
 from dagrpo.cli.doctor import machine, software
+from dagrpo.cli.doctor import slurm as of_slurm
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.places import ROOT
 
@@ -178,3 +179,21 @@ def test_a_hub_that_is_not_reached_is_missing_without_its_password(
         lines, code = diagnosed("--online")
     assert (lines["hub"]["state"], code) == ("missing", 1)
     assert SECRET not in json.dumps(lines)
+
+
+def test_without_slurm_a_single_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = of_slurm.findings()
+    assert (found.name, found.state) == ("SLURM", "none")
+
+
+def test_each_need_of_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(of_slurm, "find_spec", lambda name: None)
+    for name in ("sbatch", "squeue"):
+        (tmp_path / name).touch(mode=0o755)
+    lines = {each.name: each for each in of_slurm.findings()}
+    assert lines["SLURM: plug-in"].remedy == "make setup"
+    assert lines["SLURM: programs"].detail == "not on PATH: srun, scancel"
+    assert lines["SLURM: controller"].detail == "slurmctld does not answer"
+    assert not any(each.is_there or each.is_trouble for each in lines.values())

@@ -118,6 +118,19 @@ def test_a_small_experiment_fits_and_has_a_time_for_every_stage(project: Path) -
     assert train.tokens_per_second is not None
 
 
+def test_of_training_by_another_program_neither_memory_nor_time_is_reckoned(project: Path) -> None:
+    params = params_with(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16"},
+            "training": {"dtype": "bfloat16", "backend": {"name": "verl"}, "evaluate_every": 0},
+        }
+    )
+    plan = plan_of(params, machine_for("H100", None))
+    assert [stage.stage for stage in plan.stages] == ["sft", "sample"]
+    assert "train" not in {stage.stage for stage in plan.times}
+    assert any("The stage train is run by verl" in note for note in plan.notes)
+
+
 def test_a_device_without_known_peaks_has_no_times(project: Path) -> None:
     made = plan_of(params_with(), machine_for(None, 24))
     assert made.times == ()

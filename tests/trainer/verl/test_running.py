@@ -13,6 +13,7 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backends.verl import BACKEND, Config
 from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet
 
 STAND_IN = Path(__file__).with_name("stand_in")
@@ -55,13 +56,51 @@ def test_a_run_that_is_killed_resumes_and_brings_checkpoint_and_metrics_back(
     assert verify(run.policy).format == "dcp"
     before, after = open_tensors(run.initial), open_tensors(run.policy)
     for name in before.specs:
-        assert torch.allclose(after.read(name), before.read(name) + 4), name
+        assert torch.allclose(after.read(name), before.read(name) + 0.004), name
     table = read_parquet(run.metrics).to_pydict()
     assert table["step"] == [1, 2, 3, 4]
     assert table["reward/mean"] == [1.0] * 4  # the ground truths, graded by our own process
     assert table["policy/grad_norm"] == [1.0] * 4
     assert table["verl/perf/mfu"] == [0.5] * 4
     assert table["verl/seed"] == [7.0] * 4
+
+
+def test_a_run_that_ends_between_a_checkpoint_and_its_metrics_goes_on_without_these(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS_UNLOGGED", "2")
+    with pytest.raises(TransientError, match="killed by signal 9"):
+        train(run)
+    train(run)
+    assert read_parquet(run.metrics)["reward/mean"].to_pylist() == [1.0, None, 1.0, 1.0]
+
+
+def test_what_verl_will_draw_is_in_provenance_and_another_prompt_ends_the_run_at_its_step(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_DRAWS_OTHERS_IN", "3")
+    reported: list[int] = []
+    with pytest.raises(UserError, match=r"other prompts in step 3 .*: rows \d.*, and not \d"):
+        train(run, lambda step, metrics: reported.append(step))
+    assert reported == [1, 2]
+    assert run.facts["verl"] == {"version": "0.9.1", "draws": sha256_of(run.state / "planned.jsonl")}
+
+
+def test_a_lost_response_ends_the_run_which_goes_on_from_its_last_checkpoint(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_LOSES_IN", "4")
+    with pytest.raises(TransientError, match=r"lost 1 responses in step 4, to the rows \d+"):
+        train(run)
+    monkeypatch.delenv("STAND_IN_LOSES_IN")
+    train(run)
+    assert read_parquet(run.metrics)["step"].to_pylist() == [1, 2, 3, 4]
+
+
+def test_a_prompt_of_other_tokens_ends_the_run(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_RENDERS_OTHERWISE_IN", "2")
+    with pytest.raises(UserError, match=r"step 2 cannot be graded: verl's tokens of the prompt of row \d+"):
+        train(run)
 
 
 def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:

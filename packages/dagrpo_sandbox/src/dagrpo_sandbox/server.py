@@ -20,15 +20,19 @@ LIMITS = web.AppKey("limits", Limits)
 TURNS = web.AppKey("turns", asyncio.Semaphore)  # of programs, warm and cold
 HOSTS = ("127.0.0.1", "localhost")
 REQUEST_BYTES = 4 << 20
+BODY_SECONDS = 10.0  # for a request to arrive
 UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, web.RequestPayloadError)
 
 
 async def run_code(request: web.Request) -> web.Response:
     """Run `code`; limits below the server's own are kept, higher ones are lowered to it."""
     try:
-        body = await request.json()
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await request.json()
         code, language = body["code"], body["language"]
         limits = _limits(request.app[LIMITS], body)
+    except TimeoutError:
+        return web.json_response({"detail": f"the request took more than {BODY_SECONDS:g} s to arrive"}, status=408)
     except UNREADABLE as error:
         return web.json_response({"detail": f"{type(error).__name__}: {error}"}, status=422)
     if not isinstance(code, str) or language != "python":
@@ -102,6 +106,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of one program, at most")
     parser.add_argument("--memory-mb", type=int, default=512, help="of one program, at most")
     given = parser.parse_args()
+    if given.sandboxes < 1:
+        parser.error(f"--sandboxes is {given.sandboxes}: no program could run")
     limits = Limits(seconds=given.seconds, memory_mb=given.memory_mb)
     app = application(limits, given.sandboxes)
     web.run_app(app, host=LOOPBACK, port=given.port, handler_cancellation=True)  # a program ends when its client leaves

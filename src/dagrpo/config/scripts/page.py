@@ -4,22 +4,28 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from dagrpo.config.presets import composed
 from dagrpo.config.scripts.settings import DIFFERENCES, sections
 from dagrpo.config.scripts.table import REASONS, Script, scripts
+from dagrpo.core.errors import UserError
 
 PATH = Path("docs/scripts.md")
 HEAD = """# Scripts of verl and Megatron-LM
 
 Generated from `presets/scripts.tsv`, which has one script a line, by `dagrpo generate`. The table holds the settings of every script of
 verl's `examples/sglang_multiturn`, `examples/grpo_trainer` and `examples/tuning`, and of Megatron-LM's `examples/rl`, as they resolve when
-the script runs. {presets} of {all} are presets, trained by our own trainer with SGLang; the preset `megatron_lm`, laid over one of
-Megatron-LM's, trains it with [Megatron-LM](backends.md#megatron-lm):
+the script runs. {presets} of {all} are presets, trained by our own trainer with SGLang:
 
     dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu
     dagrpo plan verl/qwen2_5_3b_gsm8k_multiturn_4xgpu --gpu H100
+
+The column *trains with* names the [backends](backends.md) that take the preset; `ours` is `fsdp`. A backend's preset lies over it:
+
+    dagrpo use verl/qwen3_4b_fsdp verl
     dagrpo use megatron/qwen_2p5_3b megatron_lm
 
-Other presets lie over one as over any experiment. On other hardware, lay its preset over it and set `runtime.engine.tensor_parallel` to 1.
+`make nightly` has verl's own code compose and validate each that verl takes. Other presets lie over one as over any experiment. On other
+hardware, lay its preset over it and set `runtime.engine.tensor_parallel` to 1.
 No preset has been run on the GPUs that it names; `dagrpo plan` finds that each fits them. A script's state is a commit: J verl b178a3c
 (January 2026), P verl 9cd3542 (April 2026, after which `sglang_multiturn` and the older scripts were removed), M verl 1dda039 (August
 2026), A Megatron-LM d98e8a6 (August 2026).
@@ -50,8 +56,8 @@ one. The differences:
 
 """
 COLUMNS = (
-    "| preset | script, state | model | data | GPUs | here | prompts | samples | rate | KL | tokens | steps | beside the columns "
-    "| differs | published score |"
+    "| preset | trains with | script, state | model | data | GPUs | here | prompts | samples | rate | KL | tokens | steps "
+    "| beside the columns | differs | published score |"
 )
 OTHERS = "| script, state | model | data | GPUs | trainer, engine |"
 
@@ -59,14 +65,27 @@ OTHERS = "| script, state | model | data | GPUs | trainer, engine |"
 def page(folder: Path) -> str:
     """Return the page of the table in the folder of presets."""
     every = scripts(folder).values()
-    return "\n".join(_lines([each for each in every if each.use], [each for each in every if not each.use]))
+    return "\n".join(_lines([each for each in every if each.use], [each for each in every if not each.use], folder))
 
 
-def _lines(presets: list[Script], others: list[Script]) -> Iterator[str]:
+def trains_with(preset: str, folder: Path) -> list[str]:
+    """List the backends, by the names of their presets, whose preset can lie over a script's."""
+    return [path.stem for path in sorted((folder / "backends").glob("*.yaml")) if _fits([preset, path.stem], folder)]
+
+
+def _fits(names: list[str], folder: Path) -> bool:
+    try:
+        composed(names, folder)
+    except UserError:
+        return False
+    return True
+
+
+def _lines(presets: list[Script], others: list[Script], folder: Path) -> Iterator[str]:
     yield HEAD.format(presets=len(presets), all=len(presets) + len(others)) + "## Presets\n"
-    yield from _table(COLUMNS, map(_preset, presets))
+    yield from _table(COLUMNS, (_preset(each, ["ours", *trains_with(each.preset, folder)]) for each in presets))
     yield "\n## Scripts that are no presets\n"
-    yield "Whether such a script runs with verl or Megatron-LM was not tried.\n"
+    yield "They are here on paper alone: whether such a script runs with verl or Megatron-LM was not tried.\n"
     for reason, text in sorted(REASONS.items()):
         if of_reason := [each for each in others if each.reason == reason]:
             yield f"### {text[0].upper()}{text[1:]}\n"
@@ -80,11 +99,12 @@ def _table(header: str, rows: Iterator[list[str]]) -> Iterator[str]:
     yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
-def _preset(script: Script) -> list[str]:
+def _preset(script: Script, backends: list[str]) -> list[str]:
     values = sections(script)
     steps = values["training"].get("steps")
     return [
         f"`{script.preset}`",
+        ", ".join(backends),
         f"`{script.source}`, {script.state}",
         script.model,
         script.data,

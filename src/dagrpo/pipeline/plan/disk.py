@@ -7,6 +7,7 @@ from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.amounts import BYTES, Item, memory, size
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
+from dagrpo.pipeline.plan.training import trains_itself
 from dagrpo.pipeline.stages import convert, export, model, sft, teacher, train
 from dagrpo.rollout.config import KeepRollouts
 from dagrpo.rollout.kept_rollouts import is_kept
@@ -28,7 +29,7 @@ def disk_of(params: Params, models: Models) -> tuple[Item, ...]:
 
     Raises UserError for an unknown task, or an adapter that names no layer.
     """
-    outputs = (*_checkpoints(params, models), _rollouts(params, models))
+    outputs = (*_checkpoints(params, models), *([_rollouts(params, models)] if trains_itself(params) else []))
     stored = sum(each.bytes for each in outputs)
     cache = Item(name=CACHE, bytes=stored, how="a copy of every output; nothing on a disk with reflinks (btrfs, xfs)")
     return memory("disk", (*outputs, *_states(params, models), cache)).items

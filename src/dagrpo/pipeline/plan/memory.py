@@ -10,7 +10,7 @@ from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train
+from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import sample, sft, train
 from dagrpo.rollout.config import Dtype
 
@@ -39,14 +39,19 @@ class StageMemory:
 
 
 def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
-    """Return the memory of every stage that needs much. Raises UserError for an unknown task, or an adapter that names no layer."""
+    """Return the memory of every stage that needs much, but of train with another backend's program.
+
+    Raises UserError for an unknown task, or an adapter that names no layer.
+    """
     of_sft = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
-    return [*of_sft, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
+    training = [_train(params, models, on_gpu=on_gpu)] if trains_itself(params) else []
+    return [*of_sft, *training, _sample(params, models, on_gpu=on_gpu)]
 
 
 def least(params: Params, models: Models, *, on_gpu: bool) -> int:
     """Return the bytes of a device that are needed without any update. Raises UserError like `stages`."""
-    return max(of_train(params, models, gpu=on_gpu).certain, _sample(params, models, on_gpu=on_gpu).total)
+    of_policy = of_train(params, models, gpu=on_gpu).certain if trains_itself(params) else 0
+    return max(of_policy, _sample(params, models, on_gpu=on_gpu).total)
 
 
 def longest_sequence(params: Params, models: Models) -> int:

@@ -18,6 +18,7 @@ from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import advice, refusal
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.training import trains_itself
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
 
@@ -100,6 +101,11 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield f"The stage {fullest.stage} takes {fullest.total / machine.memory:.0%} of the memory, and an estimate may be too low."
     if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
         yield f"Of the memory {size(free)} are free now."
+    if not trains_itself(params):
+        yield (
+            f"The stage train is run by {params.training.backend.name}: neither its memory nor its time is known here, and the times "
+            "above are those of the other stages. Its checkpoints take about the room of the states of train."
+        )
     yield from filter(None, [_about_slow_types(params, machine), advice(params, machine)])
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)

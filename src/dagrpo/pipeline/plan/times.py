@@ -12,7 +12,7 @@ from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
-from dagrpo.pipeline.plan.training import Training, of_sft, of_train
+from dagrpo.pipeline.plan.training import Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
 from dagrpo.trainer.state.tensors import state_bytes
 from dagrpo.trainer.sync.digests import recorded_every
@@ -45,14 +45,14 @@ class StageSeconds:
 def seconds_of_stages(
     params: Params, models: Models, speed: Speed | None, measured: Measured
 ) -> Iterator[StageSeconds]:
-    """Yield the duration of every long stage; without a speed only recorded ones."""
+    """Yield the duration of every long stage; without a speed, and of train with another program, only recorded ones."""
     stages = {SFT: _sft} if params.sft.steps else {}
     stages |= {DIFFICULTY: _difficulty} if params.difficulty.samples else {}
     for stage, estimate in {**stages, TRAIN: _train, SAMPLE: _sample}.items():
         recorded = _recorded(stage, params, measured)
         if recorded is not None:
             yield recorded
-        elif speed is not None:
+        elif speed is not None and (stage != TRAIN or trains_itself(params)):
             yield estimate(params, models, speed)
 
 

@@ -10,6 +10,7 @@ from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.pipeline.plan.shape import Shape, Trained
 from dagrpo.rollout.config import Dtype
+from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.batches.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 from dagrpo.trainer.config.sft import MomentsDtype
@@ -112,6 +113,11 @@ class Training:
 
     def _part(self, count: int) -> int:
         return -(-count // self.processes)
+
+
+def trains_itself(params: Params) -> bool:
+    """Return False if training.backend is another program, whose memory and time are not known."""
+    return not BACKENDS.get(params.training.backend.name).launches_processes
 
 
 def of_train(params: Params, models: Models, *, gpu: bool) -> Training:

@@ -24,6 +24,7 @@ UNFINISHED = Path(".snakemake/incomplete")  # a file for each output of a job th
 LOCKS = Path(".snakemake/locks")
 FORMAT = 6  # of a record
 LONGEST_NAME = 254  # characters of a file's name; the rest of a longer one is in folders
+LOCAL = ("local", "dryrun", "touch")  # executors
 # Options that ask for information or maintenance: no job is run.
 WITHOUT_JOBS = (
     "archive",
@@ -153,6 +154,13 @@ def executor_name() -> str:
     """Return the name of Snakemake's executor, as the command line and the profiles have it; "" where its API is used instead."""
     given = _with_profiles()
     return "" if given is None else given.executor or "local"
+
+
+def leave_threads_to_jobs(workflow: Any) -> None:
+    """Drop the limit that --cores of a profile sets: it is of this machine, and jobs may run on larger ones."""
+    given = options()
+    if given is not None and given.cores is None and executor_name() not in LOCAL:
+        workflow.resource_settings.cores = workflow.global_resources["_cores"] = None
 
 
 def executor_settings() -> Any:

@@ -34,7 +34,14 @@ from dagrpo.pipeline.snakemake.checks import (
     require_status_of_jobs,
     require_unedited,
 )
-from dagrpo.pipeline.snakemake.private import call_around_the_jobs, executor_name, options, run_in_slurm, runs_jobs
+from dagrpo.pipeline.snakemake.private import (
+    call_around_the_jobs,
+    executor_name,
+    leave_threads_to_jobs,
+    options,
+    run_in_slurm,
+    runs_jobs,
+)
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
@@ -66,6 +73,7 @@ class Experiment:
         executor = executor_name()
         self.has_gpus = not executor.startswith(SLURM) or slurm.has_gpus() is not False
         _set_environment()
+        leave_threads_to_jobs(workflow)
         if workflow.remote_exec:
             leave_database_to_the_head()
         if options() is not None:

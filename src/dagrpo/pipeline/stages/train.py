@@ -73,6 +73,7 @@ def _run(job: Job) -> "TrainingRun":
         rollouts=job.output("rollouts"),
         held_out=job.output("held_out"),
         held_out_splits=_held_out_splits(job.inputs.get("held_out", ())),
+        facts=job.facts,
     )
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 DIED = "died"
+MOST_LOG_BYTES = 8 << 20  # of what a program writes to stderr: beyond, the file begins again
+SECONDS_BETWEEN_LOOKS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,11 @@ class Connection:
                 async with Client(server) as client:
                     if not ready.done():
                         ready.set_result(client)
-                    await closing.wait()
+                    while not closing.is_set():
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(closing.wait(), SECONDS_BETWEEN_LOOKS)
+                        if os.fstat(log.fileno()).st_size > MOST_LOG_BYTES:
+                            log.truncate(0)  # the program appends to it
         except Exception as error:  # noqa: BLE001 - its caller raises it; later calls report it as they fail
             if not ready.done():
                 ready.set_exception(error)

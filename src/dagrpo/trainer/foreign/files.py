@@ -29,6 +29,7 @@ HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
+DRAWS = "draws"  # the log of draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
     prompts = training_prompts(run.train_split, PromptRenderer(load_tokenizer(model), run.rollout), run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
     sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
-    write_json(job, {"model": str(model), "train_split": str(rows), **sections})
+    write_json(job, {"model": str(model), "train_split": str(rows), "draws": str(folder / DRAWS), **sections})
     command = (sys.executable, "-P", "-m", grading.__name__, str(job))
     return Inputs(model=model, rows=rows, prompts=prompts, grading=command)
 
@@ -93,19 +94,14 @@ class Attempts:
         return path
 
     def metrics(self, finished: int) -> list[Metrics]:
-        """Return the metrics of the finished steps: of each the last attempt that took it. Raises UserError if one has none."""
+        """Return the metrics of the finished steps, of each the last attempt's; none of one that ended between checkpoint and line."""
         rows: dict[int, Metrics] = {}
         for path in self._files():
             for line in path.read_text().splitlines(keepends=True):
                 if line.endswith("\n"):
                     step, metrics = self.read(json.loads(line))
                     rows[step] = metrics
-        missing = sorted(set(range(1, finished + 1)) - rows.keys())
-        if missing:
-            raise UserError(
-                f"{self.folder} has no metrics of step {missing[0]}, which has been finished: remove the folder to train again."
-            )
-        return [rows[step] for step in range(1, finished + 1)]
+        return [rows.get(step, {}) for step in range(1, finished + 1)]
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("attempt_*.jsonl"))

@@ -14,6 +14,7 @@ from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
+FORMAT = "megatron"  # of checkpoints
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag
 TOKEN_MEAN, SEQUENCE_MEAN = "token-mean", "seq-mean-token-mean"
 MULTIPLE = 8  # of a sequence's length: tensor parallelism divides it
@@ -135,8 +136,10 @@ def command_line(named: Mapping[str, Any]) -> list[str]:
 
 def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first parameter that Megatron-LM cannot honour."""
+    from dagrpo.checkpoints.formats import format_named
     from dagrpo.data.task import get_task
 
+    format_named(FORMAT, "training.backend megatron_lm")  # its package may be missing
     task = get_task(params.experiment.train)
     for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
         if what:

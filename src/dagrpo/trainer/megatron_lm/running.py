@@ -15,13 +15,13 @@ from dagrpo.trainer.backend_files import Metrics, Program, write_tables
 from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, take_weights, write_inputs
 from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.megatron_lm import agent, check, start
-from dagrpo.trainer.megatron_lm.mapping import Files, arguments, command_line, updates
+from dagrpo.trainer.megatron_lm.mapping import FORMAT, Files, arguments, command_line, updates
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, remove, write_json
 
-FORMAT, MODEL_ARGUMENTS = "megatron", "megatron_arguments.txt"
+MODEL_ARGUMENTS = "megatron_arguments.txt"
 SAME = {
     "reward": "reward/mean",
     "grad_norm": "policy/grad_norm",

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,52 @@ def require_valid(config: Any) -> None:
         raise Refused(f"{type(error).__name__}: {error}") from error
 
 
-def prompts(config: Any, tokenizer: Any) -> tuple[Any, str]:
-    """Return the rows as verl reads them, and the digest of the order in which it draws the first epoch of them."""
-    from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
+def read_rows(config: Any, tokenizer: Any) -> Any:
+    """Return the rows as verl reads them."""
+    from verl.trainer.ppo.utils import create_rl_dataset
 
-    rows = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)
-    order = [int(rows[place]["index"]) for place in create_rl_sampler(config.data, rows)]
-    return rows, hashlib.sha256(json.dumps(order).encode()).hexdigest()
+    most = config.data.get("train_max_samples", -1)
+    return create_rl_dataset(config.data.train_files, config.data, tokenizer, None, is_train=True, max_samples=most)
+
+
+def write_draws(config: Any, rows: Any, path: Path) -> str | None:
+    """Write which rows each step draws, and return the digest of all; None where it depends on what happens in the run."""
+    own = config.trainer.v1
+    is_known = config.trainer.use_v1 and own.trainer_mode == "sync" and not own.sampler.sync_refill_failed_groups
+    if not is_known or config.algorithm.filter_groups.enable:
+        return None
+    indices = [int(rows[place]["index"]) for place in range(len(rows))]
+    per_step = config.data.train_batch_size
+    batches = drawn(config, rows, config.data.get("gen_batch_size") or per_step)
+    digest = hashlib.sha256()
+    with path.open("w") as file:
+        for _ in range(config.trainer.total_training_steps):
+            places: list[int] = []
+            while len(places) < per_step:
+                places += next(batches)
+            line = json.dumps([indices[place] for place in places]) + "\n"
+            digest.update(line.encode())
+            file.write(line)
+    return digest.hexdigest()
+
+
+def drawn(config: Any, rows: Any, size: int) -> Iterator[list[int]]:
+    """Yield the places of rows in batches, without end, by verl's sampler and data loader. With workers the order is another."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from verl.trainer.ppo.utils import create_rl_sampler
+
+    loader = StatefulDataLoader(
+        dataset=range(len(rows)),
+        batch_size=size,
+        num_workers=config.data.dataloader_num_workers,
+        drop_last=True,
+        collate_fn=list,
+        sampler=create_rl_sampler(config.data, rows),
+    )
+    if not len(loader):
+        raise Refused(f"an epoch has no whole step: {len(rows)} rows to train on, and {size} prompts per step")
+    while True:
+        yield from loader
 
 
 def graded(config: Any, tokenizer: Any, row: Any) -> dict[str, Any]:
@@ -115,8 +155,13 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     OmegaConf.resolve(config)
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-    rows, order = prompts(config, tokenizer)
-    return {"verl": verl.__version__, "rows": len(rows), "order": order, "graded": graded(config, tokenizer, rows[0])}
+    rows = read_rows(config, tokenizer)
+    return {
+        "verl": verl.__version__,
+        "rows": len(rows),
+        "draws": write_draws(config, rows, Path(job["planned"])),
+        "graded": graded(config, tokenizer, rows[0]),
+    }
 
 
 def main(path: Path) -> None:

@@ -33,7 +33,9 @@ class DagrpoRewardManager(RewardManagerBase):  # type: ignore[misc]
         item = data[-1:][0]
         mask = item.batch["attention_mask"]
         width = item.batch["prompts"].shape[-1]
+        step = item.non_tensor_batch.get("global_steps")
         question = {
+            "step": None if step is None else int(step),
             "index": int(item.non_tensor_batch["extra_info"]["index"]),
             "prompt": item.batch["prompts"][mask[:width].bool()].tolist(),
             "response": item.batch["responses"][mask[width:].bool()].tolist(),

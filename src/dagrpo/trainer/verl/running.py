@@ -9,8 +9,9 @@ from typing import Any
 
 from dagrpo.checkpoints.source import open_as
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Program, write_tables
-from dagrpo.trainer.foreign.files import HUGGINGFACE, Attempts, checked, latest, take_weights, write_inputs
+from dagrpo.trainer.backend_files import Metrics, Program, write_tables
+from dagrpo.trainer.foreign.draws import Comparison
+from dagrpo.trainer.foreign.files import DRAWS, HUGGINGFACE, Attempts, checked, latest, take_weights, write_inputs
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import composition
 from dagrpo.trainer.verl.mapping import Files, configuration
@@ -24,16 +25,28 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     folder = run.state.resolve()
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
-    _check(python, configuration(run, settings, run.seed, files_of(run, folder)), folder)
+    found = _check(python, configuration(run, settings, run.seed, files_of(run, folder)), folder)
+    run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
+    planned = folder / PLANNED if found["draws"] else None
+    comparison = Comparison(planned, folder / DRAWS, run.training.samples_per_prompt, finished)
+
+    def compared(step: int, metrics: Metrics) -> None:
+        comparison.require(step)
+        report(step, metrics)
+
     attempts = Attempts(folder, step_of)
     rows = attempts.metrics(finished)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
-        rows = _program(python, folder, attempts.new(), run).run(report, rows)
+        try:
+            rows = _program(python, folder, attempts.new(), run).run(compared, rows)
+        except TransientError:
+            comparison.require_graded()
+            raise
     else:
         for step, row in enumerate(rows, start=1):
-            report(step, row)
+            compared(step, row)
     finished = latest(checkpoints)
     if finished != run.training.steps:
         raise TransientError(
@@ -52,16 +65,19 @@ def files_of(run: TrainingRun, folder: Path) -> Files:
     return Files(model=inputs.model, rows=inputs.rows, grading=inputs.grading, checkpoints=folder / "checkpoints")
 
 
-def _check(python: str, keys: Mapping[str, Any], folder: Path) -> None:
-    """Check the configuration by verl's own code. Raises UserError with its reason."""
+def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Check the configuration by verl's own code, and return what it has found. Raises UserError with its reason."""
     overrides = [override(name, value) for name, value in keys.items()]
-    job = {"overrides": overrides, "configuration": str(folder / f"{CONFIGURATION}.yaml")}
-    found = checked(python, composition.__file__, job, folder, "verl")
-    say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, order {found['order'][:12]}")
+    files = {"configuration": str(folder / f"{CONFIGURATION}.yaml"), "planned": str(folder / PLANNED)}
+    found = checked(python, composition.__file__, {"overrides": overrides, **files}, folder, "verl")
+    draws = f"prompts {found['draws'][:12]}" if found["draws"] else "prompts not known before: they depend on rewards"
+    say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, {draws}")
+    return found
 
 
+PLANNED = "planned.jsonl"  # the rows that each step will draw
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
-NEW_KEYS = ("reward.reward_kwargs.",)  # of which verl's schema is open
+NEW_KEYS = ("reward.reward_kwargs.", "actor_rollout_ref.model.override_config.")  # of which verl's schema is open
 
 
 def override(name: str, value: Any) -> str:

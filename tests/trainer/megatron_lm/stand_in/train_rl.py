@@ -17,14 +17,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from megatron.inference.utils import add_inference_args
 from megatron.rl.agent.registry import get_agent_class
 from megatron.rl.inference import megatron as inference
 from megatron.training import training
 from megatron.training.arguments import parse_args, validate_args
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import AutoTokenizer
 
 LATEST = "latest_checkpointed_iteration.txt"
@@ -78,13 +81,13 @@ def _sampler(arguments: Namespace) -> Any:
 
 
 def _load(folder: Path) -> Weights:
-    reader = dcp.FileSystemReader(folder)
+    reader = FileSystemReader(folder)
     tensors = {
         name: torch.empty(found.size, dtype=found.properties.dtype)
         for name, found in reader.read_metadata().state_dict_metadata.items()
         if isinstance(found, TensorStorageMetadata)
     }
-    dcp.load(tensors, storage_reader=reader)
+    load(tensors, storage_reader=reader)
     return tensors
 
 
@@ -92,7 +95,7 @@ def _save(folder: Path, iteration: int, weights: Weights) -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     written = folder / f"iter_{iteration:07d}"
     halves = {name: distribute_tensor(value, mesh, [Shard(value.ndim - 1)]) for name, value in weights.items()}
-    dcp.save(halves, storage_writer=dcp.FileSystemWriter(written))
+    save(halves, storage_writer=FileSystemWriter(written))
     if dist.get_rank() == 0:
         (written / "metadata.json").write_text(
             json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1})

@@ -1,0 +1,88 @@
+"""The DAG with training.backend verl: a stand-in, which trains nothing, takes verl's place (tests/trainer/verl/stand_in)."""
+
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.pipeline.snakemake import clones
+
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
+from dagrpo.utils.files import read_json, sha256_of
+from dagrpo.utils.tables import read_parquet
+
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
+STAND_IN = Path(__file__).parents[2] / "trainer/verl/stand_in"
+STEPS = 4
+CHANGES = {
+    "rollout": {"deterministic": False, "dtype": "bfloat16"},
+    "training": {"dtype": "bfloat16", "backend": {"name": "verl"}, "evaluate_every": 0, "steps": STEPS},
+    "runtime": {"training": {"save_every": 2, "processes": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which Snakemake has run all stages. Training was killed after its third step, and went on from its second."""
+    folder = clones.clone(tmp_path_factory.mktemp("verl") / "clone")
+    python = folder / "verl-python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{STAND_IN}:$PYTHONPATH" STAND_IN_HANGS_AFTER=3 exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    values = merged(merged(clones.TINY, CHANGES), {"runtime": {"backend": {"python": str(python)}}})
+    (folder / "params.yaml").write_text(params_yaml(parse(values)))
+    clones.run(folder, "dagrpo", "generate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGRPO_TRACKING", "on")
+        process = clones.start(folder, "snakemake", "--cores", "2", "target")
+    _wait_for_step(folder, 3)
+    clones.kill(folder, "/train-", "--attempt")
+    assert process.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-6000:]
+    return folder
+
+
+def _wait_for_step(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 900
+    while not any(len(path.read_text().splitlines()) >= step for path in folder.glob(".state/*/attempt_001.jsonl")):
+        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-6000:]
+        time.sleep(0.1)
+
+
+def test_training_that_is_killed_goes_on_from_verls_checkpoint(finished: Path) -> None:
+    (state,) = {path.parent for path in finished.glob(".state/*/attempt_*.jsonl")}
+    lines = [len(path.read_text().splitlines()) for path in sorted(state.glob("attempt_*.jsonl"))]
+    assert lines == [3, 2]
+    assert read_parquet(finished / clones.RUN / "metrics.parquet")["step"].to_pylist() == [1, 2, 3, 4]
+    clones.require_no_process(finished)
+
+
+def test_provenance_has_verls_version_and_the_digest_of_the_prompts_that_it_was_to_draw(finished: Path) -> None:
+    provenance = read_json(finished / clones.RUN / "policy/provenance.json")
+    (planned,) = finished.glob(".state/*/planned.jsonl")
+    assert provenance["facts"]["verl"] == {"version": "0.9.1", "draws": sha256_of(planned)}
+
+
+def test_all_is_verified_and_up_to_date(finished: Path) -> None:
+    clones.run(finished, "dagrpo", "verify")
+    assert "Nothing to be done" in clones.run(finished, "snakemake", "-n", "target")
+    assert "up to date" in clones.run(finished, "dvc", "status")
+
+
+def test_the_report_has_scores_and_lineage_back_to_the_data(finished: Path) -> None:
+    page = (finished / f"results/{clones.NAME}/report/report.html").read_text()
+    assert "Greedy accuracy" in page
+    lineage = clones.run(finished, "dagrpo", "lineage", f"{clones.RUN}/eval/arithmetic/trained/scores.json")
+    for origin in ("export", "train", "sft", "prepare"):
+        assert origin in lineage
+
+
+def test_mlflow_has_the_curve_of_the_training(finished: Path) -> None:
+    with closing(sqlite3.connect(finished / "mlflow.db")) as database:
+        rows = database.execute("select step, value from metrics where key = 'reward/mean' order by step").fetchall()
+    table = read_parquet(finished / clones.RUN / "metrics.parquet").to_pydict()
+    assert rows == list(zip(table["step"], table["reward/mean"], strict=True))

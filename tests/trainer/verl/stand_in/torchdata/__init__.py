@@ -1,0 +1,1 @@
+"""Stand-in for torchdata, which verl draws prompts with."""
