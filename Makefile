@@ -25,7 +25,7 @@ own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup remotes jupyter gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup wheels remotes jupyter gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -127,6 +127,12 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	@touch $@
+
+wheels: setup ## dist/: wheels of dagrpo and its packages, for `pip install` elsewhere (docs/installation.md)
+	rm -rf build dist
+	for package in . $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)); do \
+	  uv build -q --wheel --no-build-isolation --out-dir dist $$package || exit 1; done
+	@ls dist/*.whl
 
 # Scripts in .venv name its folder and Python in their first line; a moved folder's fail or run other code.
 PLACE = .venv/bin/python -I -c 'import importlib.util as u, os; s = u.find_spec("dagrpo"); \

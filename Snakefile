@@ -5,10 +5,12 @@ from pathlib import Path
 
 from snakemake.utils import min_version
 
-sys.path.insert(0, str(Path(workflow.basedir, "workflow/scripts")))
+# This file's folder, also in a module of another Snakefile.
+folder = Path(workflow.current_basedir)
+sys.path.insert(0, str(folder / "workflow/scripts"))
 from own_code import use_code_of
 
-use_code_of(Path(workflow.basedir))
+use_code_of(folder)
 from dagrpo.pipeline.snakemake.workflow import Experiments, require_project
 
 min_version("9.27")

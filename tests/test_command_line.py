@@ -109,7 +109,10 @@ def test_a_command_in_another_folder_is_refused_before_it_looks_at_anything(
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(app, list(arguments)).exception
     assert isinstance(refused, UserError)
-    assert str(refused) == f"{tmp_path} has no Snakefile: change to the folder of the project, or `git clone` it."
+    assert (
+        str(refused)
+        == f"{tmp_path} has no Snakefile: change to the folder of a study, or write one with `dagrpo init`."
+    )
 
 
 def test_every_command_needs_the_project_or_is_listed_as_one_that_works_anywhere() -> None:

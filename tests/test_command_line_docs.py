@@ -9,7 +9,7 @@ from tests.docs.commands import Command, commands_of, require_valid
 
 import dagrpo
 from dagrpo.cli.application import app
-from dagrpo.pipeline.identity import ROOT
+from dagrpo.config.places import ROOT
 
 DOCS = (ROOT / "docs/command_line.md").read_text()
 COMMANDS: dict[str, click.Command] = {

@@ -3,8 +3,8 @@
 import re
 
 from dagrpo.cli.doctor.gpus import LEAST_DRIVER
+from dagrpo.config.places import ROOT
 from dagrpo.engine.sglang.toolkit import CUDA
-from dagrpo.pipeline.identity import ROOT
 
 LOCK = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements/gpu.lock").read_text(), re.MULTILINE))
 COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")

@@ -11,8 +11,9 @@ import pytest
 from tests.api.conftest import NAME
 
 import dagrpo
+from dagrpo.config.places import ROOT
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.identity import ROOT, code_of
+from dagrpo.pipeline.identity import code_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 NOTEBOOK = ROOT / "docs/notebook.ipynb"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.config.places import ROOT
 from dagrpo.engine.sglang.toolkit import compiler_environment
-from dagrpo.pipeline.identity import ROOT
 
 PYTHON = Path(os.environ.get("DAGRPO_GPU_PYTHON") or ROOT / ".venv-gpu/bin/python")
 SECONDS = 3600

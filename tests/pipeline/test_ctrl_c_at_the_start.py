@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dagrpo.pipeline.identity import ROOT
+from dagrpo.config.places import ROOT
 
 STOPPED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 

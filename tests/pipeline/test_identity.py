@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
-from dagrpo.pipeline.identity import ROOT, WITHOUT_EFFECT, code_digest, code_of
+from dagrpo.pipeline.identity import WITHOUT_EFFECT, code_digest, code_of
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 

@@ -7,7 +7,7 @@ for stage in experiments.rules:
             stage.name
         input:
             **stage.inputs,
-            script="workflow/scripts/stage.py",
+            script=stage.script,
             code=stage.code,
         output:
             **stage.outputs,

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from dagrpo.cli.checkpoints import convert, diff, inspect, verify
 from dagrpo.cli.compare.command import compare
 from dagrpo.cli.doctor.command import doctor
+from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
@@ -25,6 +26,7 @@ from dagrpo.cli.status.command import status
 from dagrpo.cli.sweep.command import sweep
 from dagrpo.cli.train.command import train
 from dagrpo.cli.warm import warm
+from dagrpo.config.places import add_own_code, is_clone
 from dagrpo.config.project import require_own_code, require_project_folder_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import hide_secrets_in_tracebacks
@@ -96,9 +98,10 @@ def generate() -> None:
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
-    write_text(Path(documents.TABLE_PATH), documents.table())
-    write_text(page.PATH, page.page(FOLDER))
-    write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
+    if is_clone():
+        write_text(Path(documents.TABLE_PATH), documents.table())
+        write_text(page.PATH, page.page(FOLDER))
+        write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
     file.generate(params)
 
 
@@ -159,6 +162,7 @@ def search(
 
 
 COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of each one's help
+    init: "Example: `dagrpo init my_study && cd my_study && snakemake --cores all target`",
     use: "Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`",
     generate: "Example: `dagrpo generate`, after a change of params.yaml by hand, or of a stage",
     lineage: "Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`",
@@ -202,6 +206,7 @@ require_project_folder_of(app, tracking)
 def main() -> None:
     """Run the application; a user's mistake is printed as one error message, with exit code 1."""
     hide_secrets_in_tracebacks()
+    add_own_code()
     try:
         app()
     except Exception as error:  # the outermost level: a bug is raised again, and keeps its traceback

@@ -12,6 +12,7 @@ from typing import Any
 
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
+from dagrpo.config.places import PRESETS
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.scripts import table
 from dagrpo.config.scripts.settings import sections
@@ -20,7 +21,7 @@ from dagrpo.core.escape import brief
 from dagrpo.core.suggest import nearest
 from dagrpo.utils.yaml_text import read_yaml
 
-FOLDER = Path("presets")
+FOLDER = PRESETS
 KINDS = ("experiments", "models", "tasks", "algorithms", "backends", "hardware")
 USE = "use"
 PURPOSES = {

@@ -11,8 +11,8 @@ import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.utils.manifest import MANIFEST
 
-REMEDY = "change to the folder of the project, or `git clone` it"
-WORK_ANYWHERE = {"convert", "diff", "doctor", "grade", "inspect", "new", "search"}
+REMEDY = "change to the folder of a study, or write one with `dagrpo init`"
+WORK_ANYWHERE = {"convert", "diff", "doctor", "grade", "init", "inspect", "new", "search"}
 TAKE_A_PATH = {"compare", "lineage", "replay", "show", "verify"}  # or a name, which is looked up in the project
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dagrpo.config.mistakes import mistakes
+from dagrpo.config.places import PRESETS
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentences
 from dagrpo.core.section import Section, Seed
@@ -21,7 +22,7 @@ from dagrpo.core.suggest import nearest
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.yaml_text import read_yaml
 
-FOLDER = Path("presets/sweeps")
+FOLDER = PRESETS / "sweeps"
 MOST_CELLS = 1000
 Key = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$", max_length=256)]  # dotted, of params.yaml
 Values = Annotated[list[Any], Field(min_length=1, max_length=MOST_CELLS)]

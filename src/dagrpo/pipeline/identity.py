@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config.places import name_of, place_of
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import digest_of, sha256_of, write_json
 
-ROOT = Path(__file__).resolve().parents[3]
 # Imported by stages, but unable to change an output: code that starts, shows, records or finds.
 WITHOUT_EFFECT = (
     "dagrpo.api",
@@ -48,7 +48,7 @@ _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fie
 
 
 def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ()) -> list[str]:
-    """List the files of a stage whose module is `start`: relative to the project if inside it, sorted.
+    """List the files of a stage whose module is `start`: by name, sorted.
 
     `plugins` are the modules that the parameters select; the stage includes what they import from their own packages.
     `files` are code other than modules.
@@ -64,7 +64,7 @@ def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ())
 
 def code_digest(files: Iterable[str]) -> str:
     """Return one digest of the content of `code_of`."""
-    return digest_of({file: sha256_of(ROOT / file) for file in files})
+    return digest_of({file: sha256_of(place_of(file)) for file in files})
 
 
 def _files(starts: tuple[str, ...]) -> set[Path]:
@@ -193,7 +193,4 @@ def _folder_of(top: str) -> Path | None:
     return origin.parent if origin.name == "__init__.py" else origin.with_suffix("")
 
 
-@cache
-def _name(file: Path) -> str:
-    resolved = file.resolve()
-    return str(resolved.relative_to(ROOT) if resolved.is_relative_to(ROOT) else resolved)
+_name = cache(name_of)

@@ -20,7 +20,6 @@ from dagrpo.utils.files import digest_of, json_text, write_json
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
 JOBS = Path(".state/jobs")
-SCRIPT = "workflow/scripts/stage.py"
 NOT_DATA = frozenset({"script", "code"})
 LONGEST_JOB = 7 * 24 * 60  # minutes: a longer training resumes from its last state
 

@@ -15,12 +15,12 @@ from dagrpo.cli.application import app
 from dagrpo.cli.compare.comparison import compare
 from dagrpo.cli.compare.differences import Difference, differences
 from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdict
+from dagrpo.config.places import ROOT
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.scoring import score
-from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console

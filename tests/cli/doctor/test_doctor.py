@@ -17,7 +17,7 @@ from dagrpo.cli.application import app
 from dagrpo.cli.doctor import machine, software
 from dagrpo.cli.doctor import slurm as of_slurm
 from dagrpo.cli.doctor.finding import Finding
-from dagrpo.pipeline.identity import ROOT
+from dagrpo.config.places import ROOT
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
 from dagrpo.cli.new.command import PLACES, Kind
+from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed, preset_text
 from dagrpo.config.selection import selected_modules
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.identity import ROOT
 
 pytestmark = pytest.mark.slow
 SECONDS = 300

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
 from dagrpo.cli.status.why import explain
+from dagrpo.config.places import ROOT, place_of
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes import code
-from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.snakemake.private import record_unfinished
 
 
@@ -55,7 +55,9 @@ def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch:
     now = (ROOT / file).read_text()
     then = now.replace(now.splitlines()[0], '"""Something else."""', 1)
     digest = hashlib.sha256(then.encode()).hexdigest()
-    monkeypatch.setattr(code, "_text_of", lambda name, wanted: then if (name, wanted) == (file, digest) else None)
+    monkeypatch.setattr(
+        code, "_text_of", lambda place, wanted: then if (place, wanted) == (place_of(file), digest) else None
+    )
     made_up.change_code("score", file, digest)
     shown = text(made_up.provenance("score").parent / "scores.json")
     assert f"code: {file} has changed" in shown

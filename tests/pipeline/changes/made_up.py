@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config import documents
+from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.changes.executions import stage_and_seed
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
-from dagrpo.pipeline.identity import ROOT, code_digest
+from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.job_files import code_files, job_file, own_params
 from dagrpo.pipeline.snakemake.private import record_finished
 from dagrpo.pipeline.stages import all_stages

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
+from dagrpo.config.places import ROOT, SCRIPT
 from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.pipeline.dvc import code
 from dagrpo.pipeline.dvc.code import FOLDER, folder_of, link_name, links_are_current, write_links
-from dagrpo.pipeline.identity import ROOT
-from dagrpo.pipeline.job_files import SCRIPT, code_files
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
 
@@ -34,7 +34,7 @@ def test_other_parameters_give_other_links_and_the_former_ones_the_former(
     countdown = parse({"reward": {"verifier": "countdown"}})
     assert not links_are_current(countdown)
     write_links(countdown)
-    assert os.readlink(link) == "../../../src/dagrpo/rewards/verifiers/countdown.py"
+    assert os.readlink(link) == str(ROOT / "src/dagrpo/rewards/verifiers/countdown.py")
     write_links(Params())
     assert links_are_current(Params())
     assert not link.is_symlink()

@@ -10,6 +10,7 @@ from dvc.repo import Repo
 from tests.pipeline.snakemake import planning
 
 from dagrpo.config.overlay import merged
+from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params, parse, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import definition_of
@@ -17,7 +18,6 @@ from dagrpo.pipeline import runner
 from dagrpo.pipeline.dag import PlannedJob, by_job, planned_jobs, stage_of
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc.code import FOLDER, folder_of, links_are_current, write_links
-from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.job_files import NOT_DATA, code_files
 from dagrpo.pipeline.override_runs import override_run
 from dagrpo.pipeline.record import inputs_of, outputs_of, parts_of

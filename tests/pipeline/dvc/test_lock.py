@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.hostile import refusal
 from tests.pipeline.snakemake import clones
 
+from dagrpo.config.places import SCRIPT
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.code import link_name
 from dagrpo.pipeline.dvc.lock import COPY, require_readable_lock
 from dagrpo.pipeline.dvc.private import LOCK
-from dagrpo.pipeline.job_files import SCRIPT
 from dagrpo.pipeline.runner import RAN
 from dagrpo.utils.files import read_json, write_json
 

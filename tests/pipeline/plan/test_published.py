@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
-from dagrpo.pipeline.identity import ROOT
 from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import policy_shape
 from dagrpo.pipeline.plan.outcome import plan_of

@@ -28,7 +28,7 @@ def test_a_run_ends_with_three_commands_that_can_be_given_at_once(
     assert title == "Next:"
     assert [line.partition("#")[0].strip() for line in (show, ui, vary)] == [
         f"{programs}dagrpo show mine",
-        "make ui",
+        f"{programs}dagrpo ui",
         f"{programs}snakemake --cores all target --config training__learning_rate=0.0005",
     ]
 

@@ -127,7 +127,10 @@ def _write_elsewhere(kind: Kind, name: str, package: Path) -> NewPlugin:
     separator = registry_of(kind).separator
     path = f"{top}.{name}{separator}{kind.upper()}"
     root = package.parent.resolve()
-    steps = (f"PYTHONPATH={root} pytest {test}", f"export PYTHONPATH={root} where you run, or install the package")
+    on_path = (
+        () if root == Path("src").resolve() else (f"export PYTHONPATH={root} where you run, or install the package",)
+    )
+    steps = (f"PYTHONPATH={root} pytest {test}", *on_path)
     return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=path), steps=steps)
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from dagrpo.config.places import SCRIPT, place_of
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.declaration import Stage
-from dagrpo.pipeline.job_files import SCRIPT, code_files
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
 FOLDER = Path("workflow/code")
@@ -64,7 +65,8 @@ def _wanted(params: Params) -> dict[str, dict[str, str]]:
 
 def _links(files: Iterable[str]) -> dict[str, str]:
     up = "../" * (len(FOLDER.parts) + 1)
-    return {link_name(file): file if file.startswith("/") else up + file for file in files}
+    places = {file: str(place_of(file)) for file in files}
+    return {link_name(file): place if place.startswith("/") else up + place for file, place in places.items()}
 
 
 def _found() -> dict[str, dict[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from dagrpo.config.places import is_clone
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import plotted
@@ -48,7 +49,7 @@ CHECK_STAGE = "check"
 CHECK = {
     "matrix": {"experiment": [NAME]},
     "desc": "The whole of params.yaml against the schema.",
-    "cmd": "python workflow/scripts/check.py",
+    "cmd": "python workflow/scripts/check.py" if is_clone() else "python -m dagrpo.pipeline.dvc.check",
     "deps": [str(PARAMS)],  # as parameters each value of the file would be in dvc.lock, for every experiment
 }
 SCORES = f"results/{NAME}/report/scores.csv"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from hashlib import md5
 from pathlib import PurePosixPath
 
+from dagrpo.config.places import SCRIPT
 from dagrpo.pipeline.dvc.code import FOLDER, link_name
 from dagrpo.pipeline.dvc.lock_text import entries_of, text_of
-from dagrpo.pipeline.job_files import SCRIPT
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import TOPS
 

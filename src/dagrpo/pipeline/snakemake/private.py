@@ -8,7 +8,7 @@ import binascii
 import sys
 from argparse import Namespace
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr
 from functools import lru_cache
 from io import StringIO
@@ -132,6 +132,17 @@ def _file(folder: Path, output: Path) -> Path:
     name = urlsafe_b64encode(str(output).encode()).decode()
     parts = [name[start : start + LONGEST_NAME] for start in range(0, len(name), LONGEST_NAME)]
     return folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
+
+
+def call_around_the_jobs(workflow: Any, *actions: Callable[[], None]) -> None:
+    """Call the first action at the start, the second after success, the third after an error: also of a module.
+
+    Snakemake leaves out onstart, onsuccess and onerror of a module; those of the user's Snakefile, after it, replace these.
+    """
+    if not workflow.modifier.is_main_snakefile():
+        names = ("_onstart", "_onsuccess", "_onerror")
+        for name, action in zip(names, actions, strict=True):
+            setattr(workflow, name, lambda log, action=action: action())
 
 
 def run_in_slurm(workflow: Any) -> str:

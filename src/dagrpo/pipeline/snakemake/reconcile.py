@@ -12,12 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config.places import SCRIPT, name_of, place_of
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs
 from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
-from dagrpo.pipeline.identity import ROOT, code_digest
-from dagrpo.pipeline.job_files import SCRIPT, code_files, job_file, own_params
+from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.job_files import code_files, job_file, own_params
 from dagrpo.pipeline.record import is_whole
 from dagrpo.pipeline.snakemake.private import (
     is_unfinished,
@@ -62,8 +63,9 @@ def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dic
     recorded = recorded_digests(provenance)
     if recorded is None:
         return None
-    data = {*inputs, SCRIPT, *(path for path in recorded if path.partition("/")[0] in TOPS)}  # of all parts of its job
-    files = {path: digest for path, digest in recorded.items() if path not in data}
+    data = {*inputs, *(path for path in recorded if path.partition("/")[0] in TOPS)}  # of all parts of its job
+    files = {name_of(Path(path)): digest for path, digest in recorded.items() if path not in data}
+    files.pop(SCRIPT, None)
     return files if digest_of(files) == code else None
 
 
@@ -133,7 +135,8 @@ def _record(parts: Sequence[PlannedJob], params: Params) -> None:
     if not parts:
         return
     stage = all_stages()[parts[0].stage]
-    digests = {path: sha256_of(ROOT / path) for path in (SCRIPT, *code_files(params, stage))}
+    places = [place_of(name) for name in (SCRIPT, *code_files(params, stage))]
+    digests = {str(place): sha256_of(place) for place in places}
     for part in parts:
         digests |= read_json(Path(part.provenance))["inputs"]
     for path in all_files(parts):

@@ -11,6 +11,7 @@ from rich.markdown import Markdown
 from snakemake.io import report
 from snakemake.ioflags import update
 
+from dagrpo.config.places import ROOT, SCRIPT, place_of
 from dagrpo.config.schema import Params, read_params
 from dagrpo.config.sweeps import read_sweep
 from dagrpo.core.errors import UserError
@@ -36,7 +37,14 @@ from dagrpo.pipeline.snakemake.checks import (
     require_status_of_jobs,
     require_unedited,
 )
-from dagrpo.pipeline.snakemake.private import executor_name, leave_threads_to_jobs, options, run_in_slurm, runs_jobs
+from dagrpo.pipeline.snakemake.private import (
+    call_around_the_jobs,
+    executor_name,
+    leave_threads_to_jobs,
+    options,
+    run_in_slurm,
+    runs_jobs,
+)
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
@@ -53,7 +61,8 @@ __all__ = ["Experiments", "require_project"]
 SWEEP = "sweep"  # of --config: the name of a sweep, or its file
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
 SLURM = "slurm"  # as Snakemake calls its executor; within a job "slurm-jobstep"
-CAPTIONS = Path("workflow/report")
+CAPTIONS = ROOT / "workflow/report"
+_prepared = set[str]()  # experiments: of a module, Snakemake reads the Snakefile for each `use rule`
 
 
 class Experiments:
@@ -62,7 +71,6 @@ class Experiments:
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
         """Check everything that a command needs before its jobs are planned. Raises Refusal with what to change."""
         self._workflow = workflow
-        root = Path(workflow.basedir)
         params = checked({key: value for key, value in config.items() if key != SWEEP})
         file = refused(lambda: read_params(PARAMS))
         self.name = params.experiment.name
@@ -78,10 +86,12 @@ class Experiments:
             leave_database_to_the_head()
         if options() is not None:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
-            if workflow.is_main_process:
+            if workflow.is_main_process and self.description not in _prepared:
                 refused(self._prepare)
+                _prepared.add(self.description)
+        call_around_the_jobs(workflow, self.start, self.finish, self.record)
         has_gpus = not executor_name().startswith(SLURM) or slurm.has_gpus() is not False
-        self.rules = [Rule(self._all, stage, root, has_gpus=has_gpus) for stage in dag.in_order()]
+        self.rules = [Rule(self._all, stage, has_gpus=has_gpus) for stage in dag.in_order()]
         self.page = f"results/{self.name}/{SWEEPS}/{Path(self.sweep).stem}.html" if self.sweep else None
 
     def _prepare(self) -> None:
@@ -153,7 +163,8 @@ class Experiment:
         self.folder = run.folder
         # What the result of a stage depends on, beside its data. Another value of a parameter is another name of the job file.
         stages = dag.in_order()
-        self.code = refused(lambda: {stage.name: job_files.code_files(params, stage) for stage in stages})
+        code = refused(lambda: {stage.name: job_files.code_files(params, stage) for stage in stages})
+        self.code = {name: [str(place_of(each)) for each in files] for name, files in code.items()}
         self.job = refused(lambda: {stage.name: job_files.job_file(params, stage) for stage in stages})
 
     def announce(self) -> None:
@@ -202,13 +213,13 @@ class Experiment:
 class Rule:
     """A stage as a rule of Snakemake: of several experiments, the wildcard {experiment} says which one's parameters a job has."""
 
-    def __init__(self, experiments: Sequence[Experiment], stage: Stage, root: Path, *, has_gpus: bool) -> None:
+    def __init__(self, experiments: Sequence[Experiment], stage: Stage, *, has_gpus: bool) -> None:
         self._by_folder = {each.folder: each for each in experiments}
         self._any = experiments[0].params  # of what all cells have in common: the tasks
         self._stage = stage
-        self._root = root
         self._has_gpus = has_gpus
         self.name = stage.name
+        self.script = str(place_of(SCRIPT))
         self.inputs = {name: self._input(name) for name in stage.inputs}
         self.outputs = {name: self._output(name) for name in stage.outputs}
         self.log = f"{dag.log_of(stage)}.log"
@@ -257,7 +268,7 @@ class Rule:
             return [update(path) for each in patterns for path in dag.over_spread(each, self._stage, self._any)]
         if content is None:
             return update(paths)
-        caption = self._root / CAPTIONS / f"{Path(paths).stem}.rst"
+        caption = CAPTIONS / f"{Path(paths).stem}.rst"
         labels = {"experiment": "{experiment}", "shows": content}
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
@@ -354,6 +365,6 @@ def _next_commands(experiment: str, learning_rate: float) -> list[tuple[str, str
     compare = f"{programs}dagrpo compare {name} {experiment}"
     return [
         (f"{programs}dagrpo show {experiment}", "the best and the worst completions of the last step"),
-        ("make ui", "the curves of all runs, in MLflow"),
+        (f"{programs}dagrpo ui", "the curves of all runs, in MLflow"),
         (compare, "which one is better, by how much") if overridden else (vary, "the same at half the learning rate"),
     ]

@@ -1,0 +1,76 @@
+"""`dagrpo init`: a study, a folder for experiments of one's own."""
+
+import os
+import shutil
+import subprocess
+from contextlib import chdir
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dagrpo.config.documents import SCHEMA_PATH, json_schema, params_yaml
+from dagrpo.config.places import ROOT
+from dagrpo.config.presets import composed
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dvc import file
+from dagrpo.utils.files import write_text
+
+PRESET = "arithmetic_tiny"  # of params.yaml, as in the repository
+COPIED = (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots", "profiles")
+SNAKEFILE = '''"""A study with dagrpo: `snakemake --cores all target`. Rules of your own go below."""
+
+from dagrpo.config.places import SNAKEFILE
+
+
+configfile: "params.yaml"
+
+
+module dagrpo:
+    snakefile:
+        SNAKEFILE
+
+
+use rule * from dagrpo
+'''
+
+
+def init(folder: Annotated[Path, typer.Argument(help="folder to write; its name is yours to choose")]) -> None:
+    """Write a folder for experiments: params.yaml, Snakefile, dvc.yaml, a profile, and a git repository outside of another one."""
+    there = [name for name in ("Snakefile", "params.yaml", "dvc.yaml", ".dvc", "profiles") if (folder / name).exists()]
+    if there:
+        raise UserError(f"{folder} has {' and '.join(there)} already: name another folder.")
+    params = composed([PRESET])
+    folder.mkdir(parents=True, exist_ok=True)
+    with chdir(folder):
+        _write(params)
+        _make_repository()
+    typer.echo(f"Written: {folder}, with the experiment {PRESET} in params.yaml. Next:")
+    for step in (f"cd {folder}", "snakemake --cores all target", "dagrpo new task capitals --package src/my_lab"):
+        typer.echo(f"    {step}")
+
+
+def _write(params: Params) -> None:
+    for name in COPIED:
+        source, target = ROOT / name, Path(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        elif not target.exists():
+            shutil.copy(source, target)
+    write_text(Path("Snakefile"), SNAKEFILE)
+    write_text(Path("params.yaml"), params_yaml(params))
+    write_text(Path("dvc.lock"), "schema: '2.0'\nstages: {}\n")
+    write_text(Path(SCHEMA_PATH), json_schema())
+    file.generate(params)
+
+
+def _make_repository() -> None:
+    """Make a git repository, unless the folder is inside one: DVC needs it."""
+    if _git("rev-parse", "--is-inside-work-tree") and _git("init", "--quiet"):
+        raise UserError(f"git could not make a repository in {os.getcwd()}: run `git init` and `git add .` there.")
+
+
+def _git(*arguments: str) -> int:
+    return subprocess.run(("git", *arguments), capture_output=True, check=False).returncode

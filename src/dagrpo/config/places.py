@@ -1,0 +1,55 @@
+"""Places of dagrpo's own files, in a clone or installed.
+
+A file of code has the same name in both, so that their provenance agrees: that of the repository, as `src/dagrpo/utils/files.py`. Files of
+a study are named from its folder.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import dagrpo
+
+PACKAGE = Path(dagrpo.__file__).resolve().parent
+INSTALLED = PACKAGE / "project"  # the repository's other files that a study needs: setup.py puts them into the wheel
+ROOT = INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1]
+SNAKEFILE = str(ROOT / "Snakefile")  # for `module` in a Snakefile of one's own
+SCRIPT = "workflow/scripts/stage.py"  # the command line of every stage
+# The start of each name, and of the path with that name.
+_PATHS = {SCRIPT: str(ROOT / SCRIPT), "src/dagrpo/": f"{PACKAGE}/"} | (
+    {"packages/dagrpo_megatron/src/": f"{PACKAGE.parent}/"} if INSTALLED == ROOT else {"packages/": f"{ROOT}/packages/"}
+)
+
+
+def here(path: Path) -> Path:
+    """Return a path relative to the current folder if it is below it."""
+    return Path(str(path).removeprefix(f"{os.getcwd()}/"))
+
+
+PRESETS = here(ROOT / "presets")
+
+
+def place_of(name: str) -> Path:
+    """Return the path of a file of code: relative if it is below the current folder."""
+    return here(
+        Path(next((path + name[len(start) :] for start, path in _PATHS.items() if name.startswith(start)), name))
+    )
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a file of code, the same in a clone and with an installed dagrpo; of one outside of both and of here its path."""
+    resolved = str(path.resolve())
+    found = (start + resolved[len(path) :] for start, path in _PATHS.items() if resolved.startswith(path))
+    return next(found, str(here(Path(resolved))))
+
+
+def is_clone() -> bool:
+    """Return True if the current folder is that of dagrpo's repository."""
+    return Path("src/dagrpo").is_dir()
+
+
+def add_own_code() -> None:
+    """Let modules in `src` of the current folder be imported: a study's own tasks, rewards and losses."""
+    own = os.path.abspath("src")
+    if os.path.isdir(own) and own not in sys.path:
+        sys.path.append(own)
