@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 from tests.trainer import runs
 from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns
 
+from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
 from dagrpo.config.scripts.page import trains_with
 from dagrpo.config.scripts.table import presets
 from dagrpo.models.fresh import make_fresh
-from dagrpo.pipeline.identity import ROOT
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
 from dagrpo.trainer.verl import composition, running

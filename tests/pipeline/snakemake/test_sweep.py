@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.snakemake import clones, planning
 
-from dagrpo.pipeline.identity import ROOT
+from dagrpo.config.places import ROOT
 from dagrpo.pipeline.record import declared
 from dagrpo.utils.files import read_json
 
