@@ -11,12 +11,12 @@ for stage in experiments.rules:
             code=stage.code,
         output:
             **stage.outputs,
-        wildcard_constraints:
-            **stage.constraints,
         log:
             stage.log,
         benchmark:
             stage.benchmark
+        wildcard_constraints:
+            **stage.constraints,
         conda:
             "../envs/project.yaml"
         threads: stage.threads
