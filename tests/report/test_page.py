@@ -311,3 +311,28 @@ def test_a_base_policy_that_seeds_share_counts_once_among_the_differing_completi
 def test_without_published_scorers_there_is_no_table_of_them(page: Page) -> None:
     assert compare_scorers(page.inputs, "aime") == ()
     assert "published scorers" not in render(page)
+
+
+def test_a_trainer_that_leaves_no_rollouts_and_few_metrics_gets_a_report(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path)
+    (metrics,), (rollouts,) = files.metrics, files.rollouts
+    table = read_parquet(metrics).select(["step", "reward/mean", "rollout/length_mean"])
+    # A step whose line was lost in a crash.
+    gaps = pa.array([None, *table["reward/mean"].to_pylist()[1:]], pa.float64())
+    write_parquet(metrics, table.set_column(1, "reward/mean", gaps))
+    write_json(rollouts, {"files": {}})
+    page = page_of(files)
+    assert [each.name for each in page.figures] == [Path(name).stem for name in FIGURE_FILES]
+    assert "This trainer leaves no table of rollouts." in render(page)
+    assert "nan" not in Checker(render(page)).text
+    write(
+        page,
+        REPORT.smoothing,
+        html=tmp_path / "report.html",
+        metrics=tmp_path / "metrics.json",
+        scores=tmp_path / "scores.csv",
+        table=tmp_path / "curves.csv",
+        summary=tmp_path / "summary.md",
+        figures=tmp_path / "figures",
+    )
+    assert read_json(tmp_path / "metrics.json")["mean reward"] > 0.5

@@ -14,7 +14,7 @@ from dagrpo.core.trajectory import GREEDY
 from dagrpo.report import format
 from dagrpo.report.attempt import Attempt, attempt_of, attempts_of
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
-from dagrpo.report.rollouts import last_step
+from dagrpo.report.rollouts import has_rollouts, last_step
 from dagrpo.report.samples import best_and_worst
 from dagrpo.report.splits import TRAINING
 from dagrpo.rollout.table import has_conversations, with_texts, without_discarded
@@ -123,6 +123,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _of_training(inputs: Inputs, count: int) -> Selection | None:
+    if not has_rollouts(inputs, inputs.seeds[0]):
+        return None
     step, file = last_step(inputs, inputs.seeds[0])
     if any(name not in file.columns for name in NEEDED):
         return None

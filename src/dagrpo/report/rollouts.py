@@ -34,12 +34,15 @@ class Phase:
     group_size: int
 
 
-def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
-    """Return up to `most_steps` steps from each end, never overlapping unless there is a single step."""
+Phases = tuple[Phase, Phase]  # first and last steps
+
+
+def first_and_last(inputs: Inputs, most_steps: int) -> Phases | None:
+    """Return up to `most_steps` steps from each end, never overlapping unless there is a single step; None without rollouts."""
     names = {seed: _step_files(path) for seed, path in inputs.rollouts.items()}
     total = min(len(steps) for steps in names.values())
     if total == 0:
-        raise UserError("A rollouts/manifest.json lists no steps: run the stage train again.")
+        return None
     count = max(1, min(most_steps, total // 2))
     return (
         _phase(inputs, {seed: steps[:count] for seed, steps in names.items()}, (1, count)),
@@ -67,6 +70,11 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
         right_per_group=np.add.reduceat(correct, starts),
         group_size=table.num_rows // len(starts),
     )
+
+
+def has_rollouts(inputs: Inputs, seed: int) -> bool:
+    """Return False for a training that left no table of rollouts, as another project's trainer."""
+    return bool(_step_files(inputs.rollouts[seed]))
 
 
 def sampled_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:

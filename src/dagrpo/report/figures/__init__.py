@@ -11,7 +11,7 @@ from dagrpo.report.figures.conversations import call_shares, turns_and_calls
 from dagrpo.report.figures.held_out import HeldOutCurve, held_out_accuracy
 from dagrpo.report.figures.parts import ReportFigure
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference, reward_distribution
-from dagrpo.report.rollouts import Phase
+from dagrpo.report.rollouts import Phases
 
 __all__ = ["NAMES", "ReportFigure", "draw_all", "draw_conversations", "draw_held_out"]
 
@@ -19,7 +19,7 @@ NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion
 
 
 def draw_all(
-    curves: Curves, phases: tuple[Phase, Phase], comparisons: Sequence[TaskComparison], window: int
+    curves: Curves, phases: Phases | None, comparisons: Sequence[TaskComparison], window: int
 ) -> list[ReportFigure]:
     """Draw every figure of NAMES, in the report's order. `window`: steps of the moving average."""
     with style.house_style():

@@ -16,7 +16,7 @@ from dagrpo.evaluation.statistics import Floats, mean_over_seeds
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.format import EN_DASH
-from dagrpo.report.rollouts import Phase
+from dagrpo.report.rollouts import Phases
 from dagrpo.report.svg import Hover, inline, over_steps, with_hovers
 
 CURVE_CONFIDENCE = 0.95
@@ -43,6 +43,15 @@ class ReportFigure:
     def markup(self) -> Markup:
         """The <svg> element for a page. Its texts are escaped here."""
         return Markup(inline(self.svg(transparent=True), self.name, self.title, self.description))
+
+
+def empty_figure(name: str, title: str, reason: str) -> ReportFigure:
+    """Return a figure that has nothing to show, with the reason in its place."""
+    figure = style.new_figure(0.8)
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, reason, ha="center", va="center")
+    return ReportFigure(name=name, figure=figure, title=title, description=reason, caption=reason)
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
@@ -76,9 +85,16 @@ def _values_as_text(curves: Curves, values: Floats, smooth: Floats, place: int) 
     """Return the values at one step as text."""
     step = f"step {curves.steps[place]:.0f}"
     if len(curves.seeds) == 1:
-        return f"{step}: {values[0, place]:.4g}, moving average {smooth[0, place]:.4g}"
-    of_seeds = ", ".join(f"seed {seed} {value:.4g}" for seed, value in zip(curves.seeds, smooth[:, place], strict=True))
-    return f"{step}: mean {smooth[:, place].mean():.4g}; {of_seeds}"
+        return f"{step}: {_number(values[0, place])}, moving average {_number(smooth[0, place])}"
+    of_seeds = ", ".join(
+        f"seed {seed} {_number(value)}" for seed, value in zip(curves.seeds, smooth[:, place], strict=True)
+    )
+    return f"{step}: mean {_number(smooth[:, place].mean())}; {of_seeds}"
+
+
+def _number(value: float) -> str:
+    """Write a value; another project's trainer loses those of a step if it dies between its checkpoint and their line."""
+    return "not recorded" if np.isnan(value) else f"{value:.4g}"
 
 
 def recorded_of(figure: FigureName, curves: Curves) -> list[Metric]:
@@ -169,7 +185,7 @@ def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> list[H
     ]
 
 
-def phase_legend(figure: Figure, phases: tuple[Phase, Phase]) -> None:
+def phase_legend(figure: Figure, phases: Phases) -> None:
     first, last = (_steps_in_words(*phase.steps) for phase in phases)
     legend(figure, [(first, style.BASE, "s"), (last, style.TRAINED, "s")])
 

@@ -9,6 +9,7 @@ from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (
     ReportFigure,
     curve_in_words,
+    empty_figure,
     legend,
     marker_of,
     metric_curve,
@@ -21,24 +22,25 @@ from dagrpo.report.figures.parts import (
     step_axis,
 )
 from dagrpo.report.format import MINUS, percent
-from dagrpo.report.rollouts import Phase
+from dagrpo.report.rollouts import Phases
 from dagrpo.report.svg import Hover, over_steps
 
 LINES = (style.TRAINED, style.BASE, *style.SERIES[2:])  # colours of the lines in one panel
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+NO_ROLLOUTS = "This trainer leaves no table of rollouts."
 MOST_BARS = 9  # distinct rewards that still get a bar each
 
 
 def learning_curve(curves: Curves, window: int) -> ReportFigure:
     """Draw the reward over steps in a wide panel, and below it the metrics that explain it, two per row."""
-    reward, accuracy = curves["reward/mean"], curves["reward/accuracy"]
+    reward, accuracy = curves["reward/mean"], curves.values.get("reward/accuracy")
     first, *others = recorded_of("learning_curve", curves)
     rows = [[metric.name for metric in others[start : start + 2]] for start in range(0, len(others), 2)]
     mosaic = [[first.name] * 2, *(row * 2 if len(row) == 1 else row for row in rows)]
     figure = style.new_figure(2.76 + 1.84 * len(rows))
     axes: dict[str, Axes] = figure.subplot_mosaic(mosaic, height_ratios=(3, *(2 for _ in rows)))
     hovers = [hover for metric in (first, *others) for hover in metric_curve(axes[metric.name], curves, metric, window)]
-    if np.allclose(reward, accuracy):
+    if accuracy is not None and np.allclose(reward, accuracy):
         axes["reward/mean"].set_title("Mean reward (here the share of correct answers)")
     seed_legend(figure, curves)
     return ReportFigure(
@@ -61,10 +63,12 @@ def _course(curves: Curves, window: int) -> str:
     )
 
 
-def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> ReportFigure:
+def completion_length(curves: Curves, phases: Phases | None, window: int) -> ReportFigure:
     """Draw the completion length over steps, and its distribution at both ends of training."""
+    title, metrics = "Completion lengths", recorded_of("completion_length", curves)
+    if phases is None:
+        return empty_figure("completion_length", title, NO_ROLLOUTS)
     figure = style.new_figure(2.7)
-    metrics = recorded_of("completion_length", curves)
     *panels, right = figure.subplots(1, len(metrics) + 1)
     hovers = []
     for axes, metric in zip(panels, metrics, strict=True):
@@ -83,7 +87,7 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     return ReportFigure(
         name="completion_length",
         figure=figure,
-        title="Completion lengths",
+        title=title,
         description=f"Mean length {means[0]} tokens in the first steps, {means[1]} in the last.",
         caption="Left: over the training steps, drawn as in the learning curves. Right: first against last steps. Truncated at the "
         f"token limit: {truncated[0]} of the completions of the first steps, {truncated[1]} of the last.",
@@ -93,9 +97,12 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
 
 def logprob_difference(curves: Curves) -> ReportFigure:
     """Draw how well trainer and engine agree on the logprobs of the same weights and tokens."""
+    title, metrics = "Logprobs: trainer against engine", recorded_of("logprob_difference", curves)
+    if not metrics:
+        return empty_figure("logprob_difference", title, "This trainer compares no logprobs with the engine's.")
     figure = style.new_figure(2.5)
     axes = figure.subplots()
-    lines = {metric.label: curves[metric.name] for metric in recorded_of("logprob_difference", curves)}
+    lines = {metric.label: curves[metric.name] for metric in metrics}
     colours = dict(zip(lines, LINES, strict=False))
     positive = np.concatenate([values[values > 0] for values in lines.values()])
     for label, values in lines.items():
@@ -115,7 +122,7 @@ def logprob_difference(curves: Curves) -> ReportFigure:
     return ReportFigure(
         name="logprob_difference",
         figure=figure,
-        title="Logprobs: trainer against engine",
+        title=title,
         description="; ".join(
             f"{label}: {values.max():.2e} at most, {values.mean():.2e} on average" for label, values in lines.items()
         )
@@ -134,8 +141,11 @@ def _whole_decades(axes: Axes, least: float, most: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
+def reward_distribution(phases: Phases | None) -> ReportFigure:
     """Draw the rewards, and the number of right answers per prompt, of the first and the last steps."""
+    title = "Rewards: first against last steps"
+    if phases is None:
+        return empty_figure("reward_distribution", title, NO_ROLLOUTS)
     figure = style.new_figure(2.7)
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     hovers = _rewards(left, phases)
@@ -152,7 +162,7 @@ def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
     return ReportFigure(
         name="reward_distribution",
         figure=figure,
-        title="Rewards: first against last steps",
+        title=title,
         description=f"Mean reward {means[0]} in the first steps, {means[1]} in the last. Prompts without a correct "
         f"answer: {none[0]}, then {none[1]}; with correct ones only: {every[0]}, then {every[1]}.",
         caption="Left: reward of a completion. Right: number of correct samples of a prompt; a prompt at either end of the scale "
@@ -161,7 +171,7 @@ def reward_distribution(phases: tuple[Phase, Phase]) -> ReportFigure:
     )
 
 
-def _rewards(axes: Axes, phases: tuple[Phase, Phase]) -> list[Hover]:
+def _rewards(axes: Axes, phases: Phases) -> list[Hover]:
     """Draw a bar per level if rewards are few and discrete, or a histogram if shaping makes them continuous."""
     levels = np.unique(np.concatenate([phase.rewards for phase in phases]))
     if len(levels) <= MOST_BARS:
