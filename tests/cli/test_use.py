@@ -66,8 +66,17 @@ def test_each_changed_parameter_is_shown_with_its_section(folder: Path) -> None:
         "experiment.name: arithmetic_tiny -> arithmetic_tiny_control",
         "experiment.seeds: [0] -> [0, 1, 2]",
         "reward.permuted: false -> true",
-        "params.yaml is now arithmetic_tiny_control.",
+        "params.yaml is now arithmetic_tiny_control. dvc.yaml and workflow/code follow it: commit them together.",
     ]
+
+
+def test_a_file_whose_comments_name_other_plug_ins_is_not_edited(folder: Path) -> None:
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("cispo, ", ""))  # as before a loss was added
+    done = _use(folder, "arithmetic_tiny_control")
+    assert done.returncode == 0, done.stderr
+    params.write_text("# mine\n" + params.read_text())
+    assert "was edited" in _use(folder, "arithmetic_tiny").stderr
 
 
 @pytest.mark.nightly

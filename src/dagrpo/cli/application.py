@@ -1,4 +1,4 @@
-"""The command line beside Snakemake and DVC: `dagrpo --help`."""
+"""Commands for use beside Snakemake and DVC."""
 
 import platform
 import sys
@@ -123,7 +123,10 @@ def grade(
 
 
 def clean(
-    tries: Annotated[bool, typer.Option("--tries", help="remove the folders of all override runs")] = False,
+    tries: Annotated[
+        bool,
+        typer.Option("--tries", help="remove the folders of all override runs; without it nothing is removed"),
+    ] = False,
 ) -> None:
     """Remove override runs, and print their names. Their history in MLflow stays."""
     from dagrpo.cli.clean import remove_override_runs

@@ -1,11 +1,12 @@
 """`dagrpo use`: params.yaml from presets, without losing manual edits.
 
-A file counts as edited unless it is byte for byte this command's last output, or an experiment of presets/, with which a fresh clone
-begins. For published models a hardware preset that fits this machine's GPUs is proposed.
+A file counts as edited unless it is this command's last output, or an experiment of presets/, with which a fresh clone begins. For
+published models a hardware preset that fits this machine's GPUs is proposed.
 """
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
     write_text(PARAMS, new.decode())
     write_text(DIGEST, _digest(new))
     keep_current(params, overridden=False)
-    _say(f"{PARAMS} is now {' + '.join(names)}.")
+    _say(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml and workflow/code follow it: commit them together.")
 
 
 def _present() -> bytes | None:
@@ -103,9 +104,14 @@ def _wrote(text: bytes) -> bool:
 
 def _says(preset: str, text: bytes) -> bool:
     try:
-        return preset_text([preset]).encode() == text
+        return _without_comments(preset_text([preset]).encode()) == _without_comments(text)
     except UserError:  # a broken preset, which the user has not selected
         return False
+
+
+def _without_comments(text: bytes) -> bytes:
+    """Leave out the words of comments: they name the plug-ins, of which there may be a new one."""
+    return re.sub(rb"(?m)^ *#.*", b"#", text)
 
 
 def _require_consent(*, force: bool) -> None:

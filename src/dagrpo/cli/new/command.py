@@ -68,7 +68,12 @@ PLACES = {
 def new(
     kind: Annotated[Kind, typer.Argument(help="kind of plug-in")],
     name: Annotated[str, typer.Argument(help="name of the file, and of the plug-in in params.yaml")],
-    package: Annotated[Path | None, typer.Option(help="folder of your own package; by default this repository")] = None,
+    package: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of your own package, such as src/my_lab, with the test in `tests` beside it; by default this repository"
+        ),
+    ] = None,
 ) -> None:
     """Write a working task, verifier, loss or tool with its test, as a start."""
     plugin = write(kind, name, package)
@@ -127,9 +132,7 @@ def _write_elsewhere(kind: Kind, name: str, package: Path) -> NewPlugin:
     separator = registry_of(kind).separator
     path = f"{top}.{name}{separator}{kind.upper()}"
     root = package.parent.resolve()
-    on_path = (
-        () if root == Path("src").resolve() else (f"export PYTHONPATH={root} where you run, or install the package",)
-    )
+    on_path = () if root == Path("src").resolve() else (f"export PYTHONPATH={root}  # or install the package",)
     steps = (f"PYTHONPATH={root} pytest {test}", *on_path)
     return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=path), steps=steps)
 

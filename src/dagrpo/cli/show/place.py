@@ -41,6 +41,10 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
                 else "override runs of it: give the name of one"
             )
             raise UserError(f"There is no run `{name}`, only {one_of}, {_listed(overrides)}.")
+        if (root / name).is_dir():
+            raise UserError(
+                f"The experiment `{name}` has no trained step and no evaluation yet: `dagrpo status` says what runs."
+            )
         raise UserError(
             f"There is no experiment `{name}` in {root}: {nearest(folder.name, experiments)}. A seed's folder or a parquet file may be "
             "named as well."
