@@ -40,7 +40,7 @@ def test_another_folder_is_told_and_so_is_the_way_out(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     lines, code = diagnosed()
     assert code == 1
-    assert (lines["project"]["state"], "git clone" in lines["project"]["remedy"]) == ("missing", True)
+    assert (lines["project"]["state"], "dagrpo init" in lines["project"]["remedy"]) == ("missing", True)
 
 
 def test_a_mistake_in_params_is_told_in_its_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.pipeline.changes.made_up import Project
 
-from dagrpo.pipeline import identity
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.code import changed_lines
 from dagrpo.pipeline.changes.executions import maker_of, read_record
@@ -83,7 +82,7 @@ def test_the_maker_of_a_file_is_found_by_its_path_or_its_folder(made_up: Project
 def test_lines_that_changed_are_found_in_git_by_the_digest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "loss.py"
     texts = ("a = 1\nb = 2\n", "a = 1\nb = 3\n")
     git = ("git", "-c", "user.name=n", "-c", "user.email=e@x", "-C", str(tmp_path))
