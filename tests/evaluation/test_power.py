@@ -71,6 +71,14 @@ def test_problems_needed_are_the_least_that_show_the_difference() -> None:
     assert problems_needed(variance, 0.005, 4, 0.95) is None, "the seeds alone vary by more"
 
 
+def test_few_problems_can_show_with_two_seeds_what_very_many_do_not() -> None:
+    variance = Variance(seeds=0.003**2, problems=0.25, rest=0.1)
+    assert detectable(variance, 2, 10_000, 0.95) < 0.025 < detectable(variance, 2, 10_000_000, 0.95)
+    needed = problems_needed(variance, 0.025, 2, 0.95)
+    assert needed is not None
+    assert needed <= 10_000
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_reports_interval_shows_the_least_difference_four_times_of_five(case: str) -> None:
     variance, seeds, problems = CASES[case]

@@ -170,6 +170,14 @@ def test_jobs_of_a_killed_run_that_cannot_be_asked_about_keep_its_lock(
     assert lock.exists()
 
 
+def test_a_run_that_ended_by_itself_leaves_no_jobs_to_ask_about(
+    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run_elsewhere(other, executor="kubernetes", jobs="").unlink()  # Snakemake removes its lock at a normal end
+    monkeypatch.setattr(slurm, "jobs_named", lambda name: None)
+    hold("tiny")
+
+
 def test_a_lock_without_a_note_stays() -> None:
     lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
     hold("tiny")

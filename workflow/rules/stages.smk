@@ -30,7 +30,7 @@ for stage in experiments.rules:
         message:
             stage.message
         shell:
-            "python {input.script} --job {params.job} {params.arguments} --log {log}"
+            "python {input.script:q} --job {params.job} {params.arguments} --log {log}"
 
 
 if experiments.sweep:

@@ -1,6 +1,7 @@
 """`dagrpo init`: a study, a folder for experiments of one's own."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from contextlib import chdir
@@ -19,6 +20,18 @@ from dagrpo.utils.files import write_text
 
 PRESET = "arithmetic_tiny"  # of params.yaml, as in the repository
 COPIED = (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots", "profiles")
+WRITTEN = (
+    "Snakefile",
+    "snakefile",
+    "workflow",
+    "params.yaml",
+    "dvc.yaml",
+    "dvc.lock",
+    ".dvc",
+    ".dvcignore",
+    ".gitignore",
+    "profiles",
+)
 SNAKEFILE = '''"""A study with dagrpo: `snakemake --cores all target`. Rules of your own go below."""
 
 from dagrpo.config.places import SNAKEFILE
@@ -38,7 +51,7 @@ use rule * from dagrpo
 
 def init(folder: Annotated[Path, typer.Argument(help="folder to write; its name is yours to choose")]) -> None:
     """Write a folder for experiments: params.yaml, Snakefile, dvc.yaml, a profile, and a git repository outside of another one."""
-    there = [name for name in ("Snakefile", "params.yaml", "dvc.yaml", ".dvc", "profiles") if (folder / name).exists()]
+    there = [name for name in WRITTEN if (folder / name).exists()]
     if there:
         raise UserError(f"{folder} has {' and '.join(there)} already: name another folder.")
     params = composed([PRESET])
@@ -47,7 +60,11 @@ def init(folder: Annotated[Path, typer.Argument(help="folder to write; its name 
         _write(params)
         _make_repository()
     typer.echo(f"Written: {folder}, with the experiment {PRESET} in params.yaml. Next:")
-    for step in (f"cd {folder}", "snakemake --cores all target", "dagrpo new task capitals --package src/my_lab"):
+    for step in (
+        f"cd {shlex.quote(str(folder))}",
+        "snakemake --cores all target",
+        "dagrpo new task capitals --package src/my_lab",
+    ):
         typer.echo(f"    {step}")
 
 
@@ -57,7 +74,7 @@ def _write(params: Params) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, dirs_exist_ok=True)
-        elif not target.exists():
+        else:
             shutil.copy(source, target)
     write_text(Path("Snakefile"), SNAKEFILE)
     write_text(Path("params.yaml"), params_yaml(params))

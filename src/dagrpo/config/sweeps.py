@@ -83,6 +83,8 @@ class Sweep(Section):
             )
         if math.prod(map(len, self.grid.values())) > MOST_CELLS:
             raise UserError(f"a sweep has at most {MOST_CELLS:,} cells: leave out values, or draw some with `random`")
+        if of_runtime := [key for key in self.axes if key.startswith("runtime.")]:
+            raise UserError(f"{of_runtime[0]} changes no result, so that its cells would be one: leave it out")
         if of_experiment := [key for key in self.axes if key.startswith("experiment.")]:
             raise UserError(
                 f"{of_experiment[0]} cannot vary between cells: `seeds` sets the seeds of all, and params.yaml the tasks"

@@ -99,9 +99,13 @@ def problems_needed(
     def is_enough(problems: int) -> bool:
         return detectable(variance, seeds, problems, confidence, power) <= difference
 
-    if not is_enough(MOST_PROBLEMS):
-        return None
-    low, high = 1, MOST_PROBLEMS  # not enough (or too few for a variance), enough
+    # From below: with few seeds many problems show less again, since Student's interval then has their few degrees of freedom.
+    high = 2
+    while not is_enough(high):
+        high *= 2
+        if high > MOST_PROBLEMS:
+            return None
+    low = high // 2  # not enough, or too few for a variance
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)

@@ -192,7 +192,7 @@ def _remove_what_a_killed_run_left(experiment: str) -> None:
             f"{experiment} may be being run by {owner}: wait for it to end, or stop it. Where its machine is gone, run this again "
             f"after {SECONDS_OF_SILENCE:.0f} seconds, or delete {_traces_of(experiment)}."
         )
-    if owner.executor:
+    if owner.executor and locks_of(experiment):  # without, it ended by itself, after its jobs
         _wait_for_jobs(experiment, owner)
     for lock in locks_of(experiment):
         lock.unlink(missing_ok=True)

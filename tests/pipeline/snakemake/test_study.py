@@ -98,9 +98,7 @@ def test_a_study_is_planned_with_the_code_of_a_clone(study: Path, site: Path) ->
 
 @nightly
 def test_a_study_is_not_written_over_another_and_what_is_generated_stays(study: Path, site: Path) -> None:
-    with pytest.raises(
-        AssertionError, match=r"has Snakefile and params\.yaml and dvc\.yaml and \.dvc and profiles already"
-    ):
+    with pytest.raises(AssertionError, match=r"has Snakefile and .* and profiles already"):
         _run(study.parent, site, "dagrpo", "init", "my_study")
     kept = {path: (study / path).read_bytes() for path in ("params.yaml", "dvc.yaml")}
     _run(study, site, "dagrpo", "generate")
@@ -180,8 +178,8 @@ def _environment_with_a_wheel(folder: Path) -> Path:
     here, copy = Path(sys.prefix), folder / "venv"
     shutil.copytree(here, copy, symlinks=True, copy_function=os.link)
     packages = next(copy.glob("lib/python*/site-packages"))
-    for own in (*packages.glob("__editable__.dagrpo-*"), *packages.glob("dagrpo-*.dist-info/*")):
-        own.unlink()
+    for own in (*packages.glob("__editable__.dagrpo-*"), *packages.glob("dagrpo-*.dist-info")):
+        shutil.rmtree(own) if own.is_dir() else own.unlink()
     for script in (copy / "bin").iterdir():
         if not script.is_symlink() and (text := script.read_bytes()).startswith(b"#!"):
             script.unlink()  # a link: to write would change this environment

@@ -68,7 +68,7 @@ def test_provenance_has_verls_version_and_the_digest_of_the_prompts_that_it_was_
 
 
 def test_all_is_verified_and_up_to_date(finished: Path) -> None:
-    clones.run(finished, "dagrpo", "verify")
+    clones.run(finished, "dagrpo", "verify", clones.NAME)
     assert "Nothing to be done" in clones.run(finished, "snakemake", "-n", "target")
     assert "up to date" in clones.run(finished, "dvc", "status")
 
