@@ -47,7 +47,7 @@ def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manif
 def save_weights(
     tensors: Tensors, dtype: torch.dtype, like: Path, destination: Path, beside: Sequence[PlannedFile] = ()
 ) -> Manifest:
-    """Write a model's weights in `dtype`, read one by one, in the format of `like`. `beside`: extra files, such as an adapter."""
+    """Write a model's weights, which are of `dtype`, one by one in the format of `like`. `beside`: extra files, such as an adapter."""
     origin = verify(like)
     with new_checkpoint(destination, total_bytes(tensors) + sum(file.bytes for file in beside)) as folder:
         copy_auxiliary(like, origin, folder)

@@ -108,6 +108,17 @@ def test_means_of_sequences_have_passes_of_one() -> None:
         ({"algorithm": {"terms": {"entropy": {"coefficient": 0.1}}}}, "algorithm.terms.entropy"),
         ({"experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]}}, "has tools"),
         ({"runtime": {"backend": {"source": None}}}, "runtime.backend.source is null"),
+        ({"training": {"backend": {"settings": {"rl-use-sequence-packing": True}}}}, "warmup_steps is above 0 with rl"),
+        (
+            {
+                "training": {
+                    "backend": {"settings": {"rl-use-sequence-packing": True}},
+                    "learning_rate_warmup_steps": 0,
+                },
+                "algorithm": {"aggregation": "seq-mean-token-mean"},
+            },
+            "aggregation is seq-mean-token-mean with rl-use",
+        ),
         ({"training": {"backend": {"settings": {"lr": 1}}}}, "has lr, and lr follows"),
         ({"training": {"backend": {"settings": {"trust-remote-code": True}}}}, "runs code of a checkpoint"),
     ],

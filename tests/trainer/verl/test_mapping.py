@@ -136,7 +136,21 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
     ("changed", "message"),
     [
         ({"rollout": {"deterministic": True}}, "rollout.deterministic is true.*set it to false"),
-        ({"training": {"dtype": "float32"}}, "training.dtype is float32.*bfloat16 or float16"),
+        ({"training": {"dtype": "float32"}}, "training.dtype is float32.*set it to bfloat16"),
+        ({"training": {"dtype": "float16"}}, "training.dtype is float16.*set it to bfloat16"),
+        (
+            {
+                "training": {
+                    "prompts_per_step": 8,
+                    "samples_per_prompt": 5,
+                    "mini_batches": 4,
+                    "learning_rate_warmup_steps": 0,
+                },
+                "runtime": {"training": {"processes": 4}},
+            },
+            r"10 sequences, no multiple of runtime.training.processes \(4\)",
+        ),
+        ({"runtime": {"training": {"save_every_minutes": 5}}}, "save_every_minutes is 5.*save_every to a number"),
         ({"training": {"gates": {"truncated": 0.5}}}, "training.gates is not as by default"),
         ({"training": {"learning_rate_warmup_steps": 3, "mini_batches": 2}}, "no multiple of training.mini_batches"),
         (
@@ -170,6 +184,8 @@ def test_what_verl_cannot_honour_is_refused_by_name_when_parameters_are_read(
 
 
 def test_values_are_spelled_in_hydras_grammar() -> None:
+    assert override("a", r"C:\d\\") == r'a="C:\d\\\\"'  # escapes only before a quote
+    assert override("a", r"\d\"") == r'a="\d\\\""'
     assert override("a.b", 'x "y"') == 'a.b="x \\"y\\""'
     assert override("a", [1, "b", None, True]) == 'a=[1,"b",null,true]'
     assert override("actor_rollout_ref.rollout.custom.c", ["d"]) == '++actor_rollout_ref.rollout.custom.c=["d"]'

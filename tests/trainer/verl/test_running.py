@@ -34,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
         }
     )
     (tmp_path / "out").mkdir()
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "name~run", tmp_path / "out", 4)
     sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
     return replace(run, **sections)
 

@@ -13,7 +13,7 @@ import torch
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.store import save_weights
-from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
@@ -126,4 +126,5 @@ def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
         odd = sorted(set(shapes) ^ set(initial.specs)) or sorted(shapes)
         raise UserError(f"{folder} has other tensors than the initial checkpoint, such as {odd[0]}.")
     floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
-    save_weights(trained, next(iter(floating), torch.float32), run.initial, run.policy)
+    dtype = next(iter(floating), torch.float32)
+    save_weights(CastTensors(trained, dtype), dtype, run.initial, run.policy)

@@ -28,6 +28,10 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "training.evaluate_every": (0, "set it to 0: evaluate scores the trained policy"),
     "training.digests_every": (None, "leave it out"),
     GATES: (Gates(), "leave its keys out: they are checks of our own trainer"),
+    "runtime.training.save_every_minutes": (
+        None,
+        "set it to null, and runtime.training.save_every to a number of steps",
+    ),
     "runtime.engine.servers": ([], "leave it out: the trainer starts its own"),
     "runtime.engine.own_gpus": (False, ""),
 }

@@ -19,6 +19,7 @@ Arguments = dict[str, Any]  # name without dashes -> value; True: a flag
 TOKEN_MEAN, SEQUENCE_MEAN = "token-mean", "seq-mean-token-mean"
 MULTIPLE = 8  # of a sequence's length: tensor parallelism divides it
 TRUST = "trust-remote-code"
+PACKING = "rl-use-sequence-packing"
 SAME: Mapping[str, str] = {
     "training.prompts_per_step": "grpo-prompts-per-step",
     "training.samples_per_prompt": "grpo-group-size",
@@ -115,6 +116,8 @@ def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files:
     refuse_settings(settings, following)
     if any(TRUST in name for name in settings):
         raise UserError(f"training.backend.settings has {TRUST}, which runs code of a checkpoint: leave it out")
+    if settings.get(PACKING):
+        _require_packable(sections)
     layout = {"sequence-parallel": True} if following["tensor-model-parallel-size"] > 1 else {}
     recomputed = RECOMPUTED if sections.runtime.training.activation_checkpointing else {}
     return {**USUAL, **layout, **recomputed, **following, **settings}
@@ -197,6 +200,15 @@ def _batches(sections: Sections) -> Arguments:
         "grpo-iterations": 1,
         "inference-max-requests": sections.runtime.engine.max_running_requests,
     }
+
+
+def _require_packable(sections: Sections) -> None:
+    """Raise UserError for what Megatron-LM counts in bins of sequences where it packs them."""
+    remedy = f"leave {PACKING} out of training.backend.settings"
+    if sections.training.learning_rate_warmup_steps:
+        raise refusal(f"training.learning_rate_warmup_steps is above 0 with {PACKING}", f"set it to 0, {remedy}")
+    if aggregation_of(sections.algorithm.aggregation, sections.algorithm.loss) == SEQUENCE_MEAN:
+        raise refusal(f"algorithm.aggregation is {SEQUENCE_MEAN} with {PACKING}", f"set it to {TOKEN_MEAN}, {remedy}")
 
 
 def _steps(sections: Sections) -> Arguments:

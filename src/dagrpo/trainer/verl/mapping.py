@@ -47,7 +47,6 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "training.learning_rate": (f"{ACTOR}.optim.lr",),
     "training.weight_decay": (f"{ACTOR}.optim.weight_decay",),
     "training.max_grad_norm": (f"{ACTOR}.optim.clip_grad", f"{ACTOR}.grad_clip"),
-    "training.dtype": (f"{ACTOR}.fsdp_config.dtype", f"{ARR}.ref.fsdp_config.dtype"),
     "training.max_prompt_tokens": ("data.max_prompt_length",),
     "rollout.temperature": (f"{ARR}.rollout.temperature",),
     "rollout.dtype": (f"{ARR}.rollout.dtype",),
@@ -62,6 +61,7 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
+    "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
     "training.staleness": (0, ""),
     "training.order": ("shuffled", ""),
     "training.dynamic_sampling.max_rounds": (
@@ -83,8 +83,7 @@ def configuration(
     for a parameter that cannot be mapped.
     """
     require_only(sections, ONLY)
-    for key in ("training.dtype", "rollout.dtype"):
-        require_one_of(sections, key, HALVES)
+    require_one_of(sections, "rollout.dtype", HALVES)
     longest = _longest_sequence(sections, several_turns=several_turns)
     keys = {
         **{theirs: value_of(sections, ours) for ours, several in SAME.items() for theirs in several},
@@ -149,6 +148,12 @@ def _batches(sections: Sections, longest: int) -> Keys:
             f"training.learning_rate_warmup_steps is {warm_up}, no multiple of training.mini_batches",
             "make it one: its learning rate changes once a step",
         )
+    sequences = training.prompts_per_step // updates * training.samples_per_prompt
+    if sequences % runtime.processes:
+        raise refusal(
+            f"an update has {sequences} sequences, no multiple of runtime.training.processes ({runtime.processes})",
+            "change training.prompts_per_step, samples_per_prompt or mini_batches",
+        )
     return {
         f"{ACTOR}.ppo_mini_batch_size": training.prompts_per_step // updates,
         f"{ACTOR}.optim.lr_warmup_steps": warm_up // updates,
@@ -211,5 +216,5 @@ def _fixed(files: Files) -> Keys:
         "trainer.project_name": "dagrpo",
         "trainer.resume_mode": "auto",
         "trainer.default_local_dir": str(files.checkpoints),
-        "trainer.max_actor_ckpt_to_keep": 1,  # verl removes the one before after the next is whole
+        "trainer.max_actor_ckpt_to_keep": 2,  # with 1 verl removes the last whole one before it has named the next
     }

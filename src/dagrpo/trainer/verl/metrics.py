@@ -13,7 +13,6 @@ SAME = {
 LENGTHS = {  # verl's count the results of tools and the words of users, too
     "response_length/mean": "rollout/length_mean",
     "response_length/max": "rollout/length_max",
-    "response_length/clip_ratio": "rollout/truncated_fraction",
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -67,6 +68,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     rows = attempts.metrics(finished)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes)
+        remove_others(checkpoints, finished)
         try:
             rows = _program(python, folder, attempts, run).run(compared, rows)
         except TransientError:
@@ -142,7 +144,8 @@ def override(name: str, value: Any) -> str:
 
 def _spelled(value: Any) -> str:
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        # Hydra takes backslashes for escapes before a quote alone.
+        return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
     if isinstance(value, Sequence):
         return f"[{','.join(map(_spelled, value))}]"
     if isinstance(value, Mapping):
@@ -150,18 +153,35 @@ def _spelled(value: Any) -> str:
     return json.dumps(value)
 
 
+def command(python: str, folder: Path) -> list[str]:
+    """Return the command that starts verl with the checked configuration in a folder."""
+    program = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
+    return [*program, override("hydra.run.dir", str(folder)), override("hydra.output_subdir", None)]
+
+
+def environment(attempt: Path) -> dict[str, str]:
+    """Return the environment of verl, which is to start its own Ray and not to join a cluster."""
+    others = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {**others, "VERL_FILE_LOGGER_PATH": str(attempt)}
+
+
 def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) -> Program:
     attempt = attempts.new()
-    command = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
-    quiet = [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     return Program(
-        command=[*command, *quiet],
+        command=command(python, folder),
         metrics=attempt,
         log=run.server_log,
-        environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(attempt)},
+        environment=environment(attempt),
         read=attempts.read,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )
+
+
+def remove_others(checkpoints: Path, finished: int) -> None:
+    """Remove the checkpoints of all steps but one: verl forgets at a start those that it has written before."""
+    for folder in checkpoints.glob("global_step_*"):
+        if folder.name != f"global_step_{finished}":
+            remove(folder)
 
 
 def _require_same_processes(checkpoints: Path, finished: int, processes: int) -> None:

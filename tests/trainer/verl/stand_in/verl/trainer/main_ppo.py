@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -33,7 +34,8 @@ async def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--config-path")
     given.add_argument("--config-name")
-    known, _ = given.parse_known_args()
+    known, overrides = given.parse_known_args()
+    OverridesParser.create().parse_overrides(overrides)
     config: Any = OmegaConf.load(Path(known.config_path) / f"{known.config_name}.yaml")
     folder, model = Path(config.trainer.default_local_dir), Path(config.actor_rollout_ref.model.path)
     latest = folder / "latest_checkpointed_iteration.txt"
