@@ -144,7 +144,9 @@ def test_curves_csv_has_one_row_per_seed_and_step(tmp_path: Path) -> None:
 
 def test_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:
     inputs = make_experiment(tmp_path, steps=5).read()
-    first, last = first_and_last(inputs, 10)
+    phases = first_and_last(inputs, 10)
+    assert phases is not None
+    first, last = phases
     assert (first.steps, last.steps) == ((1, 2), (4, 5))
     assert len(first.rewards) == 2 * 4 * 8
     assert first.group_size == 8
@@ -154,6 +156,7 @@ def test_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:
 def test_what_a_step_has_thrown_away_is_in_no_figure(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, steps=2)
     before = first_and_last(files.read(), 1)
+    assert before is not None
     manifest = files.rollouts[0]
     path = manifest.with_name("step_00001.parquet")
     table = read_parquet(path)
@@ -164,6 +167,7 @@ def test_what_a_step_has_thrown_away_is_in_no_figure(tmp_path: Path) -> None:
     listed = read_json(manifest)["files"] | {path.name: asdict(entry_of(path))}
     write_json(manifest, {"files": listed})
     after = first_and_last(files.read(), 1)
+    assert after is not None
     assert [phase.rewards.tolist() for phase in after] == [phase.rewards.tolist() for phase in before]
     assert after[0].right_per_group.tolist() == before[0].right_per_group.tolist()
     assert after[0].group_size == 8

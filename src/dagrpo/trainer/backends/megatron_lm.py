@@ -18,7 +18,7 @@ class Config(Choice):
 
     settings: Unchecked = Field(
         {},
-        description="Further arguments of its train_rl.py, such as {rl-use-sequence-packing: true, expert-model-parallel-size: 2}; those "
+        description="Further arguments of its train_rl.py, such as {expert-model-parallel-size: 2}; those "
         "that follow from other parameters are refused.",
     )
 
