@@ -57,10 +57,20 @@ def test_a_step_with_other_responses_is_named_with_its_rows(
         comparison.require(1)
 
 
+def test_lost_responses_of_a_step_with_a_checkpoint_are_an_error_at_every_start(planned: Path, tmp_path: Path) -> None:
+    comparison = compared(tmp_path, planned)
+    draw(tmp_path, 1, 3, 3, 5)
+    with pytest.raises(TransientError, match="lost 1 responses in step 1"):
+        comparison.require(1)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"has saved a checkpoint since: remove .* to train again"):
+            compared(tmp_path, planned, finished=1).require(1)
+
+
 def test_a_response_that_cannot_be_graded_is_an_error_also_without_a_plan(tmp_path: Path) -> None:
     draw(tmp_path, 1, 3, error="no such row")
     comparison = compared(tmp_path, None, finished=1)
-    with pytest.raises(UserError, match=r"step 1 cannot be graded: no such row\."):
+    with pytest.raises(UserError, match=r"step 1 cannot be graded: no such row\. When that is mended, remove "):
         comparison.require_graded()
 
 

@@ -121,6 +121,8 @@ def test_means_of_sequences_have_passes_of_one() -> None:
         ),
         ({"training": {"backend": {"settings": {"lr": 1}}}}, "has lr, and lr follows"),
         ({"training": {"backend": {"settings": {"trust-remote-code": True}}}}, "runs code of a checkpoint"),
+        ({"training": {"backend": {"settings": {"finetune": True}}}}, "begins at step 0 at every start"),
+        ({"training": {"backend": {"settings": {"rl-default-temperature": 0.7}}}}, "its loss does not divide by"),
     ],
 )
 def test_what_megatron_lm_cannot_honour_is_refused_by_name_when_parameters_are_read(

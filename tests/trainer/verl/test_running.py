@@ -91,8 +91,8 @@ def test_what_verl_will_draw_is_in_provenance_and_another_prompt_ends_the_run_at
 def test_a_lost_response_ends_the_run_which_goes_on_from_its_last_checkpoint(
     run: TrainingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STAND_IN_LOSES_IN", "4")
-    with pytest.raises(TransientError, match=r"lost 1 responses in step 4, to the rows \d+"):
+    monkeypatch.setenv("STAND_IN_LOSES_IN", "3")
+    with pytest.raises(TransientError, match=r"lost 1 responses in step 3, to the rows \d+"):
         train(run)
     monkeypatch.delenv("STAND_IN_LOSES_IN")
     train(run)

@@ -52,32 +52,41 @@ class Comparison:
     def require(self, step: int) -> None:
         """Compare a step, from 1, after all those before it.
 
-        Raises UserError if its prompts are others, or if a response could not be graded; TransientError if responses are missing.
+        Raises UserError if its prompts are others, if a response could not be graded, or if responses are missing in a step of which
+        verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
         """
         self.require_graded()
         path = self._log / str(step)
         drawn = Counter(_lines(path))
-        remove(path)
         planned = [] if self._planned is None else json.loads(self._planned.readline())
-        if not planned or (step <= self._finished and not drawn):
+        if not planned or (step <= self._finished and not drawn):  # without a file: compared by an earlier attempt
+            remove(path)
             return
         expected = Counter({row: count * self._samples for row, count in Counter(planned).items()})
         if more := drawn - expected:
             raise UserError(
                 f"verl draws other prompts in step {step} than its data loader did before the run: rows {_some(more)}, and not "
-                f"{_some(expected - drawn)}. Use verl 0.9.1 unchanged, and no key of training.backend.settings that changes the order."
+                f"{_some(expected - drawn)}. Use verl 0.9.1 unchanged, and no key of training.backend.settings for the order; then "
+                f"{self._remedy}."
             )
         if missing := expected - drawn:
-            raise TransientError(
-                f"verl has lost {missing.total()} responses in step {step}, to the rows {_some(missing)}."
-            )
+            lost = f"verl has lost {missing.total()} responses in step {step}, to the rows {_some(missing)}"
+            if step <= self._finished:
+                raise UserError(f"{lost}, and has saved a checkpoint since: {self._remedy}.")
+            raise TransientError(f"{lost}.")
+        remove(path)
+
+    @property
+    def _remedy(self) -> str:
+        return f"remove {self._log.parent} to train again"
 
     def require_graded(self) -> None:
         """Raise UserError with the first response that could not be graded, without which verl would go on."""
         for step in self._logged():
             for error in _lines(self._log / str(step)):
                 if isinstance(error, str):
-                    raise UserError(f"A response of step {step} cannot be graded: {error}.")
+                    again = f" When that is mended, {self._remedy}." if step <= self._finished else ""
+                    raise UserError(f"A response of step {step} cannot be graded: {error}.{again}")
 
     def _logged(self) -> list[int]:
         return sorted(int(path.name) for path in self._log.glob("*"))

@@ -20,6 +20,13 @@ TOKEN_MEAN, SEQUENCE_MEAN = "token-mean", "seq-mean-token-mean"
 MULTIPLE = 8  # of a sequence's length: tensor parallelism divides it
 TRUST = "trust-remote-code"
 PACKING = "rl-use-sequence-packing"
+REFUSED: Mapping[str, str] = {
+    "finetune": "begins at step 0 at every start",
+    "rl-default-temperature": "its loss does not divide by",
+    "rl-default-top-p": "its loss does not know",
+    "rl-default-top-k": "never reaches its server",
+    "grpo-entropy-term-weight": "is of the sampled token alone",
+}
 SAME: Mapping[str, str] = {
     "training.prompts_per_step": "grpo-prompts-per-step",
     "training.samples_per_prompt": "grpo-group-size",
@@ -116,6 +123,8 @@ def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files:
     refuse_settings(settings, following)
     if any(TRUST in name for name in settings):
         raise UserError(f"training.backend.settings has {TRUST}, which runs code of a checkpoint: leave it out")
+    if refused := next((name for name in REFUSED if name in settings), None):
+        raise UserError(f"training.backend.settings has {refused}, which {REFUSED[refused]}: leave it out")
     if settings.get(PACKING):
         _require_packable(sections)
     layout = {"sequence-parallel": True} if following["tensor-model-parallel-size"] > 1 else {}

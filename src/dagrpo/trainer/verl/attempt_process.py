@@ -90,6 +90,7 @@ class Attempts:
         try:
             trajectory = await self._agent.make_attempt(prompt, sample, session)
             self._count(trajectory, step)
+            _require_one_sequence(trajectory)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
         except ServerError as error:  # verl's servers: verl decides what it means
             self._send(attempt=number, error=str(error))
@@ -145,6 +146,15 @@ def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> C
         logprobs=logprobs[:whole],
         finish_reason="length" if whole < len(tokens) else reason,
     )
+
+
+def _require_one_sequence(trajectory: Trajectory) -> None:
+    """Raise UserError for a conversation of several sequences: verl would fill the batch up, and take a further update."""
+    if (count := sum(sample.trained for sample in trajectory.samples)) > 1:
+        raise UserError(
+            f"a conversation has become {count} sequences, since the chat template rewrites what was sampled, and verl takes one each: "
+            "choose a model whose template keeps it, or train with training.backend: {name: fsdp}"
+        )
 
 
 def record(graded: GradedTrajectory) -> dict[str, Any]:
