@@ -92,9 +92,11 @@ def test_a_lost_response_ends_the_run_which_goes_on_from_its_last_checkpoint(
     run: TrainingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_LOSES_IN", "3")
+    monkeypatch.setenv("STAND_IN_HANGS_AFTER", "3")  # a step of verl takes longer than to notice
     with pytest.raises(TransientError, match=r"lost 1 responses in step 3, to the rows \d+"):
         train(run)
     monkeypatch.delenv("STAND_IN_LOSES_IN")
+    monkeypatch.delenv("STAND_IN_HANGS_AFTER")
     train(run)
     assert read_parquet(run.metrics)["step"].to_pylist() == [1, 2, 3, 4]
 

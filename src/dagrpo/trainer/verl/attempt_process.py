@@ -150,7 +150,7 @@ def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> C
 
 def _require_one_sequence(trajectory: Trajectory) -> None:
     """Raise UserError for a conversation of several sequences: verl would fill the batch up, and take a further update."""
-    if (count := sum(sample.trained for sample in trajectory.samples)) > 1:
+    if (count := sum(sample.trained > 0 for sample in trajectory.samples)) > 1:
         raise UserError(
             f"a conversation has become {count} sequences, since the chat template rewrites what was sampled, and verl takes one each: "
             "choose a model whose template keeps it, or train with training.backend: {name: fsdp}"
