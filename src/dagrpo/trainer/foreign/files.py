@@ -20,7 +20,7 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
-from dagrpo.trainer.foreign import grading
+from dagrpo.trainer.megatron_lm import grading
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.files import read_json, write_json

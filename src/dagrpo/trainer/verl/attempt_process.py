@@ -37,10 +37,10 @@ from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.foreign.draws import DrawLog
 from dagrpo.trainer.foreign.files import DRAWS
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.verl.draws import DrawLog
 from dagrpo.utils.files import read_json
 
 LONGEST_LINE = 1 << 30  # bytes

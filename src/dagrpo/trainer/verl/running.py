@@ -17,7 +17,6 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Metrics, Program, write_job, write_tables
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.foreign.draws import Comparison
 from dagrpo.trainer.foreign.files import (
     DRAWS,
     HUGGINGFACE,
@@ -31,6 +30,7 @@ from dagrpo.trainer.foreign.files import (
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.adapter import MergedAdapter
+from dagrpo.trainer.verl.draws import Comparison
 from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.foreign.draws import Comparison, DrawLog
+from dagrpo.trainer.verl.draws import Comparison, DrawLog
 
 SAMPLES = 2
 

@@ -1,6 +1,6 @@
 """Process that grades the responses of another project's trainer.
 
-`python -m dagrpo.trainer.foreign.grading JOB`: a line of JSON for each on stdin, `{"step": 1, "index": 3, "prompt": [1, 2], "response":
+`python -m dagrpo.trainer.megatron_lm.grading JOB`: a line of JSON for each on stdin, `{"step": 1, "index": 3, "prompt": [1, 2], "response":
 [7, 8]}`, and on stdout its reward with its components, or an error. Of each response with a step the row goes to the log of draws.
 """
 
@@ -25,8 +25,8 @@ from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.foreign.draws import DrawLog
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.verl.draws import DrawLog
 from dagrpo.utils.files import read_json
 
 UNLIMITED = 1 << 40  # tokens: the trainer has cut the response before
