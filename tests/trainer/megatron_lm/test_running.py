@@ -13,10 +13,12 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.data.schema import to_table
 from dagrpo.trainer.backends.megatron_lm import BACKEND, Config
+from dagrpo.trainer.megatron_lm import running
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.utils.files import read_json
-from dagrpo.utils.tables import read_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 STAND_IN = Path(__file__).with_name("stand_in")
 pytestmark = pytest.mark.nightly
@@ -128,3 +130,13 @@ def test_what_megatron_lms_parser_refuses_is_refused_before_any_work(
     config = Config(name="megatron_lm", settings=settings)
     with pytest.raises(UserError, match=message):
         BACKEND.train(run, config, threads=1, report=no_report, report_held_out=no_report)
+
+
+def test_a_response_that_cannot_be_graded_ends_the_run_with_its_reason(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [replace(runs.task_row(number), ground_truth="none") for number in range(10)]
+    write_parquet(run.train_split, to_table(rows))
+    monkeypatch.setattr(running, "check_command", lambda *given: None)  # it would find the reason before
+    with pytest.raises(UserError, match=r"A response cannot be graded: row \d"):
+        train(run)

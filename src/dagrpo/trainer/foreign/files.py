@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
-from dagrpo.trainer.megatron_lm import grading
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.files import read_json, write_json
@@ -30,7 +28,6 @@ HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
-DRAWS = "draws"  # the log of draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +37,18 @@ class Inputs:
     model: Path  # the initial checkpoint in the trainer's format
     rows: Path  # parquet with the rows of `prompts`
     prompts: Sequence[Prompt]
-    grading: tuple[str, ...]  # command of the process that grades
 
 
 def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> Inputs:
-    """Write the checkpoint in a format, the rows to train on, and the parameters of the grading."""
-    model, rows, job = folder / "initial", folder / "train.parquet", folder / "grading.json"
+    """Write the checkpoint in a format, and the rows to train on."""
+    model, rows = folder / "initial", folder / "train.parquet"
     folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
         write_as(format, open_checkpoint(run.initial), model, SHARD_BYTES)
     renderer = PromptRenderer(load_tokenizer(model), run.rollout, processor_of(model))
     prompts = training_prompts(run.train_split, renderer, run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
-    sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
-    write_json(job, {"model": str(model), "train_split": str(rows), "draws": str(folder / DRAWS), **sections})
-    command = (sys.executable, "-P", "-m", grading.__name__, str(job))
-    return Inputs(model=model, rows=rows, prompts=prompts, grading=command)
+    return Inputs(model=model, rows=rows, prompts=prompts)
 
 
 def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
@@ -73,6 +66,11 @@ def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, tra
             ).returncode
         except OSError as error:
             raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"the check by {trainer}'s own code has not ended within {CHECK_SECONDS / 60:g} minutes, see {log}: try again on a machine "
+                "with less load, or correct runtime.backend.python."
+            ) from None
     found = read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
     if "error" in found:
         raise UserError(
@@ -110,8 +108,13 @@ class Attempts:
 
 
 def latest(checkpoints: Path) -> int:
-    """Return the number of the last whole checkpoint, or 0."""
+    """Return the number of the last whole checkpoint, or 0.
+
+    Both trainers empty the tracker before they name a checkpoint in it, and cannot read an empty one: it is written again.
+    """
     tracker = checkpoints / LATEST
+    if tracker.is_file() and not tracker.read_text().strip():
+        tracker.write_text(str(max(int(folder.name.rpartition("_")[2]) for folder in checkpoints.glob("*_*[0-9]"))))
     return int(tracker.read_text()) if tracker.is_file() else 0
 
 

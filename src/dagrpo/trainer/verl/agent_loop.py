@@ -70,12 +70,16 @@ class AttemptProcess:
                 self._reading = asyncio.create_task(self._read(self._process.stdout))
 
     async def _read(self, stdout: Any) -> None:
-        async for line in stdout:
-            message = json.loads(line)
-            if message["attempt"] in self._lines:
-                self._lines[message["attempt"]].put_nowait(message)
-        for lines in self._lines.values():
-            lines.put_nowait({"error": "the process that makes the attempts has ended"})
+        """Hand out lines until the process ends; the next attempt starts another one."""
+        try:
+            async for line in stdout:
+                message = json.loads(line)
+                if message["attempt"] in self._lines:
+                    self._lines[message["attempt"]].put_nowait(message)
+        finally:
+            self._process = None
+            for lines in self._lines.values():
+                lines.put_nowait({"error": "the process that makes the attempts has ended"})
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process is not None

@@ -37,10 +37,9 @@ from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.foreign.files import DRAWS
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.trainer.verl.draws import DrawLog
+from dagrpo.trainer.verl.draws import DRAWS, DrawLog, Drawn
 from dagrpo.utils.files import read_json
 
 LONGEST_LINE = 1 << 30  # bytes
@@ -53,7 +52,6 @@ class Attempts:
         self, job: Mapping[str, Any], prompts: list[Prompt], agent: OpenAgent, grader: Grader, replies: IO[str]
     ) -> None:
         self._reward = Reward.model_validate(job["reward"])
-        self._max_excluded = Rollout.model_validate(job["rollout"]).agent.max_excluded
         self._seed = int(job["seed"])
         self._draws = DrawLog(Path(job["state"]) / DRAWS)
         self._prompts = {prompt.row.index: prompt for prompt in prompts}
@@ -62,7 +60,6 @@ class Attempts:
         self._replies = replies
         self._numbers = itertools.count()
         self._turns: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        self._step: tuple[int, list[Trajectory]] = (0, [])  # finished attempts at the prompts of a step
 
     async def serve(self) -> None:
         """Answer the lines of stdin until it ends."""
@@ -86,19 +83,18 @@ class Attempts:
             sampling_seed(self._seed, "rollout", step, index, sample),
             f"{step}-{index}-{sample}",
         )
-        question = {"step": step or None, "index": index}  # 0: of a check
         try:
             trajectory = await self._agent.make_attempt(prompt, sample, session)
-            self._count(trajectory, step)
-            _require_one_sequence(trajectory)
+            _require_sound(trajectory, step)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
         except ServerError as error:  # verl's servers: verl decides what it means
             self._send(attempt=number, error=str(error))
         except Exception as error:  # noqa: BLE001  # verl would go on without the attempt
-            self._draws.add(question, str(error) if isinstance(error, UserError) else traceback.format_exc())
+            reason = str(error) if isinstance(error, UserError) else traceback.format_exc()
+            self._draws.add(step, Drawn(index=index, error=reason))
             self._send(attempt=number, error=str(error))
         else:
-            self._draws.add(question, None)
+            self._draws.add(step, _drawn(trajectory))
             if trajectory.learned:
                 self._send(attempt=number, done=record(graded))
             else:
@@ -120,17 +116,6 @@ class Attempts:
 
         return complete
 
-    def _count(self, trajectory: Trajectory, step: int) -> None:
-        """Note a finished attempt. Raises UserError if those of the step before cannot be learned from."""
-        from dagrpo.trainer.checks.usable import require_usable  # its package takes seconds
-
-        before, finished = self._step
-        if step != before:
-            if finished:
-                require_usable(finished, self._max_excluded, before)
-            self._step = (step, [])
-        self._step[1].append(trajectory)
-
     def _send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._replies, flush=True)
 
@@ -148,13 +133,26 @@ def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> C
     )
 
 
-def _require_one_sequence(trajectory: Trajectory) -> None:
-    """Raise UserError for a conversation of several sequences: verl would fill the batch up, and take a further update."""
+def _require_sound(trajectory: Trajectory, step: int) -> None:
+    """Raise UserError for calls that the chat format lost, and for several sequences: verl would fill the batch up, and update again."""
+    from dagrpo.trainer.checks.usable import require_no_dropped_calls  # its package takes seconds
+
+    require_no_dropped_calls([trajectory], step)
     if (count := sum(sample.trained > 0 for sample in trajectory.samples)) > 1:
         raise UserError(
             f"a conversation has become {count} sequences, since the chat template rewrites what was sampled, and verl takes one each: "
             "choose a model whose template keeps it, or train with training.backend: {name: fsdp}"
         )
+
+
+def _drawn(trajectory: Trajectory) -> Drawn:
+    return Drawn(
+        index=trajectory.prompt.row.index,
+        excluded=trajectory.excluded,
+        learned=trajectory.learned,
+        stop_reason=trajectory.stop_reason,
+        fault=trajectory.fault,
+    )
 
 
 def record(graded: GradedTrajectory) -> dict[str, Any]:

@@ -1,34 +1,48 @@
-"""Prompts of each step: those planned, those drawn."""
+"""Attempts of each step: those planned, those made."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.files import remove
 
+DRAWS = "draws"  # the log's folder
 SHOWN = 5  # rows that a message names
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Attempt that has ended, as far as the checks of a step read it."""
+
+    index: int  # of the row
+    error: str = ""  # why it could not be made or graded
+    excluded: bool = False
+    learned: bool = True
+    stop_reason: str = ""
+    fault: str = ""
+
+
 class DrawLog:
-    """Folder with a file per step, to which the processes that grade append: a line with the row of a response, or with an error."""
+    """Folder with a file per step, to which the processes that make attempts append a line for each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._step: int | None = None
+        self._step = 0
         self._file: IO[str] | None = None
 
-    def add(self, question: Mapping[str, Any], error: str | None) -> None:
-        """Append a response, or why it cannot be graded. A question without a step belongs to a check, and is left out."""
-        if (step := question.get("step")) is None:
+    def add(self, step: int, drawn: Drawn) -> None:
+        """Append an attempt. Step 0 is that of a check, and is left out."""
+        if not step:
             return
         if step != self._step or self._file is None:
             self.close()
             self._folder.mkdir(parents=True, exist_ok=True)
             self._step, self._file = step, (self._folder / str(step)).open("a", buffering=1)  # a line is one write
-        self._file.write(json.dumps(question["index"] if error is None else error) + "\n")
+        self._file.write(json.dumps(asdict(drawn)) + "\n")
 
     def close(self) -> None:
         """Close the file of the last step."""
@@ -37,32 +51,61 @@ class DrawLog:
 
 
 class Comparison:
-    """Comparison of the prompts that verl draws with those that its own data loader drew before the run.
+    """Comparison of the attempts of a run with the prompts that verl's own data loader drew before it, and with max_excluded.
 
-    The steps up to `finished` are those of earlier attempts, which have compared them; what is left of later ones is removed.
+    The steps up to `finished` are those of earlier executions, which have compared them; what is left of later ones is removed.
     """
 
-    def __init__(self, planned: Path | None, log: Path, samples: int, finished: int) -> None:
+    def __init__(self, planned: Path | None, log: Path, *, samples: int, max_excluded: float, finished: int) -> None:
         self._planned = None if planned is None else planned.open()
-        self._log, self._samples, self._finished = log, samples, finished
+        self._log, self._samples, self._max_excluded, self._finished = log, samples, max_excluded, finished
         for step in self._logged():
             if step > finished:
                 remove(log / str(step))
 
     def require(self, step: int) -> None:
-        """Compare a step, from 1, after all those before it.
+        """Check a step, from 1, after all those before it.
 
-        Raises UserError if its prompts are others, if a response could not be graded, or if responses are missing in a step of which
-        verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
+        Raises UserError if an attempt could not be graded, if too many were excluded, if the prompts are others, or if responses are
+        missing in a step of which verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
         """
         self.require_graded()
-        path = self._log / str(step)
-        drawn = Counter(_lines(path))
+        drawn = self._drawn(step)
         planned = [] if self._planned is None else json.loads(self._planned.readline())
-        if not planned or (step <= self._finished and not drawn):  # without a file: compared by an earlier attempt
-            remove(path)
-            return
-        expected = Counter({row: count * self._samples for row, count in Counter(planned).items()})
+        if drawn or step > self._finished:  # else it has been compared by an earlier execution
+            if drawn:
+                self._require_learnable(drawn, step)
+            if planned:
+                self._require_planned(Counter(each.index for each in drawn), Counter(planned), step)
+            remove(self._log / str(step))
+
+    def require_graded(self) -> None:
+        """Raise UserError with the first attempt that could not be graded, without which verl would continue."""
+        for step in self._logged():
+            for each in self._drawn(step):
+                if each.error:
+                    again = f" When that is mended, {self._remedy}." if step <= self._finished else ""
+                    raise UserError(f"A response of step {step} cannot be graded: {each.error}.{again}")
+
+    def require_any_learned(self) -> None:
+        """Raise UserError if nothing in the step in which verl has ended can be learned from: that is why it has."""
+        for step in self._logged()[-1:]:
+            drawn = self._drawn(step)
+            if len(drawn) >= self._samples and not any(each.learned for each in drawn):
+                self._require_learnable(drawn, step)
+
+    def _require_learnable(self, drawn: Sequence[Drawn], step: int) -> None:
+        from dagrpo.trainer.checks.usable import require_learnable  # its package takes seconds
+
+        try:
+            require_learnable(drawn, self._max_excluded, step)
+        except UserError as error:
+            if step > self._finished:
+                raise
+            raise UserError(f"{error} verl has saved a checkpoint since: {self._remedy}.") from None
+
+    def _require_planned(self, drawn: Counter[int], planned: Counter[int], step: int) -> None:
+        expected = Counter({row: count * self._samples for row, count in planned.items()})
         if more := drawn - expected:
             raise UserError(
                 f"verl draws other prompts in step {step} than its data loader did before the run: rows {_some(more)}, and not "
@@ -74,27 +117,17 @@ class Comparison:
             if step <= self._finished:
                 raise UserError(f"{lost}, and has saved a checkpoint since: {self._remedy}.")
             raise TransientError(f"{lost}.")
-        remove(path)
 
     @property
     def _remedy(self) -> str:
         return f"remove {self._log.parent} to train again"
 
-    def require_graded(self) -> None:
-        """Raise UserError with the first response that could not be graded, without which verl would go on."""
-        for step in self._logged():
-            for error in _lines(self._log / str(step)):
-                if isinstance(error, str):
-                    again = f" When that is mended, {self._remedy}." if step <= self._finished else ""
-                    raise UserError(f"A response of step {step} cannot be graded: {error}.{again}")
-
     def _logged(self) -> list[int]:
         return sorted(int(path.name) for path in self._log.glob("*"))
 
-
-def _lines(path: Path) -> Iterator[Any]:
-    if path.is_file():
-        yield from map(json.loads, path.read_text().splitlines())
+    def _drawn(self, step: int) -> list[Drawn]:
+        path = self._log / str(step)
+        return [Drawn(**json.loads(line)) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def _some(rows: Counter[int]) -> str:

@@ -18,7 +18,6 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Metrics, Program, write_job, write_tables
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import (
-    DRAWS,
     HUGGINGFACE,
     Attempts,
     Inputs,
@@ -30,7 +29,7 @@ from dagrpo.trainer.foreign.files import (
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.adapter import MergedAdapter
-from dagrpo.trainer.verl.draws import Comparison
+from dagrpo.trainer.verl.draws import DRAWS, Comparison
 from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
@@ -57,8 +56,13 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     found = _check(python, keys, folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
-    planned = folder / PLANNED if found["draws"] else None
-    comparison = Comparison(planned, folder / DRAWS, run.training.samples_per_prompt, finished)
+    comparison = Comparison(
+        folder / PLANNED if found["draws"] else None,
+        folder / DRAWS,
+        samples=run.training.samples_per_prompt,
+        max_excluded=run.rollout.agent.max_excluded,
+        finished=finished,
+    )
 
     def compared(step: int, metrics: Metrics) -> None:
         comparison.require(step)
@@ -73,6 +77,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
             rows = _program(python, folder, attempts, run).run(compared, rows)
         except TransientError:
             comparison.require_graded()
+            comparison.require_any_learned()
             raise
     else:
         for step, row in enumerate(rows, start=1):
