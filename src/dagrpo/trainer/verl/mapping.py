@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config.dynamic_sampling import MOST_ROUNDS, DynamicSampling
 from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import (
@@ -64,11 +65,10 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
     "training.staleness": (0, ""),
     "training.order": ("shuffled", ""),
-    "training.dynamic_sampling.max_rounds": (
-        1,
-        "set it to 1; verl's algorithm.filter_groups, which refills without limit, is a key for training.backend.settings",
+    "training.dynamic_sampling.oversampling": (
+        1.0,
+        "set it to 1: verl samples two prompts for each group that it leaves out",
     ),
-    "training.dynamic_sampling.oversampling": (1.0, ""),
     "runtime.engine.name": (ENGINE, ""),
 }
 HALVES = ("bfloat16", "float16")
@@ -90,6 +90,7 @@ def configuration(
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
         "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
         **_batches(sections, longest),
+        **_filter(sections.training.dynamic_sampling),
         **_seeds(seed),
         **_adapter(sections.training.lora),
         f"{ACTOR}.freeze_vision_tower": sections.training.vision == "frozen",
@@ -162,6 +163,17 @@ def _batches(sections: Sections, longest: int) -> Keys:
         f"{ARR}.rollout.log_prob_max_token_len_per_gpu": tokens,
         f"{ARR}.ref.log_prob_max_token_len_per_gpu": tokens,
     }
+
+
+def _filter(sampling: DynamicSampling) -> Keys:
+    """Return the keys of dynamic sampling, which verl repeats until the batch is full."""
+    if sampling.is_on and sampling.max_rounds < MOST_ROUNDS:
+        raise refusal(
+            f"training.dynamic_sampling.max_rounds is {sampling.max_rounds}, and verl samples until the batch is full",
+            f"set it to {MOST_ROUNDS}, the most, or to 1",
+        )
+    metric = "acc" if sampling.spread_of == "accuracy" else "reward"
+    return {"algorithm.filter_groups.enable": sampling.is_on, "algorithm.filter_groups.metric": metric}
 
 
 def _seeds(seed: int) -> Keys:
