@@ -11,7 +11,6 @@ Each attempt goes to the log of draws, or the error that the user has to correct
 """
 
 import asyncio
-import base64
 import itertools
 import json
 import os
@@ -23,11 +22,9 @@ from typing import IO, Any
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.image_tokens import before_pictures
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
-from dagrpo.core.types import Completion, PromptPictures
+from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
-from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.config import Rollout
@@ -79,7 +76,7 @@ class Attempts:
         prompt = self._prompts[index]
         session = self._agent.session(
             prompt,
-            self._complete(number, prompt.pictures),
+            self._complete(number),
             sampling_seed(self._seed, "rollout", step, index, sample),
             f"{step}-{index}-{sample}",
         )
@@ -101,18 +98,14 @@ class Attempts:
                 reason = trajectory.fault or "it has no token"
                 self._send(attempt=number, error=f"left out ({trajectory.stop_reason}): {reason}")
 
-    def _complete(self, number: int, pictures: PromptPictures | None) -> Complete:
-        """Return the policy of an attempt, which shows the pictures with its first question."""
-        shown = [base64.b64encode(file).decode() for file in pictures.files] if pictures else []
-        stops = {"stop_token_ids": list(pictures.tokens.unwritten)} if pictures else {}
+    def _complete(self, number: int) -> Complete:
+        """Return the policy of an attempt."""
 
         async def complete(prompt: tuple[int, ...], most: int) -> Completion:
             turn = next(self._numbers)
             answer = self._turns[turn] = asyncio.get_running_loop().create_future()
-            question = {"turn": turn, "prompt": prompt, "sampling": {"max_new_tokens": most, **stops}}
-            self._send(attempt=number, ask=question | ({"pictures": shown} if shown else {}))
-            shown.clear()
-            return _completion(await answer, pictures)
+            self._send(attempt=number, ask={"turn": turn, "prompt": prompt, "sampling": {"max_new_tokens": most}})
+            return _completion(await answer)
 
         return complete
 
@@ -120,16 +113,14 @@ class Attempts:
         print(json.dumps(message), file=self._replies, flush=True)
 
 
-def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> Completion:
-    """Return the policy's answer as the completion of a turn, cut before a token that no policy may write."""
+def _completion(answer: Mapping[str, Any]) -> Completion:
+    """Return the policy's answer as the completion of a turn."""
     if "error" in answer:
         raise ServerError(answer["error"])
-    tokens, logprobs, reason = tuple(answer["tokens"]), tuple(answer["logprobs"]), answer["reason"] or "stop"
-    whole = len(tokens) if pictures is None else before_pictures(tokens, pictures.tokens)
     return Completion(
-        token_ids=tokens[:whole],
-        logprobs=logprobs[:whole],
-        finish_reason="length" if whole < len(tokens) else reason,
+        token_ids=tuple(answer["tokens"]),
+        logprobs=tuple(answer["logprobs"]),
+        finish_reason=answer["reason"] or "stop",
     )
 
 
@@ -187,7 +178,7 @@ def main(path: Path) -> None:
         Reward.model_validate(job["reward"]),
     )
     tokenizer = load_tokenizer(initial)
-    renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
+    renderer = PromptRenderer(tokenizer, rollout)
     prompts = training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),

@@ -18,6 +18,7 @@ from dagrpo.trainer.foreign.parameters import (
     refuse_settings,
     require_one_of,
     require_only,
+    require_text,
     value_of,
 )
 from dagrpo.trainer.verl import agent_loop
@@ -59,10 +60,11 @@ SAME: Mapping[str, tuple[str, ...]] = {
 }
 # The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
-    **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
+    **{key: value for key, value in parameters.ONLY.items() if key != "training.lora.rank"},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
     "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
+    "training.lora.vision": (False, ""),
     "training.staleness": (0, ""),
     "training.order": ("shuffled", ""),
     "training.dynamic_sampling.oversampling": (
@@ -93,7 +95,6 @@ def configuration(
         **_filter(sections.training.dynamic_sampling),
         **_seeds(seed),
         **_adapter(sections.training.lora),
-        f"{ACTOR}.freeze_vision_tower": sections.training.vision == "frozen",
         **_fixed(files),
     }
     refuse_settings(settings, keys)
@@ -108,9 +109,8 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first parameter that verl cannot honour."""
     from dagrpo.data.task import get_task
 
+    require_text(params)
     task = get_task(params.experiment.train)
-    if task.images:
-        raise refusal(f"the task {task.name} has pictures", "set experiment.train to a task of text")
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
     several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
@@ -192,7 +192,6 @@ def _adapter(lora: TrainedLora) -> Keys:
         f"{ARR}.model.lora_rank": lora.rank,
         f"{ARR}.model.lora_alpha": lora.alpha,
         f"{ARR}.model.target_modules": lora.target_modules or "all-linear",
-        f"{ARR}.model.exclude_modules": None if lora.vision else ".*visual.*",
         f"{ARR}.model.lora.merge": lora.serving == "merged",
         # Beside an adapter SGLang reads the weights from the folder; else the trainer sends them.
         f"{ARR}.rollout.load_format": "dummy" if lora.serving == "merged" else "safetensors",
