@@ -1,6 +1,6 @@
 """Checkpoint of a model with an adapter, as verl's own code saves it: `python lora_checkpoint.py MODEL FOLDER`, with verl's Python.
 
-Writes the model with the adapter added by PEFT beside it, to FOLDER/merged.
+Writes the weights with the adapter added by PEFT beside it, as `merged.safetensors`.
 """
 
 import os
@@ -14,6 +14,7 @@ def main(model: Path, folder: Path) -> None:
     import torch.distributed as dist
     from omegaconf import OmegaConf
     from peft import LoraConfig, TaskType, get_peft_model
+    from safetensors.torch import save_file
     from torch.distributed.device_mesh import init_device_mesh
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
@@ -32,7 +33,9 @@ def main(model: Path, folder: Path) -> None:
     merged = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     other = get_peft_model(merged, config)
     other.load_state_dict(adapted.state_dict())
-    other.merge_and_unload().save_pretrained(folder / "merged")
+    whole = other.merge_and_unload().state_dict()
+    whole.pop("lm_head.weight", None)
+    save_file({name: value.contiguous().clone() for name, value in whole.items()}, folder / "merged.safetensors")
     apply_fsdp2(adapted, {"mesh": init_device_mesh("cpu", (1,))}, {})
     optimizer = torch.optim.AdamW([each for each in adapted.parameters() if each.requires_grad])
     contents = OmegaConf.create({"save_contents": ["model", "hf_model"], "load_contents": ["model"]})

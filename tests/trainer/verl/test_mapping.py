@@ -162,6 +162,13 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
         ),
         ({"runtime": {"training": {"save_every_minutes": 5}}}, "save_every_minutes is 5.*save_every to a number"),
         ({"training": {"gates": {"truncated": 0.5}}}, "training.gates is not as by default"),
+        (
+            {
+                "model": {"source": "hub", "repository": "Qwen/Qwen3-30B-A3B", "revision": 40 * "a"},
+                "training": {"lora": {"rank": 8}},
+            },
+            "lora.rank is above 0 and the model is a mixture of experts",
+        ),
         ({"training": {"dynamic_sampling": {"max_rounds": 10}}}, "max_rounds is 10.*set it to 1000, the most, or to 1"),
         (
             {"training": {"dynamic_sampling": {"max_rounds": 1000, "oversampling": 3.0}}},

@@ -14,14 +14,14 @@ from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.store import save_weights
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
+from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, write_tables
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 HUGGINGFACE = "huggingface"
@@ -121,6 +121,22 @@ def latest(checkpoints: Path) -> int:
     if tracker.is_file() and not tracker.read_text().strip():
         tracker.write_text(str(max(int(folder.name.rpartition("_")[2]) for folder in checkpoints.glob("*_*[0-9]"))))
     return int(tracker.read_text()) if tracker.is_file() else 0
+
+
+def require_finished(run: TrainingRun, finished: int, trainer: str) -> None:
+    """Raise TransientError if a trainer has ended before the checkpoint of the last step."""
+    if finished != run.training.steps:
+        raise TransientError(
+            f"{trainer} ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
+        )
+
+
+def take_outputs(run: TrainingRun, trained: Tensors, folder: Path, rows: Sequence[Metrics], checkpoints: Path) -> None:
+    """Write the outputs of a finished run, of which `trained` is in `folder`, and remove its checkpoints unless they are kept."""
+    take_weights(run, trained, folder)
+    write_tables(run, rows)
+    if not run.runtime.training.keep_states:
+        remove(checkpoints)
 
 
 def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Metrics, Program, write_tables
-from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, take_weights, write_inputs
+from dagrpo.trainer.backend_files import Metrics, Program
+from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, require_finished, take_outputs, write_inputs
 from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.megatron_lm import agent, check, grading, start
 from dagrpo.trainer.megatron_lm.mapping import FORMAT, Files, arguments, command_line, updates
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.console import say
-from dagrpo.utils.files import read_json, remove, write_json
+from dagrpo.utils.files import read_json, write_json
 
 MODEL_ARGUMENTS = "megatron_arguments.txt"
 MISTAKE = "mistake.txt"  # why a response cannot be graded
@@ -58,15 +58,9 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
         for step, row in enumerate(rows, start=1):
             report(step, row)
     finished = latest(checkpoints) // each
-    if finished != run.training.steps:
-        raise TransientError(
-            f"Megatron-LM ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
-        )
+    require_finished(run, finished, "Megatron-LM")
     weights = checkpoints / f"iter_{finished * each:07d}"
-    take_weights(run, open_as(FORMAT, weights, inputs.model), weights)
-    write_tables(run, rows[:finished])
-    if not run.runtime.training.keep_states:
-        remove(checkpoints)
+    take_outputs(run, open_as(FORMAT, weights, inputs.model), weights, rows[:finished], checkpoints)
 
 
 def _trained(program: Program, report: Report, rows: list[Metrics], mistake: Path) -> list[Metrics]:

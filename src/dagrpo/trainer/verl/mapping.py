@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.core.errors import UserError
+from dagrpo.models.published import CONFIGS
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.dynamic_sampling import MOST_ROUNDS, DynamicSampling
-from dagrpo.trainer.config.lora import TrainedLora
+from dagrpo.trainer.config.lora import Lora, TrainedLora
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import (
     Sections,
@@ -110,11 +113,20 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     from dagrpo.data.task import get_task
 
     require_text(params)
+    require_no_adapted_experts(params.training.lora, SimpleNamespace(**CONFIGS.get(params.model.repository or "", {})))
     task = get_task(params.experiment.train)
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
     several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
     configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
+
+
+def require_no_adapted_experts(lora: Lora, config: Any) -> None:
+    """Raise UserError for an adapter in a mixture of experts: PEFT adapts its experts and routers in verl, and saves them fused."""
+    if lora.is_on and is_mixture_of_experts(config):
+        raise refusal(
+            "training.lora.rank is above 0 and the model is a mixture of experts", "set training.lora.rank to 0"
+        )
 
 
 def has_several_turns(rollout: Rollout, *, offered: bool) -> bool:
