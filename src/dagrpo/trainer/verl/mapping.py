@@ -61,9 +61,9 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
     "runtime.training.save_every": ("trainer.save_freq",),
 }
-# The one value that verl has, and what to do, if that is not to set it.
+# The one value that verl has, and what to do, if that is not to set it; of a tower, which a model of text has not, presets say anything.
 ONLY: Mapping[str, tuple[Any, str]] = {
-    **{key: value for key, value in parameters.ONLY.items() if key != "training.lora.rank"},
+    **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
     "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
