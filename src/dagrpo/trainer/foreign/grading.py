@@ -85,7 +85,8 @@ def main(job: Path) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no reply
     draws = DrawLog(Path(read_json(job)["draws"]))
-    with Grader(Reward.model_validate(read_json(job)["reward"]).verify_seconds) as grader:
+    reward = Reward.model_validate(read_json(job)["reward"])
+    with Grader(reward.verify_seconds, unit_tests=reward.unit_tests) as grader:
         responses = Responses(read_json(job), grader)
         for question in map(json.loads, sys.stdin):
             try:
