@@ -1,7 +1,8 @@
-"""A client of Sandbox Fusion (github.com/bytedance/SandboxFusion), with bounded time and memory. Needs aiohttp.
+"""A client of Sandbox Fusion (github.com/bytedance/SandboxFusion); needs aiohttp.
 
-Of its POST /run_code: code, language, run_timeout, compile_timeout and memory_limit_MB, answered with status (Success, Failed,
-SandboxError), message and run_result (status, execution_time, return_code, stdout, stderr). No files, no notebooks.
+Time and memory are bounded. Of its POST /run_code it uses code, language, run_timeout, compile_timeout and memory_limit_MB, answered with
+status (Success, Failed, SandboxError), message and run_result (status, execution_time, return_code, stdout, stderr). No files, no
+notebooks.
 """
 
 from __future__ import annotations

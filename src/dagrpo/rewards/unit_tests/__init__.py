@@ -1,1 +1,1 @@
-"""Programs of the policy, run against tests; the verdict falls outside the process in which they run."""
+"""Programs of the policy, run against tests."""

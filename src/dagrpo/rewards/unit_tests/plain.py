@@ -74,7 +74,7 @@ def decoded(value: Any, other: Callable[[str, list[Any]], Any] | None = None) ->
 
 
 def read_lines(text: str) -> list[Any]:
-    """Return the JSON values of the lines of a text, up to the first that is none."""
+    """Return the JSON values of the lines of a text, up to the first line that holds another text."""
     values = []
     for line in text.split("\n"):
         try:

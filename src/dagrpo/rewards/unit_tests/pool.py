@@ -1,4 +1,4 @@
-"""Sandboxes for the tests of a batch of answers, for callers of any thread."""
+"""Sandboxes for the tests of a batch of answers."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SandboxedTests:
-    """Sandboxes in a thread of their own, started when first needed, and the latest shares; thread-safe."""
+    """Sandboxes in a separate thread, started when first needed, and the latest shares; callers may be any threads."""
 
     def __init__(self, settings: UnitTests) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""The side of the program: runs it in the sandbox with an input, or answers calls of its functions.
+"""The program's side: runs a script with an input, or answers calls.
 
 Its text follows that of plain.py. What it knows the program may know: inputs and arguments, and never what is expected.
 """
@@ -38,13 +38,13 @@ def give_input(data: bytes) -> None:
         import tempfile
 
         os.close(reading)
-        file = tempfile.TemporaryFile(dir="/tmp")
+        file = tempfile.TemporaryFile(dir="/tmp")  # noqa: SIM115 the program reads it
         file.write(data)
         file.seek(0)
         reading = os.dup(file.fileno())
     os.dup2(reading, 0)
     os.close(reading)
-    sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)
+    sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
 
 def answer_calls(program: str, calls: list[Any], seconds: int, memory_mb: int) -> None:
@@ -83,7 +83,10 @@ def answer_to(call: list[Any], scope: dict[str, Any], results: list[Any]) -> tup
     else:
         arguments, named = [value_of(each) for each in rest[0]], {k: value_of(v) for k, v in rest[1].items()}
         result = place(*arguments, **named)
-        after = [encoded(each) if isinstance(each, MUTABLE) else given for each, given in zip(arguments, rest[0])]
+        after = [
+            encoded(each) if isinstance(each, MUTABLE) else given
+            for each, given in zip(arguments, rest[0], strict=True)
+        ]
         if after != rest[0]:
             return ["returned", encoded_or_kept(result, len(results)), after], result
     return ["returned", encoded_or_kept(result, len(results)), None], result

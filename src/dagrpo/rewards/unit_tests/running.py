@@ -1,7 +1,7 @@
 """Tests run in the sandbox.
 
 A program and what is expected of it are never in one process. What a script prints and a function returns is compared here. Tests that
-are code run in a process of their own: a stand-in for the program asks for its answers, and gets them as data.
+are code run in a separate process: a stand-in for the program asks for its answers, and gets them as data.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The side of the tests: runs them in the sandbox, with a stand-in for each name that is the program's.
+"""The tests' side: runs them with stand-ins for the program's functions.
 
 Its text follows that of plain.py. It holds nothing of the program: the answers to earlier calls are data. Where a call has none yet, the
 tests run once more with values that agree with everything, to learn which calls they make.
@@ -6,6 +6,7 @@ tests run once more with values that agree with everything, to learn which calls
 
 import ast
 import builtins
+import contextlib
 import random
 import sys
 from typing import Any
@@ -30,7 +31,7 @@ class Ended(BaseException):
 
 
 class RaisedByProgram(Exception):
-    """Exception of the program whose class is none of Python's own."""
+    """Exception of the program whose class is not Python's."""
 
 
 class Anything:
@@ -100,7 +101,7 @@ class Conversation:
             error = getattr(builtins, str(answer[1]), None)
             known = isinstance(error, type) and issubclass(error, Exception)
             raise (error if known and error is not StopIteration else RaisedByProgram)(str(answer[1]))  # type: ignore[misc]
-        for argument, after in zip(arguments, answer[2] or ()):
+        for argument, after in zip(arguments, answer[2] or (), strict=False):
             change(argument, decoded(after, self.stand_in))
         return decoded(answer[1], self.stand_in)
 
@@ -161,7 +162,7 @@ class Lenient(ast.NodeTransformer):
 
 
 def names_of_program(tree: ast.AST, scope: dict[str, Any]) -> set[str]:
-    """Return the names that tests use and nothing defines; a module of the standard library is none of them."""
+    """Return the names that tests use and nothing defines; modules of the standard library are left out."""
     used, bound = set(), set()
     for node in ast.walk(tree):
         match node:
@@ -193,7 +194,7 @@ def run(case: dict[str, Any], conversation: Conversation) -> None:
 
 
 def check(case: dict[str, Any], calls: list[Any], answers: list[Any], seconds: int, memory_mb: int) -> None:
-    """Write a line with the verdict, {"passed": bool}; or lines with the calls to make first, {"calls": [...]}, the last of them complete."""
+    """Write a line with the verdict, {"passed": bool}; or one or two with the calls to make first, {"calls": [...]}."""
     output = own_output()
     limit(seconds, memory_mb)
     known = Conversation(calls, answers, guessing=False)
@@ -211,10 +212,8 @@ def check(case: dict[str, Any], calls: list[Any], answers: list[Any], seconds: i
     if "calls" in said:
         _give_methods()
         guessed = Conversation(calls, answers, guessing=True)
-        try:
+        with contextlib.suppress(BaseException):  # what was asked until then is asked
             run(case, guessed)
-        except BaseException:  # noqa: BLE001 what was asked until then is asked
-            pass
         if len(guessed.asked) > len(known.asked):
             output.write(json.dumps({"calls": guessed.asked}) + "\n")
             output.flush()

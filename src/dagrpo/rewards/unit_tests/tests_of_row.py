@@ -1,8 +1,8 @@
 """Tests of one row, parsed from its ground truth.
 
-The ground truth is a JSON object in one of three forms: HumanEval's (prompt, test, entry_point), MBPP's (test_list, test_setup_code) and
-that of Codeforces, TACO and APPS in verl's prime_code (inputs, outputs, fn_name). `language` (python or bash), `seconds` and `memory_mb` may
-stand beside any.
+The ground truth is a JSON object in one of three forms: HumanEval's (prompt, test, entry_point), MBPP's (test_list, test_setup_code), and
+that of Codeforces, TACO and APPS in verl's prime_code (inputs, outputs, fn_name). Beside each may stand `language` (python or bash),
+`seconds` and `memory_mb`.
 """
 
 import json

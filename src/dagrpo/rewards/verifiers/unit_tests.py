@@ -1,4 +1,4 @@
-"""unit_tests: a program in a fenced block, which passes all tests of its row.
+"""unit_tests: a program in a fenced block that passes its tests.
 
 Nothing is compared in this process but texts and numbers (unit_tests/running.py).
 """
