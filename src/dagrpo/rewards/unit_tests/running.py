@@ -4,12 +4,14 @@ A program and what is expected of it are never in one process. What a script pri
 are code run in a separate process: a stand-in for the program asks for its answers, and gets them as data.
 """
 
+import inspect
 import json
 import math
 from collections.abc import Awaitable, Mapping, Sequence
-from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
+from dagrpo.rewards.unit_tests import plain, program_side, test_side
 from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, read_lines
 from dagrpo.rewards.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, RowTests
 from dagrpo_sandbox import Result
@@ -18,7 +20,6 @@ ROUNDS = 32  # of calls that depend on the results of others, in tests that are 
 WAITING = 4  # times its processor time a program may take on the clock
 TEST_SECONDS, TEST_MB = 20.0, 512  # for the tests' own code
 TOLERANCE = 1e-6  # between decimal numbers, relative and absolute
-_HERE = Path(__file__).parent
 
 
 class Run(Protocol):
@@ -32,13 +33,13 @@ class Stopped(Exception):
     """End of a row's tests: a program that took too long for one is not asked for the others."""
 
 
-def _text_of(side: str) -> str:
+def _text_of(*modules: ModuleType) -> str:
     """Return the program of one side, without imports of the package, which is not in the sandbox."""
-    lines = [*(_HERE / "plain.py").read_text().splitlines(), *(_HERE / side).read_text().splitlines()]
+    lines = [line for module in modules for line in inspect.getsource(module).splitlines()]
     return "\n".join(line for line in lines if not line.startswith("from dagrpo."))
 
 
-PROGRAM_SIDE, TEST_SIDE = _text_of("program_side.py"), _text_of("test_side.py")
+PROGRAM_SIDE, TEST_SIDE = _text_of(plain, program_side), _text_of(plain, test_side)
 
 
 def _calling(side: str, function: str, *arguments: Any) -> str:
