@@ -107,6 +107,7 @@ def _row(split: str, index: int, steps: Steps) -> Row:
         answer=f"```\n{program(steps)}\n```",
         ground_truth=json.dumps({"test_list": ["\n".join(tests)]}),
         data_source="one_liners",
+        verifier="unit_tests",
         ability=level,
     )
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.unit_tests.running import Run, TestRunner
 from dagrpo.rewards.unit_tests.settings import UnitTests
-from dagrpo.rewards.unit_tests.tests_of_row import tests_of_row
+from dagrpo.rewards.unit_tests.tests_of_row import read_tests
 from dagrpo.utils.machine import memory_of_machine, processors
 from dagrpo_sandbox import Limits, Result, SandboxPool, SandboxUnavailable
 
@@ -64,7 +64,7 @@ class SandboxedTests:
 
     async def _all(self, keys: Sequence[tuple[str, str, bool]]) -> list[float | None]:
         runner = await self._opened()
-        work = [runner.share(answer, tests_of_row(truth), fraction=fraction) for answer, truth, fraction in keys]
+        work = [runner.share(answer, read_tests(truth), fraction=fraction) for answer, truth, fraction in keys]
         return await asyncio.gather(*work)
 
     async def _opened(self) -> TestRunner:

@@ -62,7 +62,7 @@ class RowTests:
 
 
 @lru_cache(maxsize=1 << 12)
-def tests_of_row(ground_truth: str) -> RowTests:
+def read_tests(ground_truth: str) -> RowTests:
     """Return the tests that a ground truth states. Raises UserError if it states none."""
     try:
         fields = json.loads(ground_truth)

@@ -5,7 +5,7 @@ Nothing is compared in this process but texts and numbers (unit_tests/running.py
 
 from dagrpo.core.section import Extractor
 from dagrpo.rewards.unit_tests.pool import SandboxedTests
-from dagrpo.rewards.unit_tests.tests_of_row import tests_of_row
+from dagrpo.rewards.unit_tests.tests_of_row import read_tests
 from dagrpo.rewards.verifier import Verifier
 
 FENCE = "```"
@@ -65,7 +65,7 @@ def formatted(text: str) -> bool:
 
 def check(ground_truth: str) -> None:
     """Raise UserError if a ground truth states no tests."""
-    tests_of_row(ground_truth)
+    read_tests(ground_truth)
 
 
 VERIFIER = Verifier(
