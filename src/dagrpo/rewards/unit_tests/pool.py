@@ -28,6 +28,7 @@ class SandboxedTests:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = AsyncExitStack()
         self._known: dict[tuple[str, str, bool], float] = {}
+        self._runner: asyncio.Task[TestRunner] | None = None
 
     def shares(self, answers: Sequence[tuple[str, str]], *, fractions: bool) -> list[float | None]:
         """Return the share of tests that each answer passes, of pairs of an answer and a ground truth, in order.
@@ -36,14 +37,15 @@ class SandboxedTests:
         no tests, or if no sandbox can be used.
         """
         asked = [(answer, truth, fractions) for answer, truth in answers]
-        new = [key for key in dict.fromkeys(asked) if key not in self._known]
+        with self._lock:
+            known = {key: self._known[key] for key in asked if key in self._known}
+        new = [key for key in dict.fromkeys(asked) if key not in known]
         found = dict(zip(new, self._wait(self._all(new)), strict=True)) if new else {}
-        result = [found[key] if key in found else self._known[key] for key in asked]
         with self._lock:
             self._known |= {key: share for key, share in found.items() if share is not None}
             for oldest in list(self._known)[: max(0, len(self._known) - MOST_REMEMBERED)]:
                 del self._known[oldest]
-        return result
+        return [found[key] if key in found else known[key] for key in asked]
 
     def close(self) -> None:
         """End all sandboxes."""
@@ -63,15 +65,14 @@ class SandboxedTests:
             raise UserError(f"The verifier unit_tests cannot run programs: {error}.".replace("..", ".")) from error
 
     async def _all(self, keys: Sequence[tuple[str, str, bool]]) -> list[float | None]:
-        runner = await self._opened()
+        self._runner = self._runner or asyncio.create_task(self._open())
+        runner = await self._runner
         work = [runner.share(answer, read_tests(truth), fraction=fraction) for answer, truth, fraction in keys]
         return await asyncio.gather(*work)
 
-    async def _opened(self) -> TestRunner:
-        if not hasattr(self, "_runner"):
-            run = await self._stack.enter_async_context(_sandboxes(self._settings))
-            self._runner = TestRunner(run, self._settings.seconds, self._settings.memory_mb)
-        return self._runner
+    async def _open(self) -> TestRunner:
+        run = await self._stack.enter_async_context(_sandboxes(self._settings))
+        return TestRunner(run, self._settings.seconds, self._settings.memory_mb)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ def run_with_input(language: str, program: str, text: str, seconds: int, memory_
     if language == "bash":
         os.closerange(3, 256)
         limit(seconds, memory_mb)
-        os.execv("/usr/bin/bash", ["bash", "-c", program])
+        os.execvp("bash", ["bash", "-c", program])
     code = compile(program, "<program>", "exec")
     limit(seconds, memory_mb)
     exec(code, {"__name__": "__main__"})
