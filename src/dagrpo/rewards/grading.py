@@ -4,6 +4,7 @@ A verifier extracts and compares answers in this process; worker processes run m
 of the components of section `reward`.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,9 +22,12 @@ from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
 from dagrpo.rewards.scorers import Scorer
-from dagrpo.rewards.verifier import Verifier
+from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo.rewards.verifier import Tests, Verifier
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rewards.worker_process import Comparison
+
+DEFAULTS = UnitTests()
 
 
 def _score(answer: str | None, verdict: Verdict, verifier: str) -> Score:
@@ -41,8 +45,11 @@ _cached_score = lru_cache(maxsize=1 << 12)(_new_score)  # most answers of a grou
 class Grader:
     """Judge of batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
 
-    def __init__(self, verify_seconds: float, processes: int | None = None) -> None:
+    def __init__(self, verify_seconds: float, processes: int | None = None, unit_tests: UnitTests = DEFAULTS) -> None:
         self._pool = WorkerPool(seconds=verify_seconds, processes=processes)
+        self._unit_tests = unit_tests
+        self._tests: dict[str, Tests] = {}
+        self._starting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -51,8 +58,10 @@ class Grader:
         self.close()
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the worker processes and sandboxes."""
         self._pool.close()
+        for tests in self._tests.values():
+            tests.close()
 
     def judge(
         self,
@@ -61,25 +70,31 @@ class Grader:
         verifiers: Sequence[str],
         extractor: Extractor,
         reported: Sequence[Mapping[str, float]] | None = None,
+        fractions: bool = False,
     ) -> list[Score]:
         """Return one score for each text, in order, without its reward.
 
         Raises UserError, with the row, if a ground truth is invalid for its verifier.
 
-        reported: the reports of programs and environments, one per text; None: none.
+        reported: the reports of programs and environments, one per text; None: none. fractions: run all tests of a program, also after
+        one that fails.
         """
         scores: list[Score] = []
         pending: dict[int, Comparison] = {}
+        programs: dict[int, str] = {}
         known = {name: get_verifier(name) for name in set(verifiers)}
         for row, (text, truth, name) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
             if known[name].by_report:
                 scores.append(_by_report(reported[row] if reported else {}, name))
                 continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
-            if verdict is None and answer is not None:
+            if verdict is None and answer is not None and known[name].tests:
+                programs[row] = answer
+            elif verdict is None and answer is not None:
                 pending[row] = Comparison(answer=for_math_verify(answer), ground_truth=for_math_verify(truth))
             scores.append(_score(answer, verdict or "unverifiable", name))
-        return self._with_slow_verdicts(scores, pending) if pending else scores
+        scores = self._with_slow_verdicts(scores, pending) if pending else scores
+        return self._tested(scores, programs, ground_truths, fractions) if programs else scores
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
         """Return for each pair of extracted answers whether their verifier finds them equal; False if undecided."""
@@ -106,6 +121,26 @@ class Grader:
         replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
         decided = {row: None if reply == "unverifiable" else reply == "right" for row, reply in replies.items()}
         return [decided.get(row) if right is None else right for row, right in enumerate(judged)]
+
+    def _tested(
+        self, scores: list[Score], programs: Mapping[int, str], ground_truths: Sequence[str], fractions: bool
+    ) -> list[Score]:
+        """Return the scores, those of programs by their tests."""
+        for name in dict.fromkeys(scores[row].verifier for row in programs):
+            rows = [row for row in programs if scores[row].verifier == name]
+            answers = [(programs[row], ground_truths[row]) for row in rows]
+            for row, share in zip(rows, self._tests_of(name).shares(answers, fractions=fractions), strict=True):
+                verdict: Verdict = "unverifiable" if share is None else "right" if share == 1.0 else "wrong"
+                scores[row] = replace(scores[row], verdict=verdict, passed=share if fractions else None)
+        return scores
+
+    def _tests_of(self, verifier: str) -> Tests:
+        with self._starting:
+            if verifier not in self._tests:
+                tests = get_verifier(verifier).tests
+                assert tests is not None
+                self._tests[verifier] = tests(self._unit_tests)
+            return self._tests[verifier]
 
     def _with_slow_verdicts(self, scores: list[Score], pending: Mapping[int, Comparison]) -> list[Score]:
         replies = self._pool.compare(list(pending.values()))
@@ -165,6 +200,7 @@ def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader) ->
         [row.verifier if reward.verifier == "task" else reward.verifier for row in rows],
         reward.extractor,
         [trajectory.reported for trajectory in trajectories],
+        any(COMPONENTS.get(name).needs_tests for name, config in reward.components.items() if config.weight),
     )
     return [
         _rewarded(GradedTrajectory(trajectory=trajectory, score=score), reward)

@@ -69,7 +69,7 @@ def _source(
     run = setup.run
     teacher = stack.enter_context(open_teacher(run, setup.tokenizer, opener, setup.prompts))
     agent = stack.enter_context(_agent(setup))
-    grader = stack.enter_context(Grader(run.reward.verify_seconds))
+    grader = stack.enter_context(Grader(run.reward.verify_seconds, unit_tests=run.reward.unit_tests))
     pending = prefetch_state.read(states.at(run.state, first).folder, setup.prompts)
     sampler = _sampler(setup, engine, agent, grader, teacher, first=first, pending=pending, notes=notes)
     prefetch = Prefetch(
