@@ -45,6 +45,7 @@ def encoded(value: Any) -> Any:
         return ["bytes", *value]
     if isinstance(value, dict):
         return ["dict", *(encoded(part) for pair in dict.items(value) for part in pair)]
+    kind: Any  # its own __iter__ is called, not that of a class of the program
     for kind in (list, tuple):
         if isinstance(value, kind):
             return [kind.__name__, *map(encoded, kind.__iter__(value))]

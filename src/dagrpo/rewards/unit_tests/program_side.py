@@ -3,11 +3,12 @@
 Its text follows that of plain.py. What it knows the program may know: inputs and arguments, and never what is expected.
 """
 
+import json
 import os
 import sys
 from typing import Any
 
-from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, json, limit, own_output, silence
+from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output, silence
 
 MUTABLE = (list, dict, set, bytearray)
 
@@ -79,7 +80,8 @@ def answer_to(call: list[Any], scope: dict[str, Any], results: list[Any]) -> tup
     if action == "get":
         result = getattr(place, rest[0])
     elif action == "set":
-        result = setattr(place, rest[0], value_of(rest[1]))
+        setattr(place, rest[0], value_of(rest[1]))
+        result = None
     else:
         arguments, named = [value_of(each) for each in rest[0]], {k: value_of(v) for k, v in rest[1].items()}
         result = place(*arguments, **named)

@@ -7,11 +7,12 @@ tests run once more with values that agree with everything, to learn which calls
 import ast
 import builtins
 import contextlib
+import json
 import random
 import sys
 from typing import Any
 
-from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, json, limit, own_output
+from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output
 
 MOST_CALLS = 20_000
 UNARY = "neg pos abs invert round trunc floor ceil enter"

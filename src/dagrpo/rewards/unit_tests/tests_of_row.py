@@ -107,9 +107,9 @@ def _cases(fields: Mapping[str, Any]) -> Sequence[InputCase | CallCase | CodeCas
             setup = fields.get("test_setup_code") or ""
             return [CodeCase(code=f"{setup}\n{each}\n") for each in tests] if isinstance(setup, str) else None
         case {"inputs": [*inputs], "outputs": [*outputs]} if len(inputs) == len(outputs):
-            name = fields.get("fn_name")
+            function = fields.get("fn_name")
             pairs = list(zip(inputs, outputs, strict=True))
-            return _scripts(pairs) if name is None else _calls(str(name), pairs)
+            return _scripts(pairs) if function is None else _calls(str(function), pairs)
     return None
 
 
