@@ -79,6 +79,10 @@ class Graph:
     def _name_of(self, name: str) -> list[str]:
         return [self._entities[name]["name"]] if name in self._entities else []
 
+    def files(self) -> list[Reference]:
+        """Return a reference to every file."""
+        return [{"@id": name} for name, entity in self._entities.items() if "File" in entity["@type"]]
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of ro-crate-metadata.json."""
         return {"@context": CONTEXT, "@graph": list(self._entities.values())}
@@ -100,7 +104,8 @@ def metadata(finished: Finished, held: Mapping[str, str], sizes: Mapping[str, in
         ],
     )
     graph.add("./", "Dataset")  # the second entity, where people look for it
-    parts = [graph.file(path, digest, contentSize=str(sizes[path])) for path, digest in held.items()]
+    for path, digest in held.items():
+        graph.file(path, digest, contentSize=str(sizes[path]))
     parameters = {
         key: _value(graph, f"#{key}", key, value) for key, value in flat(finished.params.model_dump()).items()
     }
@@ -117,7 +122,7 @@ def metadata(finished: Finished, held: Mapping[str, str], sizes: Mapping[str, in
         license="Not stated; data and base model keep the licences of their sources.",
         conformsTo=profiles,
         mainEntity={"@id": WORKFLOW},
-        hasPart=parts,
+        hasPart=graph.files(),
         mentions=[run, {"@id": "#run-by"}, *actions],
     )
     return graph.as_json()
@@ -225,13 +230,13 @@ def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Referenc
 
 
 def _usage(graph: Graph, path: str, account: Account) -> list[Reference]:
-    amounts = {"seconds": account.seconds, "attempt": account.attempt, "memory in bytes": account.memory}
-    return [_value(graph, f"#usage/{path}/{name}", name, value) for name, value in amounts.items()]
+    amounts = {"seconds": account.seconds, "attempt": account.attempt, "memory": account.memory}  # memory: peak in bytes
+    return [_value(graph, f"#usage/{path}/{name}", name, value, propertyID=name) for name, value in amounts.items()]
 
 
-def _value(graph: Graph, name: str, key: str, value: Any) -> Reference:
+def _value(graph: Graph, id: str, key: str, value: Any, **properties: str) -> Reference:
     text = value if isinstance(value, str) and value else canonical_json(value)
-    return graph.add(name, "PropertyValue", name=key, value=text)
+    return graph.add(id, "PropertyValue", name=key, value=text, **properties)
 
 
 def _start(finished: Finished, record: ExecutionRecord) -> str:
