@@ -18,6 +18,7 @@ from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
 from dagrpo.cli.profiling.command import profile
+from dagrpo.cli.publish.command import publish
 from dagrpo.cli.replay.command import replay
 from dagrpo.cli.reproduce.command import reproduce
 from dagrpo.cli.shell_completion import hardware as hardware_presets
@@ -187,6 +188,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     sweep: "Examples: `dagrpo sweep learning_rate`; `dagrpo sweep learning_rate --html sweep.html`",
     power: "Examples: `dagrpo power arithmetic_tiny`; `dagrpo power A B --points 1`",
     crate: "Example: `dagrpo crate arithmetic_tiny`",
+    publish: "Examples: `dagrpo publish arithmetic_tiny --to folder:my_policy`; `dagrpo publish arithmetic_tiny --to hub:my_lab/my_policy`",
     reproduce: "Examples: `dagrpo reproduce arithmetic_tiny.crate -n`; `dagrpo reproduce arithmetic_tiny.crate`",
     new: "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`",
     doctor: "Examples: `dagrpo doctor`; `dagrpo doctor --online` also asks the hub",

@@ -8,25 +8,23 @@ from typing import Any
 
 from dagrpo.config.overlay import flat
 from dagrpo.pipeline.changes.code import digests_now
-from dagrpo.pipeline.changes.executions import ExecutionRecord
+from dagrpo.pipeline.changes.executions import ExecutionRecord, named
 from dagrpo.pipeline.crate.reading import Crate, Recorded
 from dagrpo.pipeline.record import in_any_experiment
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import canonical_json, read_object
-from dagrpo.utils.provenance import PROVENANCE
 
 MOST_FILES = 5  # of code that are named
 ABSENT = "nothing"
+PASS = "pass_at_k"  # of scores.json: a figure for each k
 
 
 class Verdict(StrEnum):
-    """How a result compares with the recorded one."""
+    """The place of a score beside the recorded one."""
 
     EQUAL = "equal"
     WITHIN = "within its interval"
     OUTSIDE = "outside its interval"
-    DIFFERENT = "other bytes"
-    MISSING = "not made"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +75,8 @@ def compare(
 ) -> Reproduction:
     """Compare the records of a crate with those of a run here. `facts`: hardware and commit of this machine."""
     digests = _anywhere(experiment, *(each.outputs for each in records))
-    by_stage = {(each.stage, each.seed): each for each in records}
-    stages = [_stage(crate, each, digests, by_stage.get((each.stage, each.seed))) for each in _comparable(crate)]
+    makers = {in_any_experiment(path, experiment): each for each in records for path in each.outputs}
+    stages = [_stage(crate, each, digests, makers) for each in _comparable(crate)]
     return Reproduction(
         stages=tuple(stages),
         scores=tuple(_scores(crate, records, experiment)),
@@ -98,19 +96,17 @@ def _comparable(crate: Crate) -> Iterator[Recorded]:
             yield record
 
 
-def _stage(crate: Crate, then: Recorded, digests: Mapping[str, str], now: ExecutionRecord | None) -> StageResult:
+def _stage(
+    crate: Crate, then: Recorded, digests: Mapping[str, str], makers: Mapping[str, ExecutionRecord]
+) -> StageResult:
     outputs, inputs = _anywhere(crate.experiment, then.outputs), _anywhere(crate.experiment, then.inputs)
     equal = sum(digests.get(path) == digest for path, digest in outputs.items())
     same_inputs = all(digests.get(path, digest) == digest for path, digest in inputs.items())
     begins = same_inputs and equal < len(outputs)
+    now = next((makers[path] for path in outputs if path in makers), None)
     reasons = () if not begins or now is None else tuple(_reasons(crate, then, now))
-    return StageResult(what=_named(then), equal=equal, outputs=len(outputs), begins=begins, reasons=reasons)
-
-
-def _named(record: Recorded) -> str:
-    from dagrpo.pipeline.changes.executions import named
-
-    return named(record.stage, record.seed, next(iter(record.outputs), "?"))
+    what = named(then.stage, then.seed, next(iter(then.outputs), ""))
+    return StageResult(what=what, equal=equal, outputs=len(outputs), begins=begins, reasons=reasons)
 
 
 def _reasons(crate: Crate, then: Recorded, now: ExecutionRecord) -> Iterator[str]:
@@ -151,10 +147,10 @@ def _scores(crate: Crate, records: Sequence[ExecutionRecord], experiment: str) -
     here = {in_any_experiment(path, experiment): path for each in records for path in each.outputs}
     for path, then in crate.scores.items():
         own = here.get(in_any_experiment(path, crate.experiment))
-        if own is None or path.endswith(PROVENANCE):
+        if own is None:
             continue
         now = dict(_estimates(read_object(Path(own))))
-        *_, seed, _, task, policy, _ = ("", "", "", *Path(path).parts)
+        *_, seed, _, task, policy, _ = ("", "", "", "", "", *Path(path).parts)
         for name, (value, low, high) in _estimates(then):
             if name in now:
                 yield Score(
@@ -163,10 +159,15 @@ def _scores(crate: Crate, records: Sequence[ExecutionRecord], experiment: str) -
 
 
 def _estimates(summary: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, float, float]]]:
-    """Yield each figure of a scores.json that has an interval, those of the main scorer alone."""
+    """Yield each figure of a scores.json that has an interval, by name; those of the main scorer alone."""
     for name, each in summary.items():
-        if not isinstance(each, dict) or name == "scorers":
-            continue
         match each:
             case {"value": float(value), "low": float(low), "high": float(high)}:
-                yield f"{name} (k {each['k']})" if isinstance(each.get("k"), int) else name, (value, low, high)
+                yield name if "k" not in each else _at_k(name, each["k"]), (value, low, high)
+            case {} if name == PASS:
+                yield from ((_at_k(name, key), at[1]) for key, inner in each.items() for at in _estimates({key: inner}))
+
+
+def _at_k(name: str, k: object) -> str:
+    """Return the name of a metric with its k: mean_at_k, 4 -> mean@4."""
+    return f"{name.partition('_')[0]}@{k}"

@@ -92,7 +92,7 @@ def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any
             )
         if _ADDRESS.match(value):
             raise UserError(
-                f"The crate's {key} is {brief(value)}, a place of another machine: name yours, --set {key}=..., or the same if you trust it."
+                f"The crate's {key} is {brief(value)}, a place of another machine: name yours, --set {key}=..., or the same one."
             )
 
 

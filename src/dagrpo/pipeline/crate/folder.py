@@ -1,6 +1,6 @@
 """The folder of a crate: its metadata, and files without texts of problems."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dagrpo.config.documents import params_yaml
@@ -61,7 +61,7 @@ def _require_unchanged(finished: Finished, held: dict[str, str]) -> None:
                 )
 
 
-def require_no_secret(folder: Path, names: tuple[str, ...]) -> None:
+def require_no_secret(folder: Path, names: Sequence[str]) -> None:
     """Raise UserError if a text file holds a password in an address, or the value of a variable that looks like a secret."""
     for name in names:
         text = (folder / name).read_text(encoding="utf-8")

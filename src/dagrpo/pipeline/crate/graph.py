@@ -59,25 +59,25 @@ class Graph:
     def __init__(self, held: Mapping[str, str]) -> None:
         self._held = held
         self._entities: dict[str, Entity] = {}
+        self._names: dict[str, list[str]] = {}  # paths of one content
 
     def add(self, id: str, kind: str | list[str], /, **properties: Any) -> Reference:
         """Put an entity into the graph, or more properties to it; return a reference to it. Empty properties are left out."""
         id = quote(id, safe=_SAFE)
         entity = self._entities.setdefault(id, {"@id": id})
-        entity |= {"@type": kind} | {key: value for key, value in properties.items() if value not in (None, "", [])}
+        given = {key: value for key, value in properties.items() if value not in (None, "", [])}
+        entity |= {"@type": kind} | {key: _alone(value) for key, value in given.items()}
         return {"@id": id}
 
     def file(self, path: str, digest: str, **properties: Any) -> Reference:
         """Add a file: by its path if the crate has this content of it, else by its digest."""
         name = path if self._held.get(path) == digest else by_digest(digest)
-        names = sorted({path, *self._entities.get(name, {}).get("alternateName", []), *self._name_of(name)} - {""})
+        self._names[name] = sorted({path, *self._names.get(name, ())})
+        first, *others = self._names[name]
         kind = MEDIA.get(PurePath(path).suffix, "application/octet-stream")
         return self.add(
-            name, "File", name=names[0], alternateName=names[1:], sha256=digest, encodingFormat=kind, **properties
+            name, "File", name=first, alternateName=others, sha256=digest, encodingFormat=kind, **properties
         )
-
-    def _name_of(self, name: str) -> list[str]:
-        return [self._entities[name]["name"]] if name in self._entities else []
 
     def files(self) -> list[Reference]:
         """Return a reference to every file."""
@@ -162,12 +162,13 @@ def _run(graph: Graph, finished: Finished, actions: list[Reference]) -> Referenc
         "#run",
         "CreateAction",
         name=f"run of {finished.name}",
+        description=f"All {len(actions)} executions of stages of the experiment {finished.name}.",
         instrument={"@id": WORKFLOW},
         object=_distinct([{"@id": PARAMS}, *raw]),
         result=_distinct(graph.file(path, digest) for path, digest in made.items() if path not in read),
         startTime=min(_start(finished, each) for each in finished.records),
         endTime=max(_end(finished, each) for each in finished.records),
-        actionStatus={"@id": COMPLETED},
+        actionStatus=COMPLETED,
     )
     engine = graph.add("#workflow-engine", "SoftwareApplication", softwareVersion=snakemake.pop("version"), **snakemake)
     graph.add("#run-by", "OrganizeAction", name="run by Snakemake", instrument=engine, object=controls, result=run)
@@ -196,7 +197,7 @@ def _action(
         result=_distinct([*(graph.file(*file) for file in record.outputs.items()), {"@id": path}]),
         startTime=_start(finished, record),
         endTime=_end(finished, record),
-        actionStatus={"@id": COMPLETED},
+        actionStatus=COMPLETED,
         environment=[
             _value(graph, f"#environment/{name}={value}", name, value) for name, value in sorted(facts.items())
         ],
@@ -230,7 +231,11 @@ def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Referenc
 
 
 def _usage(graph: Graph, path: str, account: Account) -> list[Reference]:
-    amounts = {"seconds": account.seconds, "attempt": account.attempt, "memory": account.memory}  # memory: peak in bytes
+    amounts = {
+        "seconds": account.seconds,
+        "attempt": account.attempt,
+        "memory": account.memory,
+    }  # memory: peak in bytes
     return [_value(graph, f"#usage/{path}/{name}", name, value, propertyID=name) for name, value in amounts.items()]
 
 
@@ -252,6 +257,11 @@ def _end(finished: Finished, record: ExecutionRecord) -> str:
     else:
         end = datetime.fromisoformat(account.started) + timedelta(seconds=account.seconds)
     return end.isoformat(timespec="seconds")
+
+
+def _alone(value: Any) -> Any:
+    """Return the one item of a list, as JSON-LD writes it; any other value as it is."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _distinct(references: Iterable[Reference]) -> list[Reference]:
