@@ -50,13 +50,18 @@ def _readable_errors(name: str) -> Iterator[None]:
     """Turn the errors of an upload into a UserError. Files that the hub has already are not sent again by the next try."""
     try:
         yield
-    except HfHubHTTPError as error:
+    except (HfHubHTTPError, httpx.TransportError, RuntimeError) as error:
+        cause: BaseException = error
+        while not isinstance(cause, HfHubHTTPError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise UserError(f"{name} was not published: {_sentence(cause, name)}.") from error
+
+
+def _sentence(error: BaseException, name: str) -> str:
+    if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        reason = f"{endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
+        answer = f"{endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
         remedy = f"take a token that may write to {name}" if status in {401, 403} else "run the same command again"
-        raise UserError(f"{name} was not published ({reason}): {remedy}.") from error
-    except httpx.TransportError as error:
-        reason = redacted(str(error)) or type(error).__name__
-        raise UserError(
-            f"{name} was not published, since {endpoint()} cannot be reached ({reason}): run again."
-        ) from error
+        return f"{answer}; {remedy}"
+    reason = (redacted(str(error)).strip() or type(error).__name__).splitlines()[0]
+    return f"{endpoint()} broke off or cannot be reached ({reason}); run the same command again"

@@ -11,7 +11,7 @@ from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, named
 from dagrpo.pipeline.crate.reading import Crate, Recorded
 from dagrpo.pipeline.record import in_any_experiment
-from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.stages.report import STAGE as REPORT
 from dagrpo.utils.files import canonical_json, read_object
 
 MOST_FILES = 5  # of code that are named
@@ -76,7 +76,9 @@ def compare(
     """Compare the records of a crate with those of a run here. `facts`: hardware and commit of this machine."""
     digests = _anywhere(experiment, *(each.outputs for each in records))
     makers = {in_any_experiment(path, experiment): each for each in records for path in each.outputs}
-    stages = [_stage(crate, each, digests, makers) for each in _comparable(crate)]
+    stages = [
+        _stage(crate, each, digests, makers) for each in crate.records if each.stage != REPORT.name
+    ]  # which names its experiment
     return Reproduction(
         stages=tuple(stages),
         scores=tuple(_scores(crate, records, experiment)),
@@ -86,14 +88,6 @@ def compare(
 
 def _anywhere(experiment: str, *files: Mapping[str, str]) -> dict[str, str]:
     return {in_any_experiment(path, experiment): digest for each in files for path, digest in each.items()}
-
-
-def _comparable(crate: Crate) -> Iterator[Recorded]:
-    """Yield the records of stages whose outputs are the same under another experiment's name, unlike the report's."""
-    for record in crate.records:
-        stage = all_stages().get(record.stage)
-        if stage is None or stage.reusable(record.params):
-            yield record
 
 
 def _stage(
