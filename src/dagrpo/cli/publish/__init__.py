@@ -1,1 +1,1 @@
-"""`dagrpo publish`: a trained policy and its rollouts in the layout of the Hugging Face hub."""
+"""`dagrpo publish`: policy and rollouts in the hub's layout."""

@@ -1,4 +1,4 @@
-"""Repositories of a publication: the files of the model, and those of the data set of its rollouts."""
+"""Files of a publication: of the model, and of its rollouts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def _model_files(publication: Publication, scratch: Path) -> Iterator[tuple[str,
     manifest = verify(publication.checkpoint)
     names = [name for name in manifest.files if name not in NOT_PUBLISHED and not name.endswith(".py")]
     if CARD in names:
-        raise UserError(f"{publication.checkpoint} has a {CARD} of its own: export the policy again.")
+        raise UserError(f"{publication.checkpoint} has a file {CARD}, the place of the card: export the policy again.")
     require_no_secret(publication.checkpoint, [name for name in names if name.endswith(TEXTS)])
     write_crate(publication.finished, scratch / INSIDE)
     write_text(scratch / CARD, model_card(publication))

@@ -1,4 +1,4 @@
-"""What another machine has recorded against what this one computed: equal to the byte, within the interval, or neither."""
+"""Comparison of a crate with a run of it here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Parameters of a crate, which is untrusted, for a run on this machine."""
+"""Parameters of an untrusted crate for a run on this machine."""
 
 import re
 import sysconfig
@@ -38,7 +38,7 @@ def parameters(crate: Crate, here: Params, given: Sequence[str]) -> Params:
     """Return the parameters of a crate under the name of an override run; those of the machine are this one's.
 
     given: `key=value` in the place of what the crate has. Raises UserError if the crate names code, a command, a path or a server that is
-    not allowed, or if its parameters do not fit this version.
+    refused, or if its parameters do not fit this version.
     """
     oracles = any(score.get("oracle") is True for score in crate.scores.values())
     values = recorded_params(crate.records, oracles=oracles)

@@ -1,1 +1,1 @@
-"""Results that leave the house: an experiment as a Workflow Run RO-Crate."""
+"""An experiment as a Workflow Run RO-Crate."""

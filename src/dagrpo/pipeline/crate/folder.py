@@ -1,4 +1,4 @@
-"""The folder of a crate: its metadata, and files without texts of problems."""
+"""Folder of a crate: metadata, and files without texts of problems."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Crates of other people: untrusted, read within limits, nothing in them is run.
+"""Reader of untrusted crates.
 
 A crate is a folder with ro-crate-metadata.json; a model folder of `dagrpo publish` has one in its folder `crate`. Of a crate only
-the provenance.json files, the accounts and the scores are read, and the code's digests.
+the provenance.json files, the accounts, the scores and the digests of code are read, within limits. Nothing in it is run.
 """
 
 import hashlib
@@ -59,14 +59,14 @@ class Recorded(_Read):
 
 
 class _Account(_Read):
-    """What is read of an account of an execution."""
+    """Account of an execution, as far as it is read."""
 
     provenance: Digest
     facts: Facts = {}
 
 
 class _Entity(_Read):
-    """What is read of an entity."""
+    """Entity of the metadata, as far as it is read."""
 
     id: Text = Field(alias="@id")
     sha256: Digest | None = None
@@ -80,7 +80,7 @@ class _Entity(_Read):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crate:
-    """What another machine has recorded of an experiment."""
+    """Records of an experiment on another machine."""
 
     experiment: str
     records: tuple[Recorded, ...]
