@@ -65,7 +65,7 @@ def parameters(crate: Crate, here: Params, given: Sequence[str]) -> Params:
 
 
 def _section(values: dict[str, Any], parents: Sequence[str]) -> dict[str, Any]:
-    """Return a nested section; an empty one, apart from the values, if there is none."""
+    """Return a nested section; a new one, apart from the values, if it is missing."""
     for part in parents:
         inner = values.get(part)
         values = inner if isinstance(inner, dict) else {}
