@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from huggingface_hub import DatasetCard, ModelCard
 from tests.pipeline.snakemake import clones
 from typer.testing import CliRunner
 
@@ -27,9 +28,9 @@ def folder(run_by_snakemake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return copy
 
 
+@pytest.mark.nightly  # half a minute of imports
 def test_a_published_policy_is_loaded_by_the_libraries_of_the_hub(folder: Path) -> None:
     from datasets import load_dataset
-    from huggingface_hub import DatasetCard, ModelCard
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     listed = _ran("publish", clones.NAME, "--to", "folder:out/policy", "--license", "apache-2.0")
@@ -59,7 +60,8 @@ def test_problems_of_other_people_and_secrets_are_not_published(folder: Path, mo
         table = read_parquet(path)
         assert not {"question", "prompt", "prompt_ids", "ground_truth", "messages", "calls"} & set(table.column_names)
         assert "completion" in table.column_names
-    assert "are other people's data" in Path("out/policy-rollouts/README.md").read_text()
+    assert "are other people's data" in DatasetCard.load("out/policy-rollouts/README.md").text
+    assert ModelCard.load("out/policy/README.md").data.eval_results[0].dataset_name == "arithmetic"
     scores = clones.RUN / "eval/arithmetic/trained/scores.parquet"
     table = read_parquet(scores)
     monkeypatch.setenv("MY_API_KEY", "abcdefgh")
