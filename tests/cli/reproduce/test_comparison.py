@@ -49,7 +49,7 @@ def _compared(here: dict[str, str], value: float = 0.5, **train: Any) -> Reprodu
     )
     own = Path(SCORES.format("theirs~reproduced"))
     write_json(own, {"greedy": {"value": value, "low": 0.0, "high": 1.0}, "pass_at_k": again})
-    extra = {"job": None, "overrides": {}, "provenance": Path("p")}
+    extra: dict[str, Any] = {"job": None, "overrides": {}, "provenance": Path("p")}
     records = [ExecutionRecord(**each, **extra) for each in _run("theirs~reproduced", here, **train)]
     return compare(crate, records, "theirs~reproduced", {"hardware.processor": "B"})
 
@@ -74,7 +74,7 @@ def test_a_difference_begins_where_equal_inputs_gave_other_bytes() -> None:
 
 
 def test_the_reason_is_what_differs_of_that_execution() -> None:
-    changed = {
+    changed: dict[str, Any] = {
         "environment": {"torch": "3"},
         "code": "b" * 64,
         "params": {"training": {"steps": 2}},

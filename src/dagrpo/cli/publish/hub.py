@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import httpx
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils._validators import validate_repo_id
 
 from dagrpo.cli.publish.repositories import Repository
 from dagrpo.core.errors import UserError
