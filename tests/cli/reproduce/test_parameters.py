@@ -27,7 +27,8 @@ def _crate(changes: dict[str, Any], code: dict[str, str] | None = None, name: st
     """Return a crate in which one stage has read everything."""
     values = merged(Params().model_dump(), changes)
     runtime = values.pop("runtime")
-    values["experiment"].pop("name")
+    if "name" not in changes.get("experiment", {}):
+        values["experiment"].pop("name")
     record = Recorded(
         stage="train",
         experiment=name,
@@ -70,7 +71,7 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
     [
         (
             {"rollout": {"agent": {"name": "program", "command": ["rm", "-rf", "."]}}},
-            r"would run the command .*rollout\.agent\.command",
+            r"would hand .* to a program .rollout\.agent\.command",
         ),
         (
             {"rollout": {"tools": {"search": {"url": "http://them"}}}},
@@ -79,7 +80,14 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
         ({"model": {"source": "gguf", "gguf": "/etc/passwd"}}, r"model\.gguf is .*a place of another machine"),
         ({"data": {"pass_rates": "a/../../b"}}, r"data\.pass_rates is .*a place of another machine"),
         ({"data": {"pass_rates": "~/b c"}}, r"data\.pass_rates is .*a place of another machine"),
+        (
+            {"training": {"backend": {"name": "verl", "settings": {"trust": True}}}},
+            r"to a program .training\.backend\.settings",
+        ),
         ({"training": {"setps": 1}}, "unknown key `training.setps`"),
+        ({"experiment": {"name": "other"}}, "since the stages ran with different ones"),
+        ({"data": 3}, "`data` is 3: it is a section"),
+        ({"runtime": {"engine": 3}}, "runtime.engine is 3"),
     ],
 )
 def test_what_leads_out_is_refused(changes: dict[str, Any], sentence: str) -> None:

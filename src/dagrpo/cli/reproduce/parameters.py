@@ -31,6 +31,7 @@ OF_THE_MACHINE = (
     "runtime.teacher.weights_folder",
     "runtime.backend",
 )
+FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's
 _ADDRESS = re.compile(r"\w+://|[/~]|(.*/)?\.\.(/|$)")  # the start of a text that leads out of the folder or to a server
 
 
@@ -81,31 +82,33 @@ def _given(text: str) -> tuple[str, Any]:
 
 def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
     """Raise UserError for a command, or a path or an address that leads out of this folder, unless it is one of `chosen`."""
-    own = {*chosen, *OF_THE_MACHINE}
-    for key, value in _texts(values):
+    own = (*chosen, *OF_THE_MACHINE)
+    for key, value in _nested(values):
         if any(key == each or key.startswith(f"{each}.") for each in own):
             continue
-        if "command" in key.split("."):
+        if key.rpartition(".")[2] in FOR_PROGRAMS and value:
             raise UserError(
-                f"The crate would run the command {brief(value)} ({key}). A crate is not trusted with commands: read it, and if you want "
-                f"to run it, give it yourself, --set {key}=[...]."
+                f"The crate would hand {brief(value)} to a program ({key}). A crate is not trusted with that: read it, and if you want "
+                f"to run it, give it yourself, --set {key}=..."
             )
-        if _ADDRESS.match(value):
-            raise UserError(
-                f"The crate's {key} is {brief(value)}, a place of another machine: name yours, --set {key}=..., or the same one."
-            )
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and _ADDRESS.match(text):
+                raise UserError(
+                    f"The crate's {key} is {brief(text)}, a place of another machine: name yours, --set {key}=..., or the same one."
+                )
 
 
-def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text, with its dotted key; an item of a list has the list's."""
+def _nested(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value that is not the whole, with its dotted key; of a list of mappings its items, with the list's key."""
+    if key:
+        yield key, values
     if isinstance(values, Mapping):
         for name, value in values.items():
-            yield from _texts(value, f"{key}.{name}".lstrip("."))
+            yield from _nested(value, f"{key}.{name}".lstrip("."))
     elif isinstance(values, list):
         for value in values:
-            yield from _texts(value, key)
-    elif isinstance(values, str):
-        yield key, values
+            if isinstance(value, Mapping | list):
+                yield from _nested(value, key)
 
 
 def _require_same_code(module: str, known: Mapping[str, str]) -> None:

@@ -90,17 +90,18 @@ def recorded_params(records: Sequence[Executed], *, oracles: bool) -> dict[str, 
     naming a parameter of which stages had different values.
     """
     whole: dict[str, Any] = {}
-    for record in records:
+    runtime = next((dict(each.runtime) for each in records if each.stage == TRAIN), {})
+    unread = {"experiment": {"name": records[0].experiment}, "runtime": runtime}  # by any stage
+    unread |= {"evaluation": {"oracles": True}} if oracles else {}
+    for what, params in [*((each.what, each.params) for each in records), ("none", unread)]:
         try:
-            whole = _together(whole, record.params)
+            whole = _together(whole, params)
         except _Different as different:
             raise UserError(
-                f"{record.experiment}: {different}, since the stages ran with different ones, {record.what} among them: run "
+                f"{records[0].experiment}: {different}, since the stages ran with different ones ({what}): run "
                 "`snakemake --cores all target` again."
             ) from None
-    runtime = next((dict(each.runtime) for each in records if each.stage == TRAIN), {})
-    whole = _together(whole, {"experiment": {"name": records[0].experiment}, "runtime": runtime})
-    return _together(whole, {"evaluation": {"oracles": True}}) if oracles else whole
+    return whole
 
 
 class _Different(ValueError):
