@@ -26,6 +26,7 @@ from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
+    OTHER_FILE,
     SWEEPS,
     checked,
     refused,
@@ -75,7 +76,9 @@ class Experiments:
         file = refused(lambda: read_params(PARAMS))
         self.name = params.experiment.name
         self.sweep = str(config[SWEEP]) if SWEEP in config else None
-        if self.sweep is None:
+        if OTHER_FILE in config:
+            runs = [(params, OverrideRun(folder=self.name, overrides={OTHER_FILE: str(config[OTHER_FILE])}))]
+        elif self.sweep is None:
             runs = [(params, refused(lambda: override_run(params, file)))]
         else:
             runs = [(cell.params, cell.run) for cell in refused(lambda: _cells(str(self.sweep), params, file))]
