@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
+from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.checks import Gates
@@ -64,6 +65,13 @@ def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> Non
             shown = "not as by default" if key == GATES else str(own).lower()
             text = "null" if value is None else str(value).lower()
             raise refusal(f"{key} is {shown}", remedy or f"set it to {text}")
+    for name, config in sections.reward.components.items():
+        if config.schedule is not None:
+            raise refusal(f"reward.components.{name}.schedule changes a weight", "leave it out")
+        if config.counts and COMPONENTS.get(name).open is not None:
+            raise refusal(
+                f"reward.components has {name}, which asks a model about many responses at once", "leave it out"
+            )
 
 
 def require_one_of(sections: Sections, key: str, values: Iterable[str]) -> None:
