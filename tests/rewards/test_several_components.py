@@ -8,7 +8,7 @@ from tests.rewards.attempts import attempt, scores
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.components import lowest_reward
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.grading import Grader, grade
 
 
 def reward_of(**components: Any) -> Reward:
@@ -28,31 +28,26 @@ def test_accuracy_counts_only_in_the_form_that_it_requires(grader: Grader) -> No
 
 
 def test_a_weight_goes_linearly_from_one_step_to_another() -> None:
-    reward = reward_of(accuracy={}, format={"weight": 1.0, "schedule": {"weight": 0.0, "first": 10, "last": 20}})
-    weights = {step: reward.at(step).components["format"].weight for step in (1, 10, 15, 19, 20, 500)}
+    form = reward_of(format={"weight": 1.0, "final_weight": 0.0, "first_step": 10, "final_step": 20}).components[
+        "format"
+    ]
+    weights = {step: form.weight_at(step) for step in (1, 10, 15, 19, 20, 500)}
     assert weights == {1: 1.0, 10: 1.0, 15: 0.5, 19: pytest.approx(0.1), 20: 0.0, 500: 0.0}
-    assert reward.at(15).components["accuracy"].weight == 1.0
 
 
 def test_a_component_is_computed_at_the_step_at_which_its_weight_is_0(grader: Grader) -> None:
-    reward = reward_of(accuracy={}, format={"weight": 0.0, "schedule": {"weight": 1.0, "last": 5}})
-    (first,) = scores([attempt("#### 18")], reward.at(1), grader)
-    (last,) = scores([attempt("#### 18")], reward.at(5), grader)
+    reward = reward_of(accuracy={}, format={"weight": 0.0, "final_weight": 1.0, "final_step": 5})
+    first, last = (grade([attempt("#### 18")], reward, grader, step)[0].score for step in (1, 5))
     assert first.components == last.components == {"accuracy": 1.0, "format": 1.0}
     assert (first.reward, last.reward) == (1.0, 2.0)
 
 
-def test_a_reward_without_schedules_is_the_same_object_at_every_step() -> None:
-    reward = reward_of(accuracy={})
-    assert reward.at(7) is reward
-
-
-def test_the_lowest_reward_is_over_both_ends_of_a_schedule_and_a_closed_gate() -> None:
+def test_the_lowest_reward_is_over_both_weights_and_a_closed_gate() -> None:
     rising = reward_of(
         accuracy={"correct": 1.0, "wrong": 1.0, "missing": 1.0, "unverifiable": 1.0, "requires": "format"}, format={}
     )
     assert lowest_reward(rising.components) == 0.0
-    falling = reward_of(accuracy={"schedule": {"weight": -2.0, "last": 5}})
+    falling = reward_of(accuracy={"final_weight": -2.0, "final_step": 5})
     assert lowest_reward(falling.components) == -2.0
 
 
@@ -64,10 +59,11 @@ def test_the_lowest_reward_is_over_both_ends_of_a_schedule_and_a_closed_gate() -
         ({"accuracy": {"requires": "format"}, "format": {"weight": 0.0}}, "which is no other component with a weight"),
         ({"accuracy": {"requires": "overlong"}, "overlong": {}}, "overlong, which is never above 0"),
         ({"accuracy": {"requires": "format"}, "format": {"requires": "reported"}, "reported": {}}, "requires another"),
-        ({"accuracy": {"schedule": {"weight": 1.0, "first": 5, "last": 5}}}, "let `last` be larger"),
-        ({"accuracy": {"weight": 0.0, "schedule": {"weight": 0.0, "last": 5}}}, "no reward.components has a weight"),
+        ({"accuracy": {"final_weight": 1.0}}, "belong together"),
+        ({"accuracy": {"final_weight": 1.0, "first_step": 5, "final_step": 5}}, "let first_step be smaller"),
+        ({"accuracy": {"weight": 0.0, "final_weight": 0.0, "final_step": 5}}, "no reward.components has a weight"),
     ],
 )
-def test_gates_and_schedules_that_cannot_work_are_refused(components: Any, message: str) -> None:
+def test_gates_and_changing_weights_that_cannot_work_are_refused(components: Any, message: str) -> None:
     with pytest.raises((UserError, ValueError), match=message):
         Reward.model_validate({"components": components})

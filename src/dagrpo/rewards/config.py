@@ -61,16 +61,6 @@ class Reward(Section):
                 _check_gate(name, config.requires, self.components)
         return self
 
-    def at(self, step: int) -> Self:
-        """Return the section with the weights of a step, from 1."""
-        if not any(config.schedule for config in self.components.values()):
-            return self
-        components = {
-            name: config.model_copy(update={"weight": config.weight_at(step)})
-            for name, config in self.components.items()
-        }
-        return self.model_copy(update={"components": components})
-
     @property
     def files(self) -> list[str]:
         """List the files that the components read, whose content is part of the stage's identity."""

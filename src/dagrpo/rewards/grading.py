@@ -175,8 +175,8 @@ def _judge_fast(
 # ---- rewards ----
 
 
-def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader) -> list[GradedTrajectory]:
-    """Return each trajectory with its reward, in order.
+def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader, step: int = 1) -> list[GradedTrajectory]:
+    """Return each trajectory with its reward, in order. The weights are those of the step, from 1.
 
     `reward.verifier` overrides the one of the row unless it is "task". Raises UserError naming the row if a ground truth is invalid
     for its verifier.
@@ -194,7 +194,7 @@ def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader) ->
         for trajectory, score in zip(trajectories, scores, strict=True)
     ]
     values = _values(graded, reward, grader)
-    return [_rewarded(each, own, reward) for each, own in zip(graded, values, strict=True)]
+    return [_rewarded(each, own, reward, step) for each, own in zip(graded, values, strict=True)]
 
 
 def _asks(name: str, config: Weighted) -> bool:
@@ -234,12 +234,14 @@ def _gated(values: Mapping[str, float | None], name: str, config: Weighted) -> f
     return values[name] if not config.requires or (values[config.requires] or 0.0) > 0 else 0.0
 
 
-def _rewarded(graded: GradedTrajectory, values: Mapping[str, float | None], reward: Reward) -> GradedTrajectory:
+def _rewarded(
+    graded: GradedTrajectory, values: Mapping[str, float | None], reward: Reward, step: int
+) -> GradedTrajectory:
     """Add the components up in the order of their names. Without the value of one the trajectory is excluded."""
     known = {name: value for name, value in values.items() if value is not None}
     score = replace(
         graded.score,
-        reward=sum((reward.components[name].weight * value for name, value in known.items()), 0.0),
+        reward=sum((reward.components[name].weight_at(step) * value for name, value in known.items()), 0.0),
         components={COMPONENTS.label(name): value for name, value in known.items()},
     )
     if len(known) == len(values):

@@ -19,49 +19,48 @@ from dagrpo.core.trajectory import GradedTrajectory
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
-
-class Schedule(Section):
-    """Linear change of a component's weight over steps."""
-
-    weight: Factor = Field(description="Factor of the component in the reward from step `last` on.")
-    first: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
-        1, description="Last step with the component's own weight, from which on it changes."
-    )
-    last: Annotated[int, Field(ge=2, le=MOST_STEPS)] = Field(description="Step at which it no longer changes.")
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.first >= self.last:
-            raise UserError(
-                f"the schedule of a component goes from step {self.first} to step {self.last}: let `last` be larger than `first`"
-            )
-        return self
+Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
 class Weighted(Section):
     """Base of a component's parameters: how it counts. A component's Config adds its other keys."""
 
     weight: Factor = Field(
-        1.0, description="Factor of the component in the reward; at 0, without a schedule, it is not computed."
+        1.0, description="Factor of the component in the reward; at 0, without final_weight, it is not computed."
     )
-    schedule: Schedule | None = Field(None, description="Another weight for later steps; null: always the same weight.")
+    final_weight: Factor | None = Field(
+        None,
+        description="Factor from step final_step on, towards which the weight goes linearly; null: always the same.",
+    )
+    first_step: Step = Field(1, description="Last step with `weight`, where there is a final_weight.")
+    final_step: Step | None = Field(None, description="First step with final_weight.")
     requires: PluginName = Field(
         "",
         description="Name of another component that has to be above 0, or this one counts as 0: `accuracy: {requires: format}`; "
         '"": none.',
     )
 
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        if (self.final_weight is None) != (self.final_step is None):
+            raise UserError("a component's final_weight and final_step belong together: give both, or set both to null")
+        if self.final_step is not None and self.first_step >= self.final_step:
+            raise UserError(
+                f"a component's weight goes from first_step {self.first_step} to final_step {self.final_step}: let first_step be smaller"
+            )
+        return self
+
     @property
     def counts(self) -> bool:
         """Return True if the component has a weight at some step."""
-        return self.weight != 0 or (self.schedule is not None and self.schedule.weight != 0)
+        return self.weight != 0 or bool(self.final_weight)
 
     def weight_at(self, step: int) -> float:
-        """Return w0 + (w1 - w0) * clip((step - first) / (last - first), 0, 1); `step` counts from 1."""
-        if self.schedule is None:
+        """Return w0 + (w1 - w0) * clip((step - first_step) / (final_step - first_step), 0, 1); `step` counts from 1."""
+        if self.final_weight is None or self.final_step is None:
             return self.weight
-        passed = (step - self.schedule.first) / (self.schedule.last - self.schedule.first)
-        return self.weight + (self.schedule.weight - self.weight) * min(1.0, max(0.0, passed))
+        passed = (step - self.first_step) / (self.final_step - self.first_step)
+        return self.weight + (self.final_weight - self.weight) * min(1.0, max(0.0, passed))
 
 
 ConfigType = TypeVar("ConfigType", bound=Weighted)
@@ -127,7 +126,7 @@ def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
             continue
         if limits is None:
             return None
-        weights = (config.weight, *(() if config.schedule is None else (config.schedule.weight,)))
+        weights = [weight for weight in (config.weight, config.final_weight) if weight is not None]
         values = (*limits(config), *((0.0,) if config.requires else ()))
         lowest += min(weight * each for weight in weights for each in values)
     return lowest

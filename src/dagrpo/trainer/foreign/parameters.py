@@ -66,8 +66,8 @@ def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> Non
             text = "null" if value is None else str(value).lower()
             raise refusal(f"{key} is {shown}", remedy or f"set it to {text}")
     for name, config in sections.reward.components.items():
-        if config.schedule is not None:
-            raise refusal(f"reward.components.{name}.schedule changes a weight", "leave it out")
+        if config.final_weight is not None:
+            raise refusal(f"reward.components.{name}.final_weight changes a weight over steps", "set it to null")
         if config.counts and COMPONENTS.get(name).open is not None:
             raise refusal(
                 f"reward.components has {name}, which asks a model about many responses at once", "leave it out"

@@ -215,7 +215,7 @@ class StepSampler:
 
     def _grade(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         """Grade trajectories. `_graded` alone measures the time."""
-        return grade(trajectories, self._reward.at(step + 1), self._grader)
+        return grade(trajectories, self._reward, self._grader, step + 1)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]
