@@ -50,6 +50,8 @@ RUN = (
     "dagrpo use examples/pictures/params.yaml",
     "dagrpo use examples/gsm8k/params.yaml",
     "dagrpo use examples/several_gpus/params.yaml",
+    "dagrpo use examples/judge/params.yaml",
+    "dagrpo use examples/reward_model/params.yaml",
     "dagrpo sweep learning_rate",
     "dagrpo clean --tries",
 )

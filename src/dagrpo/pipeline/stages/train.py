@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import RUN, TRAIN_DATA, Job, Needs, Stage
 from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -154,6 +156,19 @@ def held_out_data(params: "Params", experiment: str) -> list[str]:
 def reward_files(params: "Params", experiment: str) -> list[str]:
     """List the files that components of the reward read: rubrics, and manifests of checkpoints."""
     return params.reward.files
+
+
+def require_reward_files(params: "Params") -> None:
+    """Raise UserError if a file that a component of the reward reads is missing."""
+    for path in map(Path, params.reward.files):
+        if path.is_file():
+            continue
+        remedy = (
+            "make a checkpoint of a download with `dagrpo convert FOLDER NEW --to hf`, and name its folder"
+            if path.name == MANIFEST
+            else "write it, or name another one"
+        )
+        raise UserError(f"{path}, which reward.components names, is missing: {remedy}")
 
 
 def needs(runtime: Runtime) -> Needs:

@@ -74,12 +74,12 @@ def _open(config: Config, reward_model: RewardModel | None) -> Iterator[OpenComp
 
 
 def check(config: Config, params: "Params") -> None:
-    """Raise UserError if the checkpoint is missing, or is an output of the experiment."""
-    folder = Path(config.folder)
-    if not config.folder or not (folder / MANIFEST).is_file():
+    """Raise UserError if no checkpoint is named, or an output of the experiment. Snakemake's start looks whether it is there."""
+    if not config.folder:
+        raise UserError("reward.components.reward_model.folder is empty: name the checkpoint of a sequence classifier")
+    if f"results/{params.experiment.name}/" in f"{config.folder}/":
         raise UserError(
-            f"reward.components.reward_model.folder is {config.folder!r}, which has no {MANIFEST}: make a checkpoint of a download with "
-            "`dagrpo convert FOLDER NEW --to hf`, and name that"
+            f"reward.components.reward_model.folder is {config.folder}, which is an output of this experiment: name another checkpoint"
         )
 
 
