@@ -59,5 +59,7 @@ def test_an_experiment_does_not_score_with_its_own_outputs() -> None:
         Params.model_validate({"experiment": {"name": "mine"}, "reward": {"components": component}})
     params = Params.model_validate({"experiment": {"name": "another"}, "reward": {"components": component}})
     assert params.reward.files == ["results/mine/runs/seed_0/exported/manifest.json"]
-    with pytest.raises(UserError, match=r"exported/manifest.json, which reward.components names, is missing: make a checkpoint"):
+    with pytest.raises(
+        UserError, match=r"exported/manifest.json, which reward.components names, is missing: make a checkpoint"
+    ):
         require_reward_files(params)

@@ -1,4 +1,4 @@
-"""Components of the reward over training: their correlations, and signs that one is exploited."""
+"""Correlations of the reward's components, and signs that one is exploited."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""judge: the verdict of a model that reads the attempt and a rubric."""
+"""judge: the verdict of a model on the attempt, by a rubric."""
 
 import os
 import threading
@@ -178,7 +178,7 @@ class _Judge:
 
 
 def _read(received: bytes) -> Answer:
-    """Return the answer in a response. Raises ConnectionError if it is none of the protocol."""
+    """Return the answer in a response. Raises ConnectionError for any other body."""
     try:
         response = read_json(received)
         text = response["choices"][0]["message"]["content"]
