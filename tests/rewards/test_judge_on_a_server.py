@@ -1,13 +1,13 @@
 """A real SGLang server as the judge: a tiny model with random weights, held to the verdict's schema."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.engine.serving import wait_until
 from tests.rewards.attempts import attempt
 
 from dagrpo.engine import sglang
@@ -44,7 +44,11 @@ def address(fresh_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         scratch=folder,
     )
     try:
-        wait_until(lambda: _answers(f"http://127.0.0.1:{port}"), 240)
+        deadline = time.monotonic() + 240
+        while not _answers(f"http://127.0.0.1:{port}"):
+            assert process.exit_code() is None, (folder / "server.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, "the server is not ready"
+            time.sleep(0.2)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.stop()

@@ -33,9 +33,12 @@ PICTURE_FLAGS = (
     # has seen it, so that there is nothing to forget. Of a picture of a megapixel, 19 MB are kept.
     "--mm-preprocess-cache-size-mb=1024",
 )
+CPU_MEMORY_FLAG = (
+    "--mem-fraction-static=0.5"  # SGLang's own choice is below 0 for these; max-total-tokens says what is used
+)
 CPU_PICTURE_FLAGS = (
     "--mm-attention-backend=sdpa",
-    "--mem-fraction-static=0.5",  # SGLang's own choice is below 0 here; max-total-tokens says what is used
+    CPU_MEMORY_FLAG,
 )
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -120,6 +123,7 @@ def server_command(
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
         *device_flags,
         *(CLASSIFIER_FLAGS if classifies else ()),
+        *((CPU_MEMORY_FLAG,) if classifies and not gpu else ()),
         *(MEMORY_FLAGS if config.release_memory else ()),
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
