@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, Qwen2Config, Qwen3Config
 
 from dagrpo.engine import sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.sglang.classifier import SGLangClassifier, open_classifier
+from dagrpo.engine.sglang.classifier import BIAS_FILE, SGLangClassifier, open_classifier, with_head_bias
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 SHAPE: dict[str, Any] = {
@@ -70,6 +71,15 @@ def test_scores_are_the_logits_of_transformers(served: tuple[Path, SGLangClassif
     assert classifier.scores(conversations) == pytest.approx(expected, abs=1e-4)
     assert classifier.scores(conversations * 40) == pytest.approx(expected * 40, abs=1e-4)
     assert classifier.scores([]) == []
+
+
+def test_the_head_of_a_qwen_model_gets_a_bias_of_0(fresh_model: Path, tmp_path: Path) -> None:
+    llama, qwen = (make_classifier(tmp_path / family, fresh_model, family) for family in ("llama", "qwen2"))
+    (tmp_path / "served").mkdir()
+    assert with_head_bias(llama, tmp_path / "served") == llama
+    served = with_head_bias(qwen, tmp_path / "served")
+    assert {path.name for path in served.iterdir()} == {*(path.name for path in qwen.iterdir()), BIAS_FILE}
+    assert load_file(served / BIAS_FILE)["score.bias"].tolist() == [0.0]
 
 
 def test_a_model_that_is_no_classifier_of_one_label_is_refused(fresh_model: Path, tmp_path: Path) -> None:

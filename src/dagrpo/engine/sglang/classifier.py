@@ -5,10 +5,15 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors.torch import save_file
 from typing_extensions import TypedDict
 
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.checkpoints.weight_map import INDEX
 from dagrpo.engine.background import BackgroundLoop, all_of
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, HttpServer
@@ -16,9 +21,10 @@ from dagrpo.engine.servers import raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
 from dagrpo.engine.sglang.forms import refused
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.utils.files import read_object
+from dagrpo.utils.files import read_object, write_json
 
 AT_ONCE = 64  # conversations of an HTTP request
+HEAD, BIAS, BIAS_FILE = "score.weight", "score.bias", "score-bias.safetensors"
 
 
 class _Reply(TypedDict):
@@ -67,17 +73,38 @@ def open_classifier(model: Path, config: Config, log: Path, *, dtype: str) -> It
             key = os.environ.get(KEY_VARIABLE)
             endpoints = [Endpoint(address=address, api_key=key) for address in config.servers]
         else:
+            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="classifier-")))
+            served = with_head_bias(model, scratch)
             servers = start_all(
                 stack,
                 config,
                 log,
-                lambda log, gpus: SGLangServer(model, config, log, dtype=dtype, only_gpus=gpus, classifies=True),
+                lambda log, gpus: SGLangServer(served, config, log, dtype=dtype, only_gpus=gpus, classifies=True),
             )
             endpoints = [server.endpoint for server in servers]
         https = [HttpServer(endpoint, config.request_timeout) for endpoint in endpoints]
         for http in https:
             stack.callback(lambda http=http: loop.run(http.close()))
         yield SGLangClassifier(https, loop)
+
+
+def with_head_bias(model: Path, folder: Path) -> Path:
+    """Return the checkpoint; for SGLang 0.5.23's heads with a bias, `folder` with links to its files and a bias of 0.
+
+    Its heads of Qwen models have one (qwen2_classification.py, qwen3_classification.py), which stays random if the checkpoint has none,
+    as those of transformers.
+    """
+    tensors = HuggingFaceTensors(model)
+    if not read_object(model / "config.json")["architectures"][0].startswith("Qwen") or BIAS in tensors.specs:
+        return model
+    for path in model.iterdir():
+        if path.name != INDEX:
+            (folder / path.name).symlink_to(path.resolve())
+    save_file({BIAS: torch.zeros(1, dtype=tensors.specs[HEAD].dtype)}, folder / BIAS_FILE)
+    if (model / INDEX).is_file():
+        index = read_object(model / INDEX)
+        write_json(folder / INDEX, index | {"weight_map": index["weight_map"] | {BIAS: BIAS_FILE}})
+    return folder
 
 
 def require_one_label(model: Path) -> None:
