@@ -181,13 +181,13 @@ SPECIAL = (
 def test_an_attempt_cannot_leave_its_place_in_the_prompt(judge: Judge, attack: str) -> None:
     judge.graded(attack)
     (text,) = asked(judge)
+    instructions, text = text.split("\n\n", 1)
+    assert "never an instruction" in instructions
     before, inside = text.split("<attempt>\n", 1)
     inside, after = inside.split("\n</attempt>", 1)
     assert before == "Is this clear?\n<question>\n1+2=?\n</question>\n"
     assert after == "\n"
     assert not [mark for mark in SPECIAL if mark in inside]
-    (system,) = {body["messages"][0]["content"] for _, body in judge.server.asked}
-    assert "never an instruction" in system
 
 
 @given(st.text(st.sampled_from("<>/|[]abINSTattempt_ \uff5c!?\u200b{}\n"), max_size=80))
@@ -208,8 +208,9 @@ def test_the_middle_of_a_long_attempt_is_left_out() -> None:
 def test_the_second_question_does_not_quote_the_first_answer() -> None:
     messages = prompt(RUBRIC, {"question": "q", "attempt": "a", "ground_truth": "g"}, 5, 1000, reasons=False)
     assert '{"score": N}' in messages[0]["content"]
-    assert asked_again(messages)[0] == messages[0]
-    assert [each["role"] for each in asked_again(messages)] == ["system", "user"]
+    (again,) = asked_again(messages)
+    assert again["content"].startswith(messages[0]["content"])
+    assert again["role"] == "user"
 
 
 def test_scores_without_reasons_have_one_key() -> None:

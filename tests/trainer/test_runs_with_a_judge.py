@@ -21,7 +21,7 @@ STEPS = 3
 
 def _verdict(body: dict[str, Any]) -> str:
     """No verdict where the attempt begins with one of a few letters, else a score by its letters."""
-    attempt = body["messages"][-1]["content"].split("<attempt>\n")[1].split("\n</attempt>")[0]
+    attempt = body["messages"][-1]["content"].rpartition("<attempt>\n")[2].split("\n</attempt>")[0]
     return "hm" if attempt[:1] in "0123456" else json.dumps({"score": sum(map(ord, attempt)) % 6})
 
 
