@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.scripted import Hangup, ScriptedServer
 from tests.rewards.attempts import attempt
 
+from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.rewards.config import Reward
@@ -261,6 +262,26 @@ def test_a_judge_is_not_asked_where_the_form_that_it_requires_is_missing(judge: 
     assert without.score.components == {"format": 0.0, "judge": 0.0}
     assert excluded.score.components["judge"] == 0.0
     assert len(asked(judge)) == 1
+
+
+def test_an_evaluation_has_no_judge() -> None:
+    with pytest.raises((UserError, ValueError), match="`judge` is not a scorer"):
+        Params.model_validate({"evaluation": {"scoring": {"also": ["judge"]}}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"url": "localhost:30000"}, "the address in reward.components.judge.url is not one"),
+        ({"url": "http://me:secret@host/v1"}, "has a user or a password, which would be recorded"),
+        ({"model": ""}, "judge.model is empty: name the model"),
+        ({"rubric": "nowhere.txt"}, "'nowhere.txt', which cannot be read"),
+        ({"rubric": __file__.replace("test_judge", "conftest")}, "conftest.py lacks {attempt}"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_is_refused(judge: Judge, keys: dict[str, str], message: str) -> None:
+    with pytest.raises((UserError, ValueError), match=message):
+        Params.model_validate({"reward": {"components": {"judge": judge.keys | keys}}})
 
 
 def _excluded(trajectory: Trajectory) -> Trajectory:

@@ -163,13 +163,15 @@ class _Judge:
         import httpx
 
         url = f"{self._config.url.rstrip('/')}/chat/completions"
-        received = bytearray()
+        received, deadline = bytearray(), time.monotonic() + self._config.seconds
         try:
             with self._http.stream("POST", url, json=body) as response:
                 for part in response.iter_bytes(1 << 16):
                     received += part
                     if len(received) > MOST_BYTES:
                         raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
+                    if time.monotonic() > deadline:
+                        raise ConnectionError(f"did not answer within {self._config.seconds:g} s")
                 if response.status_code != 200:
                     raise ConnectionError(f"answers {response.status_code}: {_beginning(received)}")
         except httpx.HTTPError as error:
