@@ -13,7 +13,7 @@ PLACES = ("{question}", "{ground_truth}", ATTEMPT)
 LONGEST_RUBRIC = 100_000  # characters
 LONGEST_VERDICT = 100_000
 # Openings of tags, of special tokens (<|im_end|>, <s>, </think>, <start_of_turn>, DeepSeek's) and of instructions ([INST], <<SYS>>).
-_OPENING = re.compile(r"<(?=[|/!?<A-Za-z_\uff5c])|\[(?=/?[A-Z_]{2,}\])")
+_OPENING = re.compile(r"<(?=[|/!?<A-Za-z_\uff5c])|\[(?=/?[A-Za-z_]{2,}\])")
 _REPLACED = {"<": "\u2039", "[": "\u27e6"}
 _PLACE = re.compile("|".join(map(re.escape, PLACES)))
 _AGAIN = "Your last answer was not such an object. Answer with the JSON object alone."
@@ -22,7 +22,7 @@ _AGAIN = "Your last answer was not such an object. Answer with the JSON object a
 def harmless(text: str, longest: int) -> str:
     """Return a text that closes no tag and spells no special token of a chat template, without invisible characters.
 
-    Of a longer one the middle is left out. `<` before a name is written \u2039, and `[` before a word in capitals \u27e6.
+    Of a longer one the middle is left out. `<` before a name is written \u2039, and `[` before a word and `]` \u27e6.
     """
     if len(text) > longest:
         half = longest // 2
