@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Llam
 from dagrpo.engine import sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.sglang.classifier import BIAS_FILE, SGLangClassifier, open_classifier, with_head_bias
+from dagrpo.trainer.sampling.reward_model import ServedRewardModel
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 SHAPE: dict[str, Any] = {
@@ -71,6 +72,17 @@ def test_scores_are_the_logits_of_transformers(served: tuple[Path, SGLangClassif
     assert classifier.scores(conversations) == pytest.approx(expected, abs=1e-4)
     assert classifier.scores(conversations * 40) == pytest.approx(expected * 40, abs=1e-4)
     assert classifier.scores([]) == []
+
+
+def test_a_served_reward_model_scores_messages_as_transformers_does(served: tuple[Path, SGLangClassifier]) -> None:
+    folder, classifier = served
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    answers = ["#### 3", "no", "1+2=3\n#### 3" * 20]
+    talks = [[{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}] for answer in answers]
+    expected = logits_of(
+        folder, [tokenizer.apply_chat_template(talk, tokenize=True, return_dict=False) for talk in talks]
+    )
+    assert ServedRewardModel(folder, classifier, 4096).scores(talks) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_head_of_a_qwen_model_gets_a_bias_of_0(fresh_model: Path, tmp_path: Path) -> None:
