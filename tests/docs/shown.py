@@ -123,6 +123,8 @@ NOT_RUN = {
     "dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online": "asks the hub, as below",
     "dagrpo convert skywork_download models/skywork --to hf": "tests/engine/test_classifier_on_a_server.py converts a small one",
     "dagrpo doctor --online": "asks the hub, which need not be there",
+    "dagrpo serve arithmetic_tiny": "serves until it is stopped: tests/pipeline/snakemake/test_serve.py does that",
+    "dagrpo serve arithmetic_tiny --policy trained --port 8003": "as above",
     "dagrpo search passages.parquet --port 8000": "serves until it is stopped: tests/tools/retrieval/test_server.py does that",
     "python -m dagrpo_sandbox.server --port 8080": "serves until it is stopped: packages/dagrpo_sandbox/tests does that",
 }  # fmt: skip
