@@ -223,9 +223,7 @@ def test_scores_without_reasons_have_one_key() -> None:
 
 @pytest.mark.parametrize("fault", [{"choices": []}, {"choices": [{"message": {"content": 3}}]}, [], "no", 7])
 def test_an_answer_outside_the_protocol_ends_the_run_and_is_no_verdict(judge: Judge, fault: Any) -> None:
-    judge.server.http.RequestHandlerClass  # noqa: B018  the script below replaces its answers
-    judge._answered = lambda path, body: (200, fault)  # type: ignore[method-assign]
-    other = ScriptedServer(judge._answered)
+    other = ScriptedServer(lambda path, body: (200, fault))
     with pytest.raises(UserError, match="does not answer in OpenAI's protocol"):
         judge.graded("a", url=f"{other.address}/v1")
     other.http.shutdown()

@@ -89,7 +89,8 @@ def test_a_run_repeats_byte_for_byte_without_its_judge(
 
 
 def _rows(run: TrainingRun, step: int) -> list[dict[str, Any]]:
-    return read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")).to_pylist()
+    rows: list[dict[str, Any]] = read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")).to_pylist()
+    return rows
 
 
 def test_too_many_attempts_without_a_verdict_end_the_run(

@@ -42,7 +42,7 @@ def correlations(inputs: Inputs, curves: Curves, most_steps: int) -> Correlation
     if len(found) < 2:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):  # a constant component has no correlation
-        values = np.corrcoef(np.array(found, dtype=np.float64), rowvar=False)
+        values = np.asarray(np.corrcoef(np.array(found, dtype=np.float64), rowvar=False))
     return Correlations(names=tuple(names), values=values, steps=(first, last))
 
 

@@ -84,8 +84,12 @@ def open_classifier(model: Path, config: Config, log: Path, *, dtype: str) -> It
             endpoints = [server.endpoint for server in servers]
         https = [HttpServer(endpoint, config.request_timeout) for endpoint in endpoints]
         for http in https:
-            stack.callback(lambda http=http: loop.run(http.close()))
+            stack.callback(_close, loop, http)
         yield SGLangClassifier(https, loop)
+
+
+def _close(loop: BackgroundLoop, http: HttpServer) -> None:
+    loop.run(http.close())
 
 
 def with_head_bias(model: Path, folder: Path) -> Path:

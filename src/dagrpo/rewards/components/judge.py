@@ -137,7 +137,7 @@ class _Judge:
 
     def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         config = self._config
-        body = {"model": config.model, "messages": messages, "temperature": config.temperature}
+        body: dict[str, Any] = {"model": config.model, "messages": messages, "temperature": config.temperature}
         body |= {"max_tokens": config.max_tokens, "seed": 0}
         if config.structured:
             schema = {"name": "verdict", "strict": True, "schema": schema_of(config.best, reasons=config.reasons)}
