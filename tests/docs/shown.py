@@ -54,6 +54,8 @@ RUN = (
     "dagrpo use examples/pictures/params.yaml",
     "dagrpo use examples/gsm8k/params.yaml",
     "dagrpo use examples/several_gpus/params.yaml",
+    "dagrpo use examples/judge/params.yaml",
+    "dagrpo use examples/reward_model/params.yaml",
     "dagrpo sweep learning_rate",
     "dagrpo clean --tries",
 )
@@ -126,7 +128,10 @@ NOT_RUN = {
     "dagrpo convert Qwen2.5-32B qwen32b --to megatron --option recipe=qwen_2p5_32b_dapo": "65 GB of weights, as above",
     "dagrpo convert trained exported --to hf --base Qwen2.5-32B": "65 GB of weights, as above",
     "dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online": "asks the hub, as below",
+    "dagrpo convert skywork_download models/skywork --to hf": "tests/engine/test_classifier_on_a_server.py converts a small one",
     "dagrpo doctor --online": "asks the hub, which need not be there",
+    "dagrpo serve arithmetic_tiny": "serves until it is stopped: tests/pipeline/snakemake/test_serve.py does that",
+    "dagrpo serve arithmetic_tiny --policy trained --port 8003": "as above",
     "dagrpo search passages.parquet --port 8000": "serves until it is stopped: tests/tools/retrieval/test_server.py does that",
     "python -m dagrpo_sandbox.server --port 8080": "serves until it is stopped: packages/dagrpo_sandbox/tests does that",
 }  # fmt: skip

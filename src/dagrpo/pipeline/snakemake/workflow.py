@@ -49,6 +49,7 @@ from dagrpo.pipeline.snakemake.private import (
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
+from dagrpo.pipeline.stages.train import require_reward_files
 from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
@@ -182,6 +183,7 @@ class Experiment:
         require_mirror(self.params, self.folder)
         require_possible_weights_folder(self.params)
         require_source(self.params)
+        require_reward_files(self.params)
         is_run = runs_jobs()
         if is_run:
             require_status_of_jobs()
