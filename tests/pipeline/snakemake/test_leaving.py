@@ -76,6 +76,9 @@ def test_without_yes_nothing_is_sent(folder: Path) -> None:
     listed = _ran("publish", clones.NAME, "--to", "hub:lab/policy")  # the endpoint is not asked: there is none here
     assert "dataset lab/policy-rollouts" in listed
     assert "Nothing is sent without --yes." in listed
+    _ran("publish", clones.NAME, "--to", "folder:out/alone", "--no-rollouts")
+    assert [path.name for path in Path("out").iterdir()] == ["alone"]
+    assert "rollouts" not in Path("out/alone/README.md").read_text()
 
 
 @pytest.mark.nightly

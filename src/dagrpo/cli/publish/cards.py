@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 LONGEST = 300
+TEXT_CLASSES = ("AutoModelForCausalLM", "AutoTokenizer")  # of transformers
+PICTURE_CLASSES = ("AutoModelForImageTextToText", "AutoProcessor")
 GENERATOR = "generator"
 FOREIGN = "verifiers taskset"  # a generator of other people's rows
 
@@ -35,6 +37,7 @@ class Publication:
     name: str  # of the model's repository, without its organisation
     organisation: str | None  # None: it goes to a folder
     license: str | None  # as the hub names it; None: not stated
+    with_rollouts: bool
 
     @property
     def run(self) -> Path:
@@ -71,6 +74,11 @@ class Publication:
         tasks = self.finished.params.experiment.tasks
         return {task: read_object(Path("data", self.finished.name, task, CARD)) for task in tasks}
 
+    @property
+    def has_pictures(self) -> bool:
+        """Return True if the policy reads pictures."""
+        return any(get_task(each).images for each in self.data)
+
     def use_of(self, task: str) -> str:
         """Return the use of a task, in words."""
         return " and ".join(["training"] * (task == self.train) + ["evaluation"] * (task in self.tasks))
@@ -93,9 +101,7 @@ def model_card(publication: Publication) -> str:
         library_name="transformers",
         license=publication.license,
         model_name=publication.name,
-        pipeline_tag="image-text-to-text"
-        if any(get_task(each).images for each in publication.tasks)
-        else "text-generation",
+        pipeline_tag="image-text-to-text" if publication.has_pictures else "text-generation",
         tags=["dagrpo", "grpo", "reinforcement-learning", params.algorithm.loss.name],
     )
     summary = Path("results", finished.name, "report/summary.md")
@@ -108,6 +114,7 @@ def model_card(publication: Publication) -> str:
         facts=circumstances(finished.accounts),
         digests=list(_digests(publication)),
         base=_base(publication),
+        classes=PICTURE_CLASSES if publication.has_pictures else TEXT_CLASSES,
     )
 
 

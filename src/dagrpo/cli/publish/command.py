@@ -1,6 +1,7 @@
 """Command `dagrpo publish`."""
 
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,11 @@ import typer
 from dagrpo.cli.shell_completion import experiments, seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from dagrpo.cli.publish.repositories import Repository
 
-HUB, FOLDER = "hub:", "folder:"
-MOST_LISTED = 12  # files of one folder
+KINDS = HUB, FOLDER = ("hub", "folder")
 
 
 def publish(
@@ -38,68 +38,63 @@ def publish(
     from dagrpo.cli.publish.repositories import repositories
     from dagrpo.core.errors import UserError
     from dagrpo.pipeline.crate.finished import read_finished
-    from dagrpo.utils.files import copy
 
-    organisation, name = None, ""
-    if to.startswith(HUB):
-        require_name(to.removeprefix(HUB))
-        organisation, name = to.removeprefix(HUB).split("/")
-    elif to.startswith(FOLDER) and (name := Path(to.removeprefix(FOLDER)).name):
-        if Path(to.removeprefix(FOLDER)).exists():
-            raise UserError(f"{to.removeprefix(FOLDER)} exists: remove it, or name another folder.")
-    else:
+    kind, _, place = to.partition(":")
+    if kind not in KINDS or not Path(place).name:
         raise UserError(f"--to {to}: write folder:PATH or hub:ORG/NAME.")
+    if kind == HUB:
+        require_name(place)
+    elif there := [path for path in (place, f"{place}-rollouts") if Path(path).exists()]:
+        raise UserError(f"{there[0]} exists: remove it, or name another folder.")
     finished = read_finished(run)
     known = finished.params.experiment.seeds
     if seed is not None and seed not in known:
         raise UserError(f"{run} has no seed {seed}: it has {', '.join(map(str, known))}.")
+    parent = Path(place).parent
     publication = Publication(
         finished=finished,
         seed=known[0] if seed is None else seed,
-        name=name,
-        organisation=organisation,
+        name=Path(place).name,
+        organisation=str(parent) if kind == HUB else None,
         license=license,
+        with_rollouts=rollouts,
     )
     with tempfile.TemporaryDirectory() as scratch:
-        made = repositories(publication, Path(scratch), with_rollouts=rollouts)
-        if organisation is None:
-            target = Path(to.removeprefix(FOLDER))
-            for repository in made:
-                for path, file in repository.files.items():
-                    place = target.with_name(repository.name) / path
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    copy(file, place)
-            typer.echo(_listing(made, str(target.parent)))
-            typer.echo("Written; nothing is sent.")
-        elif not yes:
-            typer.echo(_listing(made, organisation))
-            typer.echo(f"{'Public' if public else 'Private'} if new. Nothing is sent without --yes.")
-        else:
-            typer.echo("\n".join(send(made, organisation, public=public)))
+        made = repositories(publication, Path(scratch))
+        if kind == HUB and yes:
+            typer.echo("\n".join(send(made, str(parent), public=public)))
+            return
+        typer.echo(_listing(made, parent))
+        if kind == FOLDER:
+            _write(made, parent)
+    note = f"New repositories would be {'public' if public else 'private'}. Nothing is sent without --yes."
+    typer.echo("Written; nothing is sent." if kind == FOLDER else note)
 
 
-def _listing(repositories: "Sequence[Repository]", parent: str) -> str:
-    """Return the files of each repository with their sizes, many of one folder as one line."""
+def _write(repositories: "Sequence[Repository]", parent: Path) -> None:
+    """Write each repository's folder, whole or not at all."""
+    from dagrpo.utils.files import atomic_folder, copy
+
+    for repository in repositories:
+        with atomic_folder(parent / repository.name) as folder:
+            for path, file in repository.files.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                copy(file, folder / path)
+
+
+def _listing(repositories: "Sequence[Repository]", parent: Path) -> str:
+    """Return the files of each repository with their sizes, those of a folder in one line."""
     lines = []
     for repository in repositories:
-        lines.append(
-            f"{repository.kind} {parent}/{repository.name}: {len(repository.files)} files, {_size(repository.bytes)}"
-        )
-        folders: dict[str, list[Path]] = {}
-        for path, file in repository.files.items():
-            folders.setdefault(str(Path(path).parent), []).append(file)
-        for path, file in repository.files.items():
-            if path.startswith("crate/") or len(folders[str(Path(path).parent)]) > MOST_LISTED:
-                continue
-            lines.append(f"    {path}  {_size(file.stat().st_size)}")
-        crate = [file for path, file in repository.files.items() if path.startswith("crate/")]
-        many = {
-            name: files for name, files in folders.items() if len(files) > MOST_LISTED and not name.startswith("crate")
-        }
-        for name, files in {**({"crate": crate} if crate else {}), **many}.items():
-            lines.append(f"    {name}/  {len(files)} files, {_size(sum(file.stat().st_size for file in files))}")
+        total = _size(repository.files.values())
+        lines.append(f"{repository.kind} {parent / repository.name}: {len(repository.files)} files, {total}")
+        for top, files in groupby(sorted(repository.files), lambda path: path.partition("/")[0]):
+            paths = [repository.files[path] for path in files]
+            inside = f"/  {len(paths)} files," if top not in repository.files else " "
+            lines.append(f"    {top}{inside} {_size(paths)}")
     return "\n".join(lines)
 
 
-def _size(size: int) -> str:
+def _size(files: "Iterable[Path]") -> str:
+    size = sum(file.stat().st_size for file in files)
     return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"

@@ -26,19 +26,14 @@ class Repository:
     name: str  # after the organisation, and of its folder
     files: Mapping[str, Path]  # path in the repository -> file of this machine
 
-    @property
-    def bytes(self) -> int:
-        """Return the size of all files."""
-        return sum(path.stat().st_size for path in self.files.values())
 
-
-def repositories(publication: Publication, scratch: Path, *, with_rollouts: bool) -> list[Repository]:
+def repositories(publication: Publication, scratch: Path) -> list[Repository]:
     """Write what is not there yet to `scratch`, and return what is to be published, the data set first.
 
     Raises UserError if a file was changed since its stage made it, or holds a secret.
     """
     model = Repository(kind="model", name=publication.name, files=dict(_model_files(publication, scratch / "model")))
-    if not with_rollouts:
+    if not publication.with_rollouts:
         return [model]
     files = dict(_rollout_files(publication, scratch / "rollouts"))
     return [Repository(kind="dataset", name=publication.rollouts_name, files=files), model]

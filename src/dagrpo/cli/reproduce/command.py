@@ -53,11 +53,11 @@ def reproduce(
 
 def _needs(params: "Params") -> str:
     """Return what the run takes from elsewhere, in words."""
+    from dagrpo.config.overlay import flat
     from dagrpo.data.task import get_task
 
-    model, teacher = params.model, params.algorithm.teacher
-    hub = [f"the model {model.repository}"] if model.source == "hub" else []
-    hub += [f"the teacher {teacher.repository}"] if teacher.source == "hub" else []
+    models = {value for key, value in flat(params.model_dump()).items() if key.endswith(".repository") and value}
+    hub = [f"the model {each}" for each in sorted(models)]
     sources = {source.repository for name in params.experiment.tasks if (source := get_task(name).source) is not None}
     data = [f"the data {each}" for each in sorted(sources)]
     mirror = params.data.mirror
