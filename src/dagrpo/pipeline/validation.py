@@ -89,7 +89,7 @@ def _rewards_without_tools(params: Params) -> Iterator[str]:
     if params.rollout.agent.name != OWN_LOOP:  # a program or an environment may bring its own tools
         return
     for name, config in params.reward.components.items():
-        if COMPONENTS.get(name).needs_tools and config.weight and not task.tools:
+        if COMPONENTS.get(name).needs_tools and config.counts and not task.tools:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."

@@ -6,6 +6,7 @@ of the components of section `reward`.
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
@@ -14,8 +15,8 @@ from typing import Self
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.core.trajectory import GradedTrajectory, Trajectory
-from dagrpo.core.types import Score, Verdict
-from dagrpo.rewards.components import COMPONENTS, value_of
+from dagrpo.core.types import EXCLUDED, Score, Verdict
+from dagrpo.rewards.components import COMPONENTS, OpenComponent, RewardModel, Weighted, value_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.latex import for_math_verify, no_latex
 from dagrpo.rewards.own_text import own_text
@@ -43,13 +44,25 @@ _cached_score = lru_cache(maxsize=1 << 12)(_new_score)  # most answers of a grou
 
 
 class Grader:
-    """Judge of batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
+    """Judge of batches of texts, from any thread. Worker processes start when first needed, and end with the block.
 
-    def __init__(self, verify_seconds: float, processes: int | None = None, unit_tests: UnitTests = DEFAULTS) -> None:
+    reward_model: that of the component reward_model. Components that ask a model are used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        verify_seconds: float,
+        processes: int | None = None,
+        unit_tests: UnitTests = DEFAULTS,
+        reward_model: RewardModel | None = None,
+    ) -> None:
         self._pool = WorkerPool(seconds=verify_seconds, processes=processes)
         self._unit_tests = unit_tests
         self._tests: dict[str, Tests] = {}
         self._starting = threading.Lock()
+        self._reward_model = reward_model
+        self._opened: dict[str, OpenComponent] = {}
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -58,10 +71,24 @@ class Grader:
         self.close()
 
     def close(self) -> None:
-        """End the worker processes and sandboxes."""
+        """End the worker processes and sandboxes, and close the components that ask a model."""
+        self._stack.close()
         self._pool.close()
         for tests in self._tests.values():
             tests.close()
+
+    def opened(self, name: str, config: Weighted) -> OpenComponent:
+        """Return a component that asks a model, opened by the first call."""
+        if name not in self._opened:
+            component = COMPONENTS.get(name)
+            assert component.open is not None
+            self._opened[name] = self._stack.enter_context(component.open(config, self._reward_model))
+        return self._opened[name]
+
+    def metrics(self, reward: Reward) -> dict[str, float]:
+        """Return the metrics of the components that ask a model, of what they were asked since the last call."""
+        asking = {name: config for name, config in reward.components.items() if _asks(name, config)}
+        return {key: n for name, config in asking.items() for key, n in self.opened(name, config).metrics().items()}
 
     def judge(
         self,
@@ -187,8 +214,8 @@ def _judge_fast(
 # ---- rewards ----
 
 
-def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader) -> list[GradedTrajectory]:
-    """Return each trajectory with its reward, in order.
+def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader, step: int = 1) -> list[GradedTrajectory]:
+    """Return each trajectory with its reward, in order. The weights are those of the step, from 1.
 
     `reward.verifier` overrides the one of the row unless it is "task". Raises UserError naming the row if a ground truth is invalid
     for its verifier.
@@ -200,21 +227,65 @@ def grade(trajectories: Sequence[Trajectory], reward: Reward, grader: Grader) ->
         [row.verifier if reward.verifier == "task" else reward.verifier for row in rows],
         reward.extractor,
         [trajectory.reported for trajectory in trajectories],
-        any(COMPONENTS.get(name).needs_tests for name, config in reward.components.items() if config.weight),
+        any(COMPONENTS.get(name).needs_tests for name, config in reward.components.items() if config.counts),
     )
-    return [
-        _rewarded(GradedTrajectory(trajectory=trajectory, score=score), reward)
+    graded = [
+        GradedTrajectory(trajectory=trajectory, score=score)
         for trajectory, score in zip(trajectories, scores, strict=True)
     ]
+    values = _values(graded, reward, grader)
+    return [_rewarded(each, own, reward, step) for each, own in zip(graded, values, strict=True)]
 
 
-def _rewarded(graded: GradedTrajectory, reward: Reward) -> GradedTrajectory:
-    """Compute the components that have a weight, and add them up in the order of their names."""
-    weighted = {name: config for name, config in reward.components.items() if config.weight}
-    values = {name: value_of(name, graded, config) for name, config in weighted.items()}
+def _asks(name: str, config: Weighted) -> bool:
+    return config.counts and COMPONENTS.get(name).open is not None
+
+
+def _values(graded: Sequence[GradedTrajectory], reward: Reward, grader: Grader) -> list[dict[str, float | None]]:
+    """Return the components of each trajectory, unweighted, in the order of their names; None where a model gave no value.
+
+    A model is not asked about trajectories that count nowhere, nor where the component that it requires is 0.
+    """
+    counted = {name: config for name, config in reward.components.items() if config.counts}
+    asking = {name: config for name, config in counted.items() if _asks(name, config)}
+    found: list[dict[str, float | None]] = [
+        {name: value_of(name, each, config) for name, config in counted.items() if name not in asking}
+        for each in graded
+    ]
+    for name in sorted(
+        asking, key=lambda name: asking[name].requires in asking
+    ):  # those that no asking one waits for first
+        needed = asking[name].requires
+        places = [
+            place
+            for place, (each, own) in enumerate(zip(graded, found, strict=True))
+            if each.trajectory.learned and (not needed or (own[needed] or 0.0) > 0)
+        ]
+        answers = grader.opened(name, asking[name]).values([graded[place] for place in places]) if places else []
+        for own in found:
+            own[name] = 0.0
+        for place, answer in zip(places, answers, strict=True):
+            found[place][name] = answer
+    return [{name: _gated(own, name, config) for name, config in counted.items()} for own in found]
+
+
+def _gated(values: Mapping[str, float | None], name: str, config: Weighted) -> float | None:
+    """Return a component's value, 0 unless the component that it requires is above 0."""
+    return values[name] if not config.requires or (values[config.requires] or 0.0) > 0 else 0.0
+
+
+def _rewarded(
+    graded: GradedTrajectory, values: Mapping[str, float | None], reward: Reward, step: int
+) -> GradedTrajectory:
+    """Add the components up in the order of their names. Without the value of one the trajectory is excluded."""
+    known = {name: value for name, value in values.items() if value is not None}
     score = replace(
         graded.score,
-        reward=sum(config.weight * values[name] for name, config in weighted.items()),
-        components={COMPONENTS.label(name): value for name, value in values.items()},
+        reward=sum((reward.components[name].weight_at(step) * value for name, value in known.items()), 0.0),
+        components={COMPONENTS.label(name): value for name, value in known.items()},
     )
-    return replace(graded, score=score)
+    if len(known) == len(values):
+        return replace(graded, score=score)
+    fault = f"no value of {', '.join(name for name in values if name not in known)}"
+    trajectory = replace(graded.trajectory, stop_reason=EXCLUDED, fault=fault)
+    return replace(graded, trajectory=trajectory, score=score)

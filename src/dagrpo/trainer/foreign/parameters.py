@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
+from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 GATES = "training.gates"
 # The one value that such a trainer has, and what to do, if that is not to set it.
@@ -64,12 +68,30 @@ def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> Non
             shown = "not as by default" if key == GATES else str(own).lower()
             text = "null" if value is None else str(value).lower()
             raise refusal(f"{key} is {shown}", remedy or f"set it to {text}")
+    for name, config in sections.reward.components.items():
+        if config.final_weight is not None:
+            raise refusal(f"reward.components.{name}.final_weight changes a weight over steps", "set it to null")
+        if config.counts and COMPONENTS.get(name).open is not None:
+            raise refusal(
+                f"reward.components has {name}, which asks a model about many responses at once", "leave it out"
+            )
 
 
 def require_one_of(sections: Sections, key: str, values: Iterable[str]) -> None:
     """Raise UserError if a parameter has none of the values."""
     if (own := value_of(sections, key)) not in values:
         raise refusal(f"{key} is {own}", f"set it to {' or '.join(values)}")
+
+
+def require_text(params: "Params") -> None:
+    """Raise UserError for a task or a fresh model with pictures; one of the hub is looked at when its stage is done."""
+    from dagrpo.data.task import get_task
+
+    task, model = get_task(params.experiment.train), params.model
+    if task.images:
+        raise refusal(f"the task {task.name} has pictures", "set experiment.train to a task of text")
+    if model.source == "fresh" and model.fresh.takes_pictures:
+        raise refusal("model.fresh.vision.family is not none", "set it to none")
 
 
 def refusal(what: str, remedy: str) -> UserError:
