@@ -122,7 +122,7 @@ def test_one_liners_are_distinct_and_their_answers_are_read() -> None:
 
     loaded = get_task("one_liners").load(Data())
     rows = [*loaded.splits["train"], *loaded.splits["test"]]
-    assert len({row.question for row in rows}) == len(rows) == 2200
+    assert len({row.question for row in rows}) == len(rows) == 1700
     assert value((("add", 3), ("times", 2), ("square", 0), ("modulo", 7), ("negate", 0), ("subtract", 1)), 1) == -2
     for row in rows[:50]:
         program = get_verifier("unit_tests").extract(row.answer, "strict") or ""

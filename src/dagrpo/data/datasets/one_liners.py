@@ -26,7 +26,7 @@ class Config(Section):
     """Functions of one line."""
 
     seed: Seed = Field(0, description="Seed of the problem generator.")
-    train: Annotated[int, Field(ge=1, le=3000)] = Field(2000, description="Number of training problems.")
+    train: Annotated[int, Field(ge=1, le=3000)] = Field(1500, description="Number of training problems.")
     test: Annotated[int, Field(ge=1, le=500)] = Field(
         200, description="Number of held-out problems; none of them is in train."
     )
@@ -50,7 +50,7 @@ STEPS: Mapping[str, Step] = {
     "negate": Step(words="negate", expression="-{}", value=lambda x, n: -x),
 }
 LEVELS = {"one_step": 1, "two_steps": 2, "three_steps": 3}
-SHARES = ("one_step", *("two_steps",) * 3, *("three_steps",) * 6)  # there are few functions of one step
+SHARES = ("one_step", *("two_steps",) * 5, *("three_steps",) * 4)  # there are few functions of one step
 INPUTS = 3  # of the tests of a problem
 
 Steps = tuple[tuple[str, int], ...]  # name and number of each step

