@@ -13,6 +13,7 @@ from dagrpo.cli.checkpoints import convert, diff, inspect, verify
 from dagrpo.cli.compare.command import compare
 from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.init import init
+from dagrpo.cli.join import join
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
@@ -191,6 +192,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     profile: "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`",
     replay: "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
     train: "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
+    join: "Example: `dagrpo join 1`, on the second machine of a training with runtime.nodes 2",
     warm: "Example: `dagrpo warm`, once the experiment's model exists",
 }
 

@@ -200,7 +200,9 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
     engine, training = params.runtime.engine, params.runtime.training
     beside = bool(engine.servers) or (speed.cores is None and engine.own_gpus)
     if speed.cores is not None:
-        beside = beside or training.all_threads + engine.threads * engine.replicas <= speed.cores
+        beside = (
+            beside or training.threads_of_node(params.runtime.nodes) + engine.threads * engine.replicas <= speed.cores
+        )
     return max(sampling - update, 0.0) if params.training.staleness and beside else sampling
 
 

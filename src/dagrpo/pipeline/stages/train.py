@@ -152,7 +152,7 @@ def held_out_data(params: "Params", experiment: str) -> list[str]:
 
 
 def needs(runtime: Runtime) -> Needs:
-    engine, threads = runtime.engine, runtime.training.all_threads
+    engine, threads = runtime.engine, runtime.training.threads_of_node(runtime.nodes)
     policy = max(runtime.training.processes, runtime.teacher.tensor_parallel)  # a teacher's server shares its GPUs
     gpus = policy + engine.gpus if engine.own_gpus else max(policy, engine.gpus)
     return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=1440, minutes_per_gb=240)
@@ -160,6 +160,10 @@ def needs(runtime: Runtime) -> Needs:
 
 def processes(runtime: Runtime) -> int:
     return runtime.training.processes
+
+
+def nodes(runtime: Runtime) -> int:
+    return runtime.nodes
 
 
 def launched(params: Mapping[str, Any]) -> bool:
@@ -207,6 +211,7 @@ STAGE = Stage(
     extends=("training.steps", "training.gates"),
     needs=needs,
     processes=processes,
+    nodes=nodes,
     launched=launched,
     restarts=3,
 )
