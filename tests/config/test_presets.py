@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dagrpo.config import places
 from dagrpo.config.presets import composed, known, name_no_task, preset_text
 from dagrpo.core.errors import UserError
 
@@ -21,6 +22,19 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "hardware/box.yaml").write_text("runtime: {training: {micro_batch_size: 2}}\n")
     (tmp_path / "experiments/first.yaml").write_text("use: [small, sums]\nexperiment: {name: first}\nsft: {steps: 3}\n")
     return tmp_path
+
+
+def test_a_study_has_presets_of_its_own_which_win(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PRESETS", folder)
+    monkeypatch.chdir(tmp_path)
+    own = Path("presets/models")
+    own.mkdir(parents=True)
+    for name in ("small", "large"):
+        (own / f"{name}.yaml").write_text(f"model: {{name: own_{name}}}\n")
+    assert {name for name, path in known(folder).items() if path.is_relative_to("presets")} == {"small", "large"}
+    assert composed(["first", "large"], folder).model.name == "own_large"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

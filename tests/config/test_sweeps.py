@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.config.sweeps import FOLDER, Range, Sweep, known, read_sweep
+from dagrpo.config.places import PRESETS
+from dagrpo.config.sweeps import Range, Sweep, known, read_sweep
 from dagrpo.core.errors import UserError
 
 RATE, KL = "training.learning_rate", "algorithm.kl.coefficient"
@@ -70,9 +71,9 @@ def test_a_mistake_in_a_file_is_named(text: str, sentence: str, tmp_path: Path) 
 
 def test_an_unknown_sweep_is_refused_with_the_nearest() -> None:
     with pytest.raises(UserError, match="the nearest one is `learning_rate`"):
-        read_sweep("learning_rates", ROOT / FOLDER)
+        read_sweep("learning_rates", ROOT / PRESETS)
 
 
-@pytest.mark.parametrize("name", known(ROOT / FOLDER))
+@pytest.mark.parametrize("name", known(ROOT / PRESETS))
 def test_every_sweep_of_the_presets_can_be_read(name: str) -> None:
-    assert read_sweep(name, ROOT / FOLDER).all_cells()
+    assert read_sweep(name, ROOT / PRESETS).all_cells()

@@ -91,6 +91,23 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
     assert bounds(bootstrap(two_seeds, RESAMPLING)) == (0.0, 1.0)
 
 
+def test_two_seeds_that_differ_by_as_much_on_every_problem_have_students_interval() -> None:
+    # The seeds' means are 0.49 and 0.51 on each problem: standard error 0.01, one degree of freedom, whose quantile is 12.706205.
+    values = np.repeat([[0.49], [0.51]], 50, axis=1)
+    assert bounds(bootstrap(values, RESAMPLING)) == pytest.approx((0.5 - 0.12706205, 0.5 + 0.12706205), abs=1e-6)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_interval_over_few_seeds_that_differ_covers_the_truth(seeds: int) -> None:
+    generator = np.random.default_rng(seeds)
+    covered = 0
+    for _ in range(300):
+        values = 0.3 + generator.normal(0, 0.03, (seeds, 1)) + generator.normal(0, 0.2, (1, 200))
+        estimate = bootstrap(values, Resampling(confidence=0.95, draws=300, seed=0))
+        covered += estimate.low <= 0.3 <= estimate.high
+    assert covered / 300 > 0.9, "the bootstrap alone: 0.81 with two seeds"
+
+
 @given(per_problem)
 def test_bootstrap_interval_contains_the_mean(values: Floats) -> None:
     estimate = bootstrap(values, RESAMPLING)

@@ -57,8 +57,13 @@ FORMULAS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
 ]
 # a ground truth -> the boxes that are right for it, and those that are not
 SETS_AND_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "-2<x<2": (("(-2,2)", "x>-2, x<2"), ("-2,2", "\\pm 2", "x>-2 or x<2")),
-    "|x|<2": ((), ("\\pm 2", "-2,2")),
+    "-2<x<2": (("(-2,2)", "x>-2, x<2", "|x|<2"), ("|x|\\le 2", "|x|<-2", "-2,2", "\\pm 2", "x>-2 or x<2")),
+    "|x|<2": (("(-2,2)", "2>x>-2"), ("\\pm 2", "-2,2", "x<2")),
+    "|x|\\ge\\frac{1}{2}": (("x\\le-0.5\\text{ or }x\\ge0.5",), ("x\\ge 0.5", "|x|>0.5")),
+    "x\\ne 1": (
+        ("x<1\\text{ or }1<x", "(-\\infty,1)\\cup(1,\\infty)", "x\\neq 1"),
+        ("1", "x=1", "x\\ne 2", "x\\ne 1, x\\ne 2"),
+    ),
     "0<x<5": (("(0,5)", "x<5\\text{ and }x>0"), ("x=0,x=5", "\\{0,5\\}", "x\\ge 0, x<5")),
     "x\\in(0,5)": (("(0,5)",), ("0 or 5", "\\{0,5\\}")),
     "x\\in\\{0,5\\}": (("\\{0,5\\}", "0,5", "x=0 or x=5"), ("0<x<5",)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from dagrpo.config.places import PRESETS
+from dagrpo.config.places import KINDS, PRESETS, presets_of
 from dagrpo.config.scripts.table import presets as of_scripts
 
 
@@ -19,14 +19,13 @@ def experiments(incomplete: str) -> list[str]:
 
 def presets(incomplete: str) -> list[str]:
     """List the presets of this folder, and params.yaml if it exists."""
-    files = (path for path in PRESETS.glob("*/*.yaml") if path.parent.name != "sweeps")
-    names = {path.stem for path in files} | set(of_scripts(PRESETS))
+    names = {name for kind in KINDS for name in presets_of(kind)} | set(of_scripts(PRESETS))
     return _beginning(incomplete, names | {path.name for path in Path().glob("params.yaml")})
 
 
 def hardware(incomplete: str) -> list[str]:
     """List the presets of hardware of this folder, and none."""
-    return _beginning(incomplete, ["none", *(path.stem for path in (PRESETS / "hardware").glob("*.yaml"))])
+    return _beginning(incomplete, ["none", *presets_of("hardware")])
 
 
 def evaluated_tasks(context: typer.Context, incomplete: str) -> list[str]:

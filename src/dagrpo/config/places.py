@@ -27,6 +27,14 @@ def here(path: Path) -> Path:
 
 
 PRESETS = here(ROOT / "presets")
+KINDS = ("experiments", "models", "tasks", "algorithms", "backends", "hardware")  # of presets that `dagrpo use` takes
+OWN_PRESETS = Path("presets")  # of a study; in a clone the same folder
+
+
+def presets_of(kind: str, folder: Path = PRESETS) -> dict[str, Path]:
+    """Return the files of a kind of presets by their name: a study's own ones, and dagrpo's of other names."""
+    folders = (folder, OWN_PRESETS) if folder == PRESETS else (folder,)
+    return {path.stem: path for each in folders for path in sorted((each / kind).glob("*.yaml"))}
 
 
 def place_of(name: str) -> Path:
@@ -49,7 +57,7 @@ def is_clone() -> bool:
 
 
 def add_own_code() -> None:
-    """Let modules in `src` of the current folder be imported: a study's own tasks, rewards and losses."""
+    """Let modules in `src` of the current folder be imported first, as in a stage: a study's own tasks, rewards and losses."""
     own = os.path.abspath("src")
     if os.path.isdir(own) and own not in sys.path:
-        sys.path.append(own)
+        sys.path.insert(0, own)

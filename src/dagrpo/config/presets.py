@@ -12,7 +12,7 @@ from typing import Any
 
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
-from dagrpo.config.places import PRESETS
+from dagrpo.config.places import KINDS, PRESETS, presets_of
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.scripts import table
 from dagrpo.config.scripts.settings import sections
@@ -22,7 +22,6 @@ from dagrpo.core.suggest import nearest
 from dagrpo.utils.yaml_text import read_yaml
 
 FOLDER = PRESETS
-KINDS = ("experiments", "models", "tasks", "algorithms", "backends", "hardware")
 USE = "use"
 PURPOSES = {
     "models": "name the model",
@@ -96,18 +95,18 @@ def preset_text(names: Sequence[str], folder: Path = FOLDER) -> str:
 
 def known(folder: Path = FOLDER) -> dict[str, Path]:
     """Return the file of every preset by its name; experiments first, scripts, whose file is their table, last."""
-    files = {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
+    files = {name: path for kind in KINDS for name, path in presets_of(kind, folder).items()}
     return files | dict.fromkeys(table.presets(folder), folder / table.TABLE)
 
 
 def experiments(folder: Path = FOLDER) -> list[str]:
     """List the presets that are whole experiments."""
-    return sorted(path.stem for path in (folder / "experiments").glob("*.yaml"))
+    return sorted(presets_of("experiments", folder))
 
 
 def hardware(folder: Path = FOLDER) -> list[str]:
     """List the presets of hardware."""
-    return sorted(path.stem for path in (folder / "hardware").glob("*.yaml"))
+    return sorted(presets_of("hardware", folder))
 
 
 def hardware_in(names: Sequence[str], folder: Path = FOLDER) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dagrpo.config.mistakes import mistakes
-from dagrpo.config.places import PRESETS
+from dagrpo.config.places import PRESETS, presets_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentences
 from dagrpo.core.section import Section, Seed
@@ -22,7 +22,7 @@ from dagrpo.core.suggest import nearest
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.yaml_text import read_yaml
 
-FOLDER = PRESETS / "sweeps"
+KIND = "sweeps"
 MOST_CELLS = 1000
 Key = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$", max_length=256)]  # dotted, of params.yaml
 Values = Annotated[list[Any], Field(min_length=1, max_length=MOST_CELLS)]
@@ -120,16 +120,16 @@ def _draw(random_cells: Random, number: int) -> Cell:
     return cell
 
 
-def known(folder: Path = FOLDER) -> list[str]:
+def known(folder: Path = PRESETS) -> list[str]:
     """List the names of sweeps."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+    return sorted(presets_of(KIND, folder))
 
 
-def read_sweep(name: str, folder: Path = FOLDER) -> Sweep:
+def read_sweep(name: str, folder: Path = PRESETS) -> Sweep:
     """Read a sweep by its name, or a file that ends with .yaml. Raises UserError if it is unknown or does not fit the schema."""
-    path = Path(name) if name.endswith(".yaml") else folder / f"{name}.yaml"
-    if not path.exists():
-        raise UserError(f"there is no sweep `{name}` in {folder}: {nearest(name, known(folder))}.")
+    path = Path(name) if name.endswith(".yaml") else presets_of(KIND, folder).get(name)
+    if path is None or not path.exists():
+        raise UserError(f"there is no sweep `{name}` in {folder / KIND}: {nearest(name, known(folder))}.")
     try:
         return Sweep.model_validate(read_yaml(path))
     except ValidationError as error:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from dagrpo.evaluation.variances import Floats, student_half_width, variance_of
+
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 DRAWN_AT_ONCE = 1 << 22  # numbers gathered per chunk of bootstrap draws: bounds memory, changes no result
@@ -56,8 +57,9 @@ def bootstrap(values: Floats, resampling: Resampling, bounds: tuple[float, float
     """Return the mean with its percentile bootstrap interval (Efron 1979).
 
     `values` is [problems], or [seeds, problems] when several runs met the same problems: seeds and problems are then
-    both resampled, independently (Owen 2007, the bootstrap of crossed factors). `bounds` are the least and the greatest
-    value one problem can have.
+    both resampled, independently (Owen 2007, the bootstrap of crossed factors), and an end moves out to that of Student's
+    interval if this is wider: a bootstrap of few seeds is too narrow. `bounds` are the least and the greatest value one
+    problem can have.
     """
     matrix = np.atleast_2d(values)
     assert matrix.size
@@ -65,7 +67,16 @@ def bootstrap(values: Floats, resampling: Resampling, bounds: tuple[float, float
         return _without_variation(float(matrix.flat[0]), matrix.shape[1], resampling.confidence, bounds)
     tail = (1 - resampling.confidence) / 2
     low, high = np.quantile(_resampled_means(matrix, resampling), [tail, 1 - tail])
-    return Estimate(value=float(matrix.mean()), low=float(low), high=float(high))
+    mean, half = float(matrix.mean()), _half_width_of_seeds(matrix, resampling.confidence)
+    return Estimate(
+        value=mean, low=min(float(low), max(mean - half, bounds[0])), high=max(float(high), min(mean + half, bounds[1]))
+    )
+
+
+def _half_width_of_seeds(matrix: Floats, confidence: float) -> float:
+    """Return half the width of Student's interval over several seeds; 0 for one seed or one problem."""
+    seeds, problems = matrix.shape
+    return student_half_width(variance_of(matrix), seeds, problems, confidence) if min(seeds, problems) > 1 else 0.0
 
 
 def _resampled_means(matrix: Floats, resampling: Resampling) -> Floats:

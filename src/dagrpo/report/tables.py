@@ -13,7 +13,8 @@ from dagrpo.report.parameters import Parameter, value_of
 INTERVAL = (
     "Interval",
     "A percentile bootstrap over problems (and over seeds, if there are several), unless stated otherwise. It resamples "
-    "problems rather than completions, since completions of one problem are not independent.",
+    "problems rather than completions, since completions of one problem are not independent. Over several seeds, Student's "
+    "interval where that is wider: few seeds that differ say little of others.",
 )
 DIGEST = (
     "Digest",

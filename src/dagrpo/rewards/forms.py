@@ -15,7 +15,7 @@ from typing import Literal
 
 from dagrpo.rewards.dressing import balanced, undressed
 from dagrpo.rewards.formulas import is_formula, without_separators
-from dagrpo.rewards.intervals import between, union
+from dagrpo.rewards.intervals import between, of_one_name, union
 from dagrpo.rewards.lists import ALTERNATIVES, WORDS, bracketed, parts, sides, split
 from dagrpo.rewards.names import is_name
 from dagrpo.rewards.numbers import spaced
@@ -98,6 +98,7 @@ def _single(text: str) -> Form:
         return Form(kind="too large", latex=latex.replace(" ", ""))
     if value is not None:
         return Form(kind="number", latex=_written(value), value=value, unit=unit or currency)
+    latex = of_one_name(latex) or latex
     return Form(kind="formula", latex=without_separators(latex)) if not currency and is_formula(latex) else _words(text)
 
 

@@ -1,6 +1,6 @@
-r"""Several relations as one set.
+r"""Relations as the set that they state.
 
-`x < 1 \text{ or } x \ge 3` is `(-\infty,1)\cup[3,\infty)`, and `x > 1, x < 3` is `1<x<3`.
+`x < 1 \text{ or } x \ge 3` is `(-\infty,1)\cup[3,\infty)`, `x > 1, x < 3` is `1<x<3`, and `|x| < 2` is `-2<x<2`.
 """
 
 import re
@@ -13,6 +13,7 @@ from dagrpo.rewards.rational import rational
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 _TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 _BELOW = ("<", "\\le")
+_OF_A_NAME = re.compile(r"(\|?)([^|]+?)\1(<|>|\\(?:le|ge|ne)(?![A-Za-z]))([^<>|\\=]+)")
 _FROM, _TO = re.compile(r"([(\[])(.+),\\infty\)"), re.compile(r"\(-\\infty,(.+)([)\]])")
 
 
@@ -35,6 +36,28 @@ def between(relations: Sequence[str]) -> str | None:
         return None
     from_low, to_high = ("\\le " if bracket in "[]" else "<" for bracket in (above.group(1), below.group(2)))
     return f"{above.group(2)}{from_low}{name}{to_high}{below.group(1)}"
+
+
+def of_one_name(relation: str) -> str | None:
+    r"""Return what `|x| < 2`, `|x| > 2` and `x \ne 2` state, without bars and `\ne`; None for any other text."""
+    found = _OF_A_NAME.fullmatch(relation.replace(" ", ""))
+    if found is None or not is_name(found.group(2)):
+        return None
+    bars, name, sign, limit = found.groups()
+    if sign == "\\ne":
+        return None if bars or not _is_number(limit) else f"(-\\infty,{limit})\\cup ({limit},\\infty)"
+    if not bars or not _is_less("0", limit):
+        return None
+    if sign in _BELOW:
+        return f"-{limit}{sign} {name}{sign} {limit}"
+    return f"{_written('', '', _TURNED[sign], f'-{limit}')}\\cup {_written(limit, _TURNED[sign], '', '')}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return rational(text) is not None
+    except OverflowError:
+        return False
 
 
 def _is_less(low: str, high: str) -> bool:

@@ -79,7 +79,7 @@ def test_metrics_that_say_something_else_than_greedy_accuracy_are_named(results:
         right = [sample >= 0 or correct for sample, correct in zip(*_columns(table), strict=True)]
         write_parquet(path, table.set_column(6, table.schema.field(6), pa.array(right)))
     (pair,) = compare(["one", "three"]).pairs
-    assert others(pair).startswith("three is better by mean@4, pass@2")
+    assert others(pair).startswith("three is better by mean@4, maj@4")
 
 
 def _columns(table: pa.Table) -> tuple[list[int], list[bool]]:

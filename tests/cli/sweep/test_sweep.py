@@ -87,6 +87,16 @@ def test_a_cell_with_the_parameters_of_the_file_is_the_reference(params: Params)
     assert task.reference == "tiny"
 
 
+def test_seeds_of_the_sweep_make_the_cell_with_the_values_of_the_file_no_other(params: Params) -> None:
+    file = parse({"experiment": {"name": "tiny", "seeds": [7]}, "training": {"learning_rate": 0.002}})
+    Path("presets/sweeps/rates.yaml").write_text(f"seeds: [0, 1]\ngrid: {{{RATE}: {[*ACCURACY]}}}\n")
+    for cell in cell_runs(read_sweep("rates"), file):
+        folder = Path("results") / cell.run.folder / "runs"
+        shutil.copytree(next(Path("results").glob("tiny~*/runs")), folder, dirs_exist_ok=True)
+    (task,) = read_results("rates", file).tasks
+    assert [each.folder == task.reference for each in task.scores] == [False, True, False]
+
+
 def test_cells_without_scores_are_listed_with_the_command_that_runs_them(results: SweepResults) -> None:
     assert [values for _, values in results.unfinished] == [{RATE: 0.004, KL: 0.01}]
     assert "snakemake --cores all target --config sweep=rates" in run("rates").stdout.replace("\n", "")

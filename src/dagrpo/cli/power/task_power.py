@@ -11,7 +11,8 @@ from rich.text import Text
 from dagrpo.cli.compare.comparison import Evaluated, read_evaluated, shared_by, trouble_between, values_of
 from dagrpo.cli.show.place import Which
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.power import POWER, Variance, detectable, problems_needed, variance_of
+from dagrpo.evaluation.power import POWER, detectable, problems_needed
+from dagrpo.evaluation.variances import Variance, variance_of
 from dagrpo.report.format import percent, plural, points
 
 SEEDS = (2, 3, 5, 10, 20)
@@ -59,17 +60,21 @@ def of_experiments(experiments: Sequence[str], which: Which, wanted: float | Non
         f"{each.name} ({policy})" if len(experiments) == 1 else each.name
         for each, policy in zip((first, second), policies, strict=True)
     )
-    troubles = {task: trouble_between(first, second, task) for task in first.tasks}
+    troubles = {task: trouble_between(first, second, task) or _few(first, second, task) for task in first.tasks}
     found = [_of_task(first, second, task, labels, wanted) for task, trouble in troubles.items() if trouble is None]
     if not found:
         raise UserError(" ".join(map(str, troubles.values())))
     return found
 
 
+def _few(first: Evaluated, second: Evaluated, task: str) -> str | None:
+    if len(shared_by(first, second, task)[1]) > 1:
+        return None
+    return f"{task}: one shared problem has no variance: evaluate both on more (`data.max_test`)."
+
+
 def _of_task(first: Evaluated, second: Evaluated, task: str, labels: Sequence[str], wanted: float | None) -> TaskPower:
     seeds, problems = shared_by(first, second, task)
-    if len(problems) < 2:
-        raise UserError(f"{task}: one shared problem has no variance: evaluate both on more (`data.max_test`).")
     one, other = (values_of(each, task, seeds, problems)[GREEDY] for each in (first, second))
     differences = other - one
     variance, confidence = variance_of(differences), first.resampling(task).confidence

@@ -36,7 +36,9 @@ class CellScore:
     score: Estimate
     difference: Estimate | None  # None: of the reference, or of one with which it cannot be compared
     together: Estimate | None  # the same difference with Bonferroni's interval: all hold together with the confidence
-    detectable: float | None  # the least difference to the reference that is shown with probability 0.8
+    detectable: (
+        float | None
+    )  # the least difference that is shown to the reference with probability 0.8 if all hold together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def _evaluated(cell: CellRun) -> Evaluated | None:
 
 
 def _of_task(task: str, cells: Sequence[tuple[CellRun, Evaluated]], axes: Sequence[str]) -> TaskResults:
-    reference = next((each for cell, each in cells if not cell.run.overrides), cells[0][1])
+    reference = next((each for cell, each in cells if _has_the_files_values(cell)), cells[0][1])
     troubles = {each.name: trouble_between(reference, each, task) for _, each in cells}
     comparisons = sum(trouble is None for trouble in troubles.values()) - 1
     scores = [_score(task, cell, each, reference, troubles[each.name], comparisons) for cell, each in cells]
@@ -122,6 +124,11 @@ def _of_task(task: str, cells: Sequence[tuple[CellRun, Evaluated]], axes: Sequen
     )
 
 
+def _has_the_files_values(cell: CellRun) -> bool:
+    """Return True if a cell differs from params.yaml in its name and seeds alone."""
+    return all(key.startswith("experiment.") for key in cell.run.overrides)
+
+
 def _score(
     task: str, cell: CellRun, own: Evaluated, reference: Evaluated, trouble: str | None, comparisons: int
 ) -> CellScore:
@@ -134,7 +141,7 @@ def _score(
         difference = paired_difference(one, other, resampling)
         all_hold = 1 - (1 - resampling.confidence) / comparisons
         together = paired_difference(one, other, replace(resampling, confidence=all_hold))
-        least = detectable_of(other - one, resampling.confidence)
+        least = detectable_of(other - one, all_hold)
     return CellScore(
         folder=own.name,
         values=cell.values,

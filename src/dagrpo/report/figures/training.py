@@ -124,7 +124,8 @@ def logprob_difference(curves: Curves) -> ReportFigure:
         figure=figure,
         title=title,
         description="; ".join(
-            f"{label}: {values.max():.2e} at most, {values.mean():.2e} on average" for label, values in lines.items()
+            f"{label}: {np.nanmax(values):.2e} at most, {np.nanmean(values):.2e} on average"
+            for label, values in lines.items()
         )
         + ".",
         caption="The trainer recomputes the logprob of each sampled token. In float32 the two agree to about five decimals; a "

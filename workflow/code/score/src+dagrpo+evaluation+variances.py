@@ -1,0 +1,1 @@
+../../../src/dagrpo/evaluation/variances.py
