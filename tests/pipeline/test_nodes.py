@@ -1,9 +1,11 @@
 """Training on several hosts: the bytes of one host, and an end in bounded time when one is gone."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -147,7 +149,7 @@ def _on_loopback(folder: Path, processes: int, script: str, *arguments: object) 
     """Run a script on two nodes that are one machine."""
     (folder / ".state").mkdir(parents=True)
     own = [sys.executable, *LAUNCH, "--nodes", "2", "127.0.0.1", "60", str(processes), script, *map(str, arguments)]
-    environment = dict(runs.os.environ) | {"PYTHONPATH": str(runs.ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(runs.ROOT), "OMP_NUM_THREADS": "1"}
     first, second = (
         subprocess.Popen(command, cwd=folder, env=environment) for command in (own, [sys.executable, *JOIN])
     )
@@ -203,6 +205,6 @@ def test_an_address_of_another_machine_is_refused() -> None:
         pytest.raises(
             UserError, match=r"192\.0\.2\.1:0 cannot be opened .*set runtime\.address to an address of the first node"
         ),
-        nodes.first_node(nodes.Launch(**(nodes.asdict(nodes.UNSEEN) | {"address": "192.0.2.1"}))),
+        nodes.first_node(nodes.Launch(**(asdict(nodes.UNSEEN) | {"address": "192.0.2.1"}))),
     ):
         pass

@@ -18,8 +18,8 @@ from pathlib import Path
 from secrets import token_hex
 
 import psutil
-import torch.distributed as dist
 from pydantic import TypeAdapter, ValidationError
+from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed, for which no types are declared
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
@@ -74,7 +74,7 @@ def read_launch(note: Path) -> Launch | None:
 class Link:
     """A node's connection to the others."""
 
-    def __init__(self, store: dist.Store, launch: Launch, node: int) -> None:
+    def __init__(self, store: Store, launch: Launch, node: int) -> None:
         """Give signs of life through the store from now on. `node`: its number, 0 for the first."""
         self.launch, self.node = launch, node
         self._word: End | None = None
@@ -140,7 +140,7 @@ class Link:
             time.sleep(SECONDS_BETWEEN_SIGNS / 10)
         return self.end or end
 
-    def _talk(self, store: dist.Store) -> None:
+    def _talk(self, store: Store) -> None:
         """Exchange signs until the store breaks: what the others have not heard by then is silence."""
         own = self.node
         store.set(f"name/{own}", socket.gethostname())
@@ -194,7 +194,7 @@ def first_node(launch: Launch) -> Iterator[tuple[Link, Path]]:
         link.close()
 
 
-def _opened(launch: Launch) -> tuple[dist.Store, int]:
+def _opened(launch: Launch) -> tuple[Store, int]:
     """Return a store that listens on the launch's address alone, and its port."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -208,7 +208,7 @@ def _opened(launch: Launch) -> tuple[dist.Store, int]:
         ) from error
     listening.listen()
     port = int(listening.getsockname()[1])
-    store = dist.TCPStore(
+    store = TCPStore(
         launch.address,
         port,
         is_master=True,
@@ -219,10 +219,10 @@ def _opened(launch: Launch) -> tuple[dist.Store, int]:
     return store, port
 
 
-def joined(address: str, port: int) -> dist.Store:
+def joined(address: str, port: int) -> Store:
     """Return the store of the first node. Raises UserError if it does not answer."""
     try:
-        return dist.TCPStore(
+        return TCPStore(
             address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=SECONDS_TO_CONNECT)
         )
     except RuntimeError as error:
@@ -235,7 +235,7 @@ def interface_of(address: str) -> str:
     """Return the name of the network interface that has an address of this machine."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address == address for each in addresses):
-            return name
+            return str(name)
     raise UserError(f"{address} is no address of this machine: set runtime.address to one of the first node's.")
 
 

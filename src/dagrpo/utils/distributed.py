@@ -16,6 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import (  # torch.distributed, for which no types are declared
+    FileStore,
+    PrefixStore,
+    TCPStore,
+)
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.determinism import add_up_in_one_order
@@ -179,9 +184,9 @@ def _rendezvous(size: int) -> Any:  # a store of torch.distributed
         )
     if file.startswith(TCP):
         host, _, port = file.removeprefix(TCP).rpartition(":")
-        store: Any = dist.PrefixStore("ranks", dist.TCPStore(host, int(port), wait_for_workers=False))
+        store: Any = PrefixStore("ranks", TCPStore(host, int(port), wait_for_workers=False))
     else:
-        store = dist.FileStore(file, size)  # type: ignore[attr-defined]  # torch has no stub for it
+        store = FileStore(file, size)
     store.set_timeout(LONGEST_COLLECTIVE)
     return store
 

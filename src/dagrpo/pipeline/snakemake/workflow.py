@@ -262,7 +262,8 @@ class Rule:
         if nodes == 1 or not executor_name().startswith(SLURM):
             return {}
         gpus = self._stage.needs(runtime).gpus if self._has_gpus else 0
-        return {"nodes": nodes, "tasks": nodes, "mpi": "srun"} | ({"gres": f"gpu:{gpus}"} if gpus else {})
+        asked: dict[str, int | str] = {"nodes": nodes, "tasks": nodes, "mpi": "srun"}
+        return asked | {"gres": f"gpu:{gpus}"} if gpus else asked
 
     def _input(self, name: str) -> Callable[[Mapping[str, str]], str | list[str]]:
         stage = self._stage

@@ -133,6 +133,11 @@ class TrainingRuntime(Section):
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps resume from its end; 0: none.",
     )
 
+    @property
+    def copy_on_each_node(self) -> bool:
+        """Return True if the processes of each node share a copy of the policy, and not all processes one."""
+        return self.shard_within == "node"
+
     def threads_of_node(self, nodes: int) -> int:
         """Return the threads of the processes on one node, on a CPU: each process has as many as if all were on one node."""
         each = max(1, LEAST_THREADS // (self.processes * nodes)) if self.threads is None else self.threads
