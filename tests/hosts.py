@@ -57,6 +57,12 @@ class Host:
         """Start this interpreter, as `start` does."""
         return self.start(folder, sys.executable, *arguments, **environment)
 
+    def listening(self) -> set[str]:
+        """Return the addresses at which anything here listens, by TCP."""
+        command = ("ip", "netns", "exec", self.namespace, "ss", "--no-header", "--listening", "--tcp", "--numeric")
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return {line.split()[3].rpartition(":")[0] for line in lines}
+
     def kill(self) -> None:
         """Kill everything that was started here, as if the power went."""
         for process in self.started:
@@ -73,7 +79,7 @@ def what_is_missing() -> str:
     """Return why no hosts can be made here; "" if they can."""
     if os.geteuid() != 0:
         return "only root makes namespaces of networks"
-    missing = [name for name in ("ip", "unshare", "hostname") if not shutil.which(name)]
+    missing = [name for name in ("ip", "ss", "unshare", "hostname") if not shutil.which(name)]
     if missing:
         return f"{', '.join(missing)} not installed"
     probe = ("unshare", "--net", "--uts", "--pid", "--fork", "--mount-proc", "true")

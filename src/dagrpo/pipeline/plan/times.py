@@ -145,7 +145,14 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     seconds = sequences * times * forward / rate
     if speed.cores is None:
         seconds /= training.processes
-        seconds += mini_batches * OPTIMIZER_BYTES * training.trained.trained / training.processes / speed.bandwidth
+        seconds += (
+            mini_batches
+            * OPTIMIZER_BYTES
+            * training.trained.trained
+            * training.copies
+            / training.processes
+            / speed.bandwidth
+        )
     return seconds, sequences * length
 
 
