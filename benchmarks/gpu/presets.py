@@ -11,10 +11,10 @@ from transformers import AutoConfig
 
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
+from dagrpo.models.published import CONFIGS
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.published import CONFIGS
 from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest
 from dagrpo.pipeline.plan.shape import Shape

@@ -121,6 +121,8 @@ NOT_RUN = {
     "dagrpo convert trained exported --to hf --base Qwen2.5-32B": "65 GB of weights, as above",
     "dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online": "asks the hub, as below",
     "dagrpo doctor --online": "asks the hub, which need not be there",
+    "dagrpo serve arithmetic_tiny": "serves until it is stopped: tests/pipeline/snakemake/test_serve.py does that",
+    "dagrpo serve arithmetic_tiny --policy trained --port 8003": "as above",
     "dagrpo search passages.parquet --port 8000": "serves until it is stopped: tests/tools/retrieval/test_server.py does that",
     "python -m dagrpo_sandbox.server --port 8080": "serves until it is stopped: packages/dagrpo_sandbox/tests does that",
 }  # fmt: skip

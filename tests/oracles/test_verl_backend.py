@@ -32,6 +32,7 @@ from dagrpo.utils.files import read_json
 
 STAND_IN = Path(__file__).parents[1] / "trainer/verl/stand_in/verl/trainer/config/ppo_trainer.yaml"
 DRAWING = str(Path(__file__).with_name("verl_draws.py"))
+FILTERING = str(Path(__file__).with_name("verl_filter.py"))
 ALGORITHMS: list[dict[str, Any]] = [
     {},
     {"loss": {"name": "gspo"}, "correction": {"name": "sequence_masked"}, "kl": {"coefficient": 0.001}},
@@ -102,6 +103,32 @@ def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
     drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     assert json.loads(drawn) == planned
     assert len(planned) == 9
+
+
+@pytest.mark.parametrize(("spread_of", "expected"), [("reward", [0, 1]), ("accuracy", [0, 3])])
+def test_dynamic_sampling_trains_on_the_groups_that_verls_own_buffer_finds_to_differ(
+    spread_of: str, expected: list[int], python: str, tmp_path: Path
+) -> None:
+    params = parse(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16"},
+            "training": {
+                "dtype": "bfloat16",
+                "prompts_per_step": 2,
+                "samples_per_prompt": 2,
+                "dynamic_sampling": {"max_rounds": 1000, "spread_of": spread_of},
+                "backend": {"name": "verl"},
+            },
+        }
+    )
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
+    run = replace(run, rollout=params.rollout, training=params.training)
+    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
+    found = running._check(python, configuration(run, {}, run.seed, files), tmp_path / "state")
+    assert found["draws"] is None  # they depend on rewards
+    configured = tmp_path / f"state/{running.CONFIGURATION}.yaml"
+    printed = subprocess.run([python, FILTERING, str(configured)], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed.splitlines()[-1]) == expected
 
 
 COMPOSING = """

@@ -19,6 +19,7 @@ from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
 from dagrpo.cli.profiling.command import profile
 from dagrpo.cli.replay.command import replay
+from dagrpo.cli.serve.command import serve
 from dagrpo.cli.shell_completion import hardware as hardware_presets
 from dagrpo.cli.shell_completion import presets as names
 from dagrpo.cli.shell_completion import tasks
@@ -191,6 +192,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     "`dagrpo plan params.yaml lora --memory 24`",
     profile: "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`",
     replay: "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
+    serve: "Examples: `dagrpo serve arithmetic_tiny`; `dagrpo serve arithmetic_tiny --policy trained --port 8003`",
     train: "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
     join: "Example: `dagrpo join 1`, on the second machine of a training with runtime.nodes 2",
     warm: "Example: `dagrpo warm`, once the experiment's model exists",

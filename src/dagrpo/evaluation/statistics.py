@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from dagrpo.evaluation.variances import Floats, student_half_width, variance_of
+from dagrpo.evaluation.variances import Floats as Floats
+from dagrpo.evaluation.variances import student_half_width, variance_of
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 

@@ -95,7 +95,7 @@ class Program:
         while not has_ended:
             has_ended = process.exit_code() is not None
             content = self.metrics.read_bytes()[read:] if self.metrics.is_file() else b""
-            whole = content if has_ended else content[: content.rfind(b"\n") + 1]
+            whole = content[: content.rfind(b"\n") + 1]  # a program that is killed leaves half a line
             read += len(whole)
             heard = time.monotonic() if whole else heard
             yield from map(json.loads, whole.splitlines())

@@ -7,10 +7,10 @@ import pytest
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
+from dagrpo.models.published import CONFIGS
 from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import policy_shape
 from dagrpo.pipeline.plan.outcome import plan_of
-from dagrpo.pipeline.plan.published import CONFIGS
 from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = ROOT / "presets"

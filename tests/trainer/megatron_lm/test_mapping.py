@@ -96,6 +96,7 @@ def test_means_of_sequences_have_passes_of_one() -> None:
     [
         ({"rollout": {"temperature": 0.8}}, "rollout.temperature is 0.8.*logits as they are"),
         ({"rollout": {"deterministic": True}}, "rollout.deterministic is true.*set it to false"),
+        ({"model": {"fresh": {"vision": {"family": "qwen2_5_vl"}}}}, "model.fresh.vision.family is not none"),
         ({"training": {"dtype": "float16"}}, "training.dtype is float16.*set it to bfloat16"),
         ({"training": {"lora": {"rank": 8}}}, "training.lora.rank is 8.*set it to 0"),
         ({"training": {"staleness": 1}}, "training.staleness is 1.*rl-generation-lag"),

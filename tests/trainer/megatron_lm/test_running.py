@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from tests.trainer import runs
+from tests.trainer.foreign_runs import run_in, silent_for, train
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backends.megatron_lm import BACKEND, Config
-from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.data.schema import to_table
+from dagrpo.trainer.megatron_lm import running
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import read_json
-from dagrpo.utils.tables import read_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 STAND_IN = Path(__file__).with_name("stand_in")
 pytestmark = pytest.mark.nightly
@@ -24,33 +25,12 @@ pytestmark = pytest.mark.nightly
 
 @pytest.fixture
 def run(tmp_path: Path) -> TrainingRun:
-    """Four steps of two updates with the tiny model in the format dcp, two processes, a checkpoint after every second step."""
-    params = parse(
-        {
-            "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
-            "training": {
-                "dtype": "bfloat16",
-                "steps": 4,
-                "prompts_per_step": 4,
-                "mini_batches": 2,
-                "backend": {"name": "megatron_lm"},
-            },
-            "runtime": {
-                "training": {"save_every": 2, "processes": 2},
-                "backend": {"silent_minutes": 8, "source": str(STAND_IN)},
-            },
-        }
-    )
-    (tmp_path / "out").mkdir()
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
-    sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
-    return replace(run, **sections)
-
-
-def train(run: TrainingRun, report: Report = no_report) -> None:
-    config = run.training.backend
-    assert isinstance(config, Config)
-    BACKEND.train(run, config, threads=1, report=report, report_held_out=no_report)
+    """A run of Megatron-LM's stand-in, with two updates a step."""
+    changes = {
+        "training": {"mini_batches": 2, "backend": {"name": "megatron_lm"}},
+        "runtime": {"backend": {"silent_minutes": 8, "source": str(STAND_IN)}},
+    }
+    return run_in(tmp_path, changes)
 
 
 def test_a_run_that_is_killed_resumes_and_brings_checkpoint_and_metrics_back(
@@ -91,9 +71,8 @@ def test_a_program_that_hangs_is_stopped_with_all_its_processes(
 ) -> None:
     monkeypatch.setenv("STAND_IN_HANGS_AFTER", "2")
     monkeypatch.setattr("dagrpo.trainer.backend_files.SECONDS_TO_END", 0.0)  # torchrun has no time to end its ranks
-    backend = run.runtime.backend.model_copy(update={"silent_minutes": 1.5})
     with pytest.raises(TransientError, match=r"has written nothing to .* for 1\.5 minutes"):
-        train(replace(run, runtime=run.runtime.model_copy(update={"backend": backend})))
+        train(silent_for(run, 1.5))
     deadline = time.monotonic() + 20
     while processes_of(run) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -125,6 +104,15 @@ def test_a_folder_without_megatron_lm_is_refused_with_its_remedy(run: TrainingRu
 def test_what_megatron_lms_parser_refuses_is_refused_before_any_work(
     settings: dict[str, object], message: str, run: TrainingRun
 ) -> None:
-    config = Config(name="megatron_lm", settings=settings)
     with pytest.raises(UserError, match=message):
-        BACKEND.train(run, config, threads=1, report=no_report, report_held_out=no_report)
+        train(run, settings=settings)
+
+
+def test_a_response_that_cannot_be_graded_ends_the_run_with_its_reason(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [replace(runs.task_row(number), ground_truth="none") for number in range(10)]
+    write_parquet(run.train_split, to_table(rows))
+    monkeypatch.setattr(running, "check_command", lambda *given: None)  # it would find the reason before
+    with pytest.raises(UserError, match=r"A response cannot be graded: row \d"):
+        train(run)

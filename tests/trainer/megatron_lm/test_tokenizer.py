@@ -16,7 +16,7 @@ def inputs(folder: Path, padding: str) -> Inputs:
     tokenizer = character_tokenizer(128, pictures=True)
     tokenizer.pad_token = padding
     tokenizer.save_pretrained(folder)
-    return Inputs(model=folder, rows=folder, prompts=(), grading=())
+    return Inputs(model=folder, rows=folder, prompts=())
 
 
 def test_a_padding_token_that_ends_texts_is_replaced_by_another_special_one(tmp_path: Path) -> None:

@@ -61,8 +61,7 @@ def _run(job: Mapping[str, Any]) -> list[Any]:
 
 
 def _plain(asked: Mapping[str, Any]) -> dict[str, Any]:
-    pictures = [list(each.size) for each in asked["image_data"] or []]
-    return {"prompt": asked["prompt_ids"], "sampling": dict(asked["sampling_params"]), "pictures": pictures}
+    return {"prompt": asked["prompt_ids"], "sampling": dict(asked["sampling_params"])}
 
 
 def _sequence(output: Any) -> dict[str, Any]:
@@ -70,7 +69,6 @@ def _sequence(output: Any) -> dict[str, Any]:
     return {
         **{name: getattr(output, name) for name in names},
         "info": output.extra_fields["reward_extra_info"],
-        "pictures": len(output.multi_modal_data.get("images", [])),
         "versions": [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")],
     }
 

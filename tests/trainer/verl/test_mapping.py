@@ -61,6 +61,15 @@ def test_steps_batches_and_optimizer_have_the_numbers_that_verl_counts_in() -> N
     assert {name: found[name] for name in expected} == expected
 
 
+def test_dynamic_sampling_is_verls_filter_of_groups() -> None:
+    enable, metric = (f"algorithm.filter_groups.{name}" for name in ("enable", "metric"))
+    assert keys()[enable] is False
+    found = keys({"training": {"dynamic_sampling": {"max_rounds": 1000, "spread_of": "accuracy"}}})
+    assert (found[enable], found[metric]) == (True, "acc")
+    found = keys({"training": {"dynamic_sampling": {"max_rounds": 1000}}})
+    assert (found[enable], found[metric]) == (True, "reward")
+
+
 def test_an_adapter_is_served_as_the_parameters_say() -> None:
     lora = {"rank": 8, "alpha": 16, "target_modules": ["q_proj"]}
     merged_keys = keys({"training": {"lora": lora}})
@@ -137,6 +146,7 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
     [
         ({"rollout": {"deterministic": True}}, "rollout.deterministic is true.*set it to false"),
         ({"training": {"dtype": "float32"}}, "training.dtype is float32.*set it to bfloat16"),
+        ({"model": {"fresh": {"vision": {"family": "qwen2_5_vl"}}}}, "model.fresh.vision.family is not none"),
         ({"training": {"dtype": "float16"}}, "training.dtype is float16.*set it to bfloat16"),
         (
             {
@@ -152,6 +162,18 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
         ),
         ({"runtime": {"training": {"save_every_minutes": 5}}}, "save_every_minutes is 5.*save_every to a number"),
         ({"training": {"gates": {"truncated": 0.5}}}, "training.gates is not as by default"),
+        (
+            {
+                "model": {"source": "hub", "repository": "Qwen/Qwen3-30B-A3B", "revision": 40 * "a"},
+                "training": {"lora": {"rank": 8}},
+            },
+            "lora.rank is above 0 and the model is a mixture of experts",
+        ),
+        ({"training": {"dynamic_sampling": {"max_rounds": 10}}}, "max_rounds is 10.*set it to 1000, the most, or to 1"),
+        (
+            {"training": {"dynamic_sampling": {"max_rounds": 1000, "oversampling": 3.0}}},
+            "oversampling is 3.0.*two prompts for each group",
+        ),
         ({"training": {"learning_rate_warmup_steps": 3, "mini_batches": 2}}, "no multiple of training.mini_batches"),
         (
             {"algorithm": {"loss": {"name": "vespo"}, "correction": {"name": "none"}}},

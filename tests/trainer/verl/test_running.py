@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.trainer import runs
+from tests.trainer.foreign_runs import run_in, silent_for, train
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.data.schema import to_table
-from dagrpo.trainer.backends.verl import BACKEND, Config
-from dagrpo.trainer.config.runtime import BackendRuntime
-from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -24,25 +22,10 @@ pytestmark = pytest.mark.nightly
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
-    """Four steps of the tiny model in the format dcp, with a checkpoint after every second one."""
+    """A run of verl's stand-in."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
-    params = parse(
-        {
-            "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
-            "training": {"dtype": "bfloat16", "steps": 4, "prompts_per_step": 4, "backend": {"name": "verl"}},
-            "runtime": {"training": {"save_every": 2, "processes": 2}, "backend": {"silent_minutes": 3}},
-        }
-    )
-    (tmp_path / "out").mkdir()
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "name~run", tmp_path / "out", 4)
-    sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
-    return replace(run, **sections)
-
-
-def train(run: TrainingRun, report: Report = no_report) -> None:
-    config = run.training.backend
-    assert isinstance(config, Config)
-    BACKEND.train(run, config, threads=1, report=report, report_held_out=no_report)
+    changes = {"training": {"backend": {"name": "verl"}}, "runtime": {"backend": {"silent_minutes": 3}}}
+    return run_in(tmp_path, changes)
 
 
 def test_a_run_that_is_killed_resumes_and_brings_checkpoint_and_metrics_back(
@@ -111,9 +94,8 @@ def test_an_attempt_that_cannot_be_graded_ends_the_run(run: TrainingRun, monkeyp
 
 def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_HANGS_AFTER", "1")
-    run = replace(run, runtime=run.runtime.model_copy(update={"backend": BackendRuntime(silent_minutes=0.5)}))
     with pytest.raises(TransientError, match=r"has written nothing to .* for 0\.5 minutes"):
-        train(run)
+        train(silent_for(run, 0.5))
 
 
 def test_an_environment_without_verl_is_refused_with_its_remedy(
@@ -125,6 +107,5 @@ def test_an_environment_without_verl_is_refused_with_its_remedy(
 
 
 def test_a_key_that_verl_does_not_have_is_refused_before_any_work(run: TrainingRun) -> None:
-    config = Config(name="verl", settings={"actor_rollout_ref.rollout.gpu_memory": 0.6})
     with pytest.raises(UserError, match="gpu_memory"):
-        BACKEND.train(run, config, threads=1, report=no_report, report_held_out=no_report)
+        train(run, settings={"actor_rollout_ref.rollout.gpu_memory": 0.6})

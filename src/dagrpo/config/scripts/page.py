@@ -24,13 +24,10 @@ The column *trains with* names the [backends](backends.md) that take the preset;
     dagrpo use verl/qwen3_4b_fsdp verl
     dagrpo use megatron/qwen_2p5_3b megatron_lm
 
-`make nightly` has verl's own code compose and validate each that verl takes. An adapter on a
-mixture of experts is refused by `verl` when training starts: the model's layers are known only then. Other presets lie over one as over any
-experiment. On other
-hardware, lay its preset over it and set `runtime.engine.tensor_parallel` to 1.
-No preset has been run on the GPUs that it names; `dagrpo plan` finds that each fits them. A script's state is a commit: J verl b178a3c
-(January 2026), P verl 9cd3542 (April 2026, after which `sglang_multiturn` and the older scripts were removed), M verl 1dda039 (August
-2026), A Megatron-LM d98e8a6 (August 2026).
+`make nightly` has verl's own code compose and validate each that verl takes. Other presets lie over one as over any experiment. On other
+hardware, lay its preset over it and set `runtime.engine.tensor_parallel` to 1. No preset has been run on the GPUs that it names; `dagrpo
+plan` finds that each fits them. A script's state is a commit: J verl b178a3c (January 2026), P verl 9cd3542 (April 2026, after which
+`sglang_multiturn` and the older scripts were removed), M verl 1dda039 (August 2026), A Megatron-LM d98e8a6 (August 2026).
 
 ## What is equal, and what differs in all of them
 

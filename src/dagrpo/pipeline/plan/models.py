@@ -9,7 +9,7 @@ from typing import Self
 from dagrpo.algorithms.teacher_config import TEACHER
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.published import CONFIGS
+from dagrpo.models.published import CONFIGS
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.utils.files import read_object
 

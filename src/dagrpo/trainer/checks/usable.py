@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
@@ -10,12 +11,30 @@ FIRST_STEPS = 5  # a policy that has called no tool by then will not discover th
 LONGEST_FAULT = 200  # characters that are shown
 
 
+class Outcome(Protocol):
+    """End of an attempt: a Trajectory, or what a log has of it."""
+
+    @property
+    def excluded(self) -> bool: ...
+    @property
+    def learned(self) -> bool: ...
+    @property
+    def stop_reason(self) -> str: ...
+    @property
+    def fault(self) -> str: ...
+
+
 def require_usable(trajectories: Sequence[Trajectory], max_excluded: float, step: int) -> None:
     """Raise UserError if a step's trajectories show a fault, or leave nothing to learn from. The step counts from 1.
 
     `max_excluded` is the share of them that may be excluded.
     """
-    _require_no_dropped_calls(trajectories, step)
+    require_no_dropped_calls(trajectories, step)
+    require_learnable(trajectories, max_excluded, step)
+
+
+def require_learnable(trajectories: Sequence[Outcome], max_excluded: float, step: int) -> None:
+    """Raise UserError as require_usable does, but for calls that the chat format lost."""
     excluded = [trajectory.fault for trajectory in trajectories if trajectory.excluded]
     if len(excluded) > max_excluded * len(trajectories):
         raise UserError(
@@ -37,7 +56,8 @@ def require_usable(trajectories: Sequence[Trajectory], max_excluded: float, step
         )
 
 
-def _require_no_dropped_calls(trajectories: Sequence[Trajectory], step: int) -> None:
+def require_no_dropped_calls(trajectories: Sequence[Trajectory], step: int) -> None:
+    """Raise UserError for calls that the chat format lost in a step."""
     for trajectory in trajectories:
         if trajectory.dropped_calls:
             raise UserError(

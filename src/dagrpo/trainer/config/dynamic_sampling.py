@@ -7,11 +7,13 @@ from pydantic import Field, model_validator
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section
 
+MOST_ROUNDS = 1000
+
 
 class DynamicSampling(Section):
     """DAPO's dynamic sampling (arXiv 2503.14476, section 3.2), off by default."""
 
-    max_rounds: Annotated[int, Field(ge=1, le=1000)] = Field(
+    max_rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = Field(
         1,
         description=(
             "Most rounds of sampling in a step. Another round samples new prompts while the batch lacks groups "

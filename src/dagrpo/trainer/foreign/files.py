@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +14,20 @@ from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.store import save_weights
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.core.trajectory import Prompt
-from dagrpo.models.pictures import processor_of
+from dagrpo.models.pictures import takes_pictures
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics
-from dagrpo.trainer.foreign import grading
+from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, write_tables
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
-DRAWS = "draws"  # the log of draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +37,23 @@ class Inputs:
     model: Path  # the initial checkpoint in the trainer's format
     rows: Path  # parquet with the rows of `prompts`
     prompts: Sequence[Prompt]
-    grading: tuple[str, ...]  # command of the process that grades
 
 
 def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> Inputs:
-    """Write the checkpoint in a format, the rows to train on, and the parameters of the grading."""
-    model, rows, job = folder / "initial", folder / "train.parquet", folder / "grading.json"
+    """Write the checkpoint in a format, and the rows to train on. Raises UserError for a model that takes pictures."""
+    model, rows = folder / "initial", folder / "train.parquet"
     folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
         write_as(format, open_checkpoint(run.initial), model, SHARD_BYTES)
-    renderer = PromptRenderer(load_tokenizer(model), run.rollout, processor_of(model))
+    if takes_pictures(model):
+        raise UserError(
+            "the model takes pictures, and the trainer of training.backend is tried with models of text alone: choose one, or train with "
+            "training.backend: {name: fsdp}."
+        )
+    renderer = PromptRenderer(load_tokenizer(model), run.rollout)
     prompts = training_prompts(run.train_split, renderer, run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
-    sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
-    write_json(job, {"model": str(model), "train_split": str(rows), "draws": str(folder / DRAWS), **sections})
-    command = (sys.executable, "-P", "-m", grading.__name__, str(job))
-    return Inputs(model=model, rows=rows, prompts=prompts, grading=command)
+    return Inputs(model=model, rows=rows, prompts=prompts)
 
 
 def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
@@ -73,6 +71,11 @@ def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, tra
             ).returncode
         except OSError as error:
             raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"the check by {trainer}'s own code has not ended within {CHECK_SECONDS / 60:g} minutes, see {log}: try again on a machine "
+                "with less load, or correct runtime.backend.python."
+            ) from None
     found = read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
     if "error" in found:
         raise UserError(
@@ -110,9 +113,30 @@ class Attempts:
 
 
 def latest(checkpoints: Path) -> int:
-    """Return the number of the last whole checkpoint, or 0."""
+    """Return the number of the last whole checkpoint, or 0.
+
+    Both trainers empty the tracker before they name a checkpoint in it, and cannot read an empty one: it is written again.
+    """
     tracker = checkpoints / LATEST
+    if tracker.is_file() and not tracker.read_text().strip():
+        tracker.write_text(str(max(int(folder.name.rpartition("_")[2]) for folder in checkpoints.glob("*_*[0-9]"))))
     return int(tracker.read_text()) if tracker.is_file() else 0
+
+
+def require_finished(run: TrainingRun, finished: int, trainer: str) -> None:
+    """Raise TransientError if a trainer has ended before the checkpoint of the last step."""
+    if finished != run.training.steps:
+        raise TransientError(
+            f"{trainer} ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
+        )
+
+
+def take_outputs(run: TrainingRun, trained: Tensors, folder: Path, rows: Sequence[Metrics], checkpoints: Path) -> None:
+    """Write the outputs of a finished run, of which `trained` is in `folder`, and remove its checkpoints unless they are kept."""
+    take_weights(run, trained, folder)
+    write_tables(run, rows)
+    if not run.runtime.training.keep_states:
+        remove(checkpoints)
 
 
 def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:

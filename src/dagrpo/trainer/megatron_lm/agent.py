@@ -5,7 +5,9 @@ Megatron-LM's Python imports it, in an environment without this package: only th
 
 import asyncio
 import json
-import runpy
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,34 @@ try:
     from megatron.rl.inference import LLMChatMessage
 except ImportError:  # in our own environment, where the file is only named
     RewardOnlyAgent = LLMChatMessage = object
-try:
-    from dagrpo.trainer.foreign.reward_process import RewardProcess
-except ImportError:  # in Megatron-LM's environment
-    path = Path(__file__).parents[1] / "foreign/reward_process.py"
-    RewardProcess = runpy.run_path(str(path))["RewardProcess"]  # type: ignore[misc]
-
 REPLIES: list[dict[str, float]] = []  # of the step that is being sampled
+
+
+class RewardProcess:
+    """Process of dagrpo that grades responses, started by the first question. Several threads may ask."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its reply to one line of JSON. Raises RuntimeError with its reason if it cannot grade."""
+        line = json.dumps(question)
+        with self._lock:
+            if self._process is None:
+                pipe = subprocess.PIPE
+                self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True)
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            reply: dict[str, Any] = json.loads(
+                self._process.stdout.readline() or '{"error": "the process that grades has ended"}'
+            )
+        if "error" in reply:
+            raise RuntimeError(f"dagrpo cannot grade: {reply['error']}")
+        return reply
 
 
 class Agent(RewardOnlyAgent):  # type: ignore[misc]

@@ -11,17 +11,18 @@ from typing import Any
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Metrics, Program, write_tables
-from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, take_weights, write_inputs
+from dagrpo.trainer.backend_files import Metrics, Program
+from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, require_finished, take_outputs, write_inputs
 from dagrpo.trainer.foreign.metrics import named
-from dagrpo.trainer.megatron_lm import agent, check, start
+from dagrpo.trainer.megatron_lm import agent, check, grading, start
 from dagrpo.trainer.megatron_lm.mapping import FORMAT, Files, arguments, command_line, updates
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.console import say
-from dagrpo.utils.files import read_json, remove, write_json
+from dagrpo.utils.files import read_json, write_json
 
 MODEL_ARGUMENTS = "megatron_arguments.txt"
+MISTAKE = "mistake.txt"  # why a response cannot be graded
 SAME = {
     "reward": "reward/mean",
     "grad_norm": "policy/grad_norm",
@@ -52,20 +53,25 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
         job = write_agent_job(run, inputs, folder, finished, attempt)
         words = command(run, settings, inputs, folder, job)
         check_command(run, words, folder, job)
-        rows = _program(run, words, job, attempt).run(report, rows)
+        rows = _trained(_program(run, words, job, attempt), report, rows, folder / MISTAKE)
     else:
         for step, row in enumerate(rows, start=1):
             report(step, row)
     finished = latest(checkpoints) // each
-    if finished != run.training.steps:
-        raise TransientError(
-            f"Megatron-LM ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
-        )
+    require_finished(run, finished, "Megatron-LM")
     weights = checkpoints / f"iter_{finished * each:07d}"
-    take_weights(run, open_as(FORMAT, weights, inputs.model), weights)
-    write_tables(run, rows[:finished])
-    if not run.runtime.training.keep_states:
-        remove(checkpoints)
+    take_outputs(run, open_as(FORMAT, weights, inputs.model), weights, rows[:finished], checkpoints)
+
+
+def _trained(program: Program, report: Report, rows: list[Metrics], mistake: Path) -> list[Metrics]:
+    """Return the metrics of all steps. Raises UserError for a response that cannot be graded, which ends the program as a fault does."""
+    mistake.unlink(missing_ok=True)
+    try:
+        return program.run(report, rows)
+    except TransientError:
+        if mistake.is_file():
+            raise UserError(f"A response cannot be graded: {mistake.read_text()}.") from None
+        raise
 
 
 def step_of(line: Mapping[str, Any]) -> tuple[int, Metrics]:
@@ -74,12 +80,15 @@ def step_of(line: Mapping[str, Any]) -> tuple[int, Metrics]:
 
 
 def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: int, attempt: Path) -> Path:
-    """Write what start.py and the agent read: the prompts, and the order in which our own trainer would draw them."""
-    prompts, job = folder / "prompts.jsonl", folder / "agent.json"
+    """Write what start.py, the agent and the grading read: the prompts, and the order in which our own trainer would draw them."""
+    prompts, job, graded = folder / "prompts.jsonl", folder / "agent.json", folder / "grading.json"
     rows = [{"index": prompt.row.index, "messages": list(prompt.row.prompt)} for prompt in inputs.prompts]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     sampler, each = PromptSampler(inputs.prompts, run.training, run.seed), run.training.prompts_per_step
     drawn = [sampled.prompt for step in range(run.training.steps) for sampled in sampler.draw(each, step)]
+    sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
+    files = {"model": str(inputs.model), "train_split": str(inputs.rows), "mistake": str(folder / MISTAKE)}
+    write_json(graded, {**files, **sections})
     write_json(
         job,
         {
@@ -88,7 +97,7 @@ def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: in
             "prompts": str(prompts),
             "order": [prompt.row.index for prompt in drawn],
             "drawn": finished * each,
-            "grading": list(inputs.grading),
+            "grading": [sys.executable, "-P", "-m", grading.__name__, str(graded)],
             "max_new_tokens": run.rollout.max_new_tokens,
             "metrics": str(attempt),
             "updates": updates(run),

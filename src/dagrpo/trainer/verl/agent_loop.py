@@ -1,12 +1,10 @@
 """Agent loop of verl: a process of dagrpo makes each attempt.
 
 verl's Python executes this file, the `function_tool_path` of its agent loops, in an environment without this package: only the standard
-library, Pillow and verl are there. attempt_process.py is the other end of the pipe.
+library and verl are there. attempt_process.py is the other end of the pipe.
 """
 
 import asyncio
-import base64
-import io
 import itertools
 import json
 import time
@@ -70,12 +68,16 @@ class AttemptProcess:
                 self._reading = asyncio.create_task(self._read(self._process.stdout))
 
     async def _read(self, stdout: Any) -> None:
-        async for line in stdout:
-            message = json.loads(line)
-            if message["attempt"] in self._lines:
-                self._lines[message["attempt"]].put_nowait(message)
-        for lines in self._lines.values():
-            lines.put_nowait({"error": "the process that makes the attempts has ended"})
+        """Hand out lines until the process ends; the next attempt starts another one."""
+        try:
+            async for line in stdout:
+                message = json.loads(line)
+                if message["attempt"] in self._lines:
+                    self._lines[message["attempt"]].put_nowait(message)
+        finally:
+            self._process = None
+            for lines in self._lines.values():
+                lines.put_nowait({"error": "the process that makes the attempts has ended"})
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process is not None
@@ -109,20 +111,16 @@ class _Policy:
         self._servers = servers
         self._sampling_params = sampling_params
         self._name = name
-        self._pictures: list[Any] = []
         self._seconds = 0.0
         self._fields: dict[str, Any] = {}
 
     async def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return a continuation of a question's tokens, by at most as many as it says."""
-        if "pictures" in question:
-            self._pictures = [_picture(each) for each in question["pictures"]]
         started = time.perf_counter()
         output = await self._servers.generate(
             request_id=self._name,
             prompt_ids=question["prompt"],
             sampling_params={**self._sampling_params, **question["sampling"]},
-            image_data=self._pictures or None,
         )
         self._seconds += time.perf_counter() - started
         last = {"max_global_steps": output.extra_fields.get("max_global_steps")}
@@ -142,7 +140,7 @@ class _Policy:
             response_logprobs=sample["logprobs"],
             reward_score=done["reward"],
             num_turns=done["turns"],
-            multi_modal_data={"images": self._pictures} if self._pictures else {},
+            multi_modal_data={},
             metrics=AgentLoopMetrics(generate_sequences=self._seconds),
             extra_fields={
                 **self._fields,
@@ -151,9 +149,3 @@ class _Policy:
                 "reward_extra_info": dict(done["components"]),
             },
         )
-
-
-def _picture(content: str) -> Any:
-    from PIL import Image
-
-    return Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB")

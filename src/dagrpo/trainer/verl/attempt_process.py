@@ -11,7 +11,6 @@ Each attempt goes to the log of draws, or the error that the user has to correct
 """
 
 import asyncio
-import base64
 import itertools
 import json
 import os
@@ -23,11 +22,9 @@ from typing import IO, Any
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.image_tokens import before_pictures
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
-from dagrpo.core.types import Completion, PromptPictures
+from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
-from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.config import Rollout
@@ -37,10 +34,9 @@ from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.foreign.draws import DrawLog
-from dagrpo.trainer.foreign.files import DRAWS
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.verl.draws import DRAWS, DrawLog, Drawn
 from dagrpo.utils.files import read_json
 
 LONGEST_LINE = 1 << 30  # bytes
@@ -53,7 +49,6 @@ class Attempts:
         self, job: Mapping[str, Any], prompts: list[Prompt], agent: OpenAgent, grader: Grader, replies: IO[str]
     ) -> None:
         self._reward = Reward.model_validate(job["reward"])
-        self._max_excluded = Rollout.model_validate(job["rollout"]).agent.max_excluded
         self._seed = int(job["seed"])
         self._draws = DrawLog(Path(job["state"]) / DRAWS)
         self._prompts = {prompt.row.index: prompt for prompt in prompts}
@@ -62,7 +57,6 @@ class Attempts:
         self._replies = replies
         self._numbers = itertools.count()
         self._turns: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        self._step: tuple[int, list[Trajectory]] = (0, [])  # finished attempts at the prompts of a step
 
     async def serve(self) -> None:
         """Answer the lines of stdin until it ends."""
@@ -82,79 +76,74 @@ class Attempts:
         prompt = self._prompts[index]
         session = self._agent.session(
             prompt,
-            self._complete(number, prompt.pictures),
+            self._complete(number),
             sampling_seed(self._seed, "rollout", step, index, sample),
             f"{step}-{index}-{sample}",
         )
-        question = {"step": step or None, "index": index}  # 0: of a check
         try:
             trajectory = await self._agent.make_attempt(prompt, sample, session)
-            self._count(trajectory, step)
-            _require_one_sequence(trajectory)
+            _require_sound(trajectory, step)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
         except ServerError as error:  # verl's servers: verl decides what it means
             self._send(attempt=number, error=str(error))
         except Exception as error:  # noqa: BLE001  # verl would go on without the attempt
-            self._draws.add(question, str(error) if isinstance(error, UserError) else traceback.format_exc())
+            reason = str(error) if isinstance(error, UserError) else traceback.format_exc()
+            self._draws.add(step, Drawn(index=index, error=reason))
             self._send(attempt=number, error=str(error))
         else:
-            self._draws.add(question, None)
+            self._draws.add(step, _drawn(trajectory))
             if trajectory.learned:
                 self._send(attempt=number, done=record(graded))
             else:
                 reason = trajectory.fault or "it has no token"
                 self._send(attempt=number, error=f"left out ({trajectory.stop_reason}): {reason}")
 
-    def _complete(self, number: int, pictures: PromptPictures | None) -> Complete:
-        """Return the policy of an attempt, which shows the pictures with its first question."""
-        shown = [base64.b64encode(file).decode() for file in pictures.files] if pictures else []
-        stops = {"stop_token_ids": list(pictures.tokens.unwritten)} if pictures else {}
+    def _complete(self, number: int) -> Complete:
+        """Return the policy of an attempt."""
 
         async def complete(prompt: tuple[int, ...], most: int) -> Completion:
             turn = next(self._numbers)
             answer = self._turns[turn] = asyncio.get_running_loop().create_future()
-            question = {"turn": turn, "prompt": prompt, "sampling": {"max_new_tokens": most, **stops}}
-            self._send(attempt=number, ask=question | ({"pictures": shown} if shown else {}))
-            shown.clear()
-            return _completion(await answer, pictures)
+            self._send(attempt=number, ask={"turn": turn, "prompt": prompt, "sampling": {"max_new_tokens": most}})
+            return _completion(await answer)
 
         return complete
-
-    def _count(self, trajectory: Trajectory, step: int) -> None:
-        """Note a finished attempt. Raises UserError if those of the step before cannot be learned from."""
-        from dagrpo.trainer.checks.usable import require_usable  # its package takes seconds
-
-        before, finished = self._step
-        if step != before:
-            if finished:
-                require_usable(finished, self._max_excluded, before)
-            self._step = (step, [])
-        self._step[1].append(trajectory)
 
     def _send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._replies, flush=True)
 
 
-def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> Completion:
-    """Return the policy's answer as the completion of a turn, cut before a token that no policy may write."""
+def _completion(answer: Mapping[str, Any]) -> Completion:
+    """Return the policy's answer as the completion of a turn."""
     if "error" in answer:
         raise ServerError(answer["error"])
-    tokens, logprobs, reason = tuple(answer["tokens"]), tuple(answer["logprobs"]), answer["reason"] or "stop"
-    whole = len(tokens) if pictures is None else before_pictures(tokens, pictures.tokens)
     return Completion(
-        token_ids=tokens[:whole],
-        logprobs=logprobs[:whole],
-        finish_reason="length" if whole < len(tokens) else reason,
+        token_ids=tuple(answer["tokens"]),
+        logprobs=tuple(answer["logprobs"]),
+        finish_reason=answer["reason"] or "stop",
     )
 
 
-def _require_one_sequence(trajectory: Trajectory) -> None:
-    """Raise UserError for a conversation of several sequences: verl would fill the batch up, and take a further update."""
+def _require_sound(trajectory: Trajectory, step: int) -> None:
+    """Raise UserError for calls that the chat format lost, and for several sequences: verl would fill the batch up, and update again."""
+    from dagrpo.trainer.checks.usable import require_no_dropped_calls  # its package takes seconds
+
+    require_no_dropped_calls([trajectory], step)
     if (count := sum(sample.trained > 0 for sample in trajectory.samples)) > 1:
         raise UserError(
             f"a conversation has become {count} sequences, since the chat template rewrites what was sampled, and verl takes one each: "
             "choose a model whose template keeps it, or train with training.backend: {name: fsdp}"
         )
+
+
+def _drawn(trajectory: Trajectory) -> Drawn:
+    return Drawn(
+        index=trajectory.prompt.row.index,
+        excluded=trajectory.excluded,
+        learned=trajectory.learned,
+        stop_reason=trajectory.stop_reason,
+        fault=trajectory.fault,
+    )
 
 
 def record(graded: GradedTrajectory) -> dict[str, Any]:
@@ -189,7 +178,7 @@ def main(path: Path) -> None:
         Reward.model_validate(job["reward"]),
     )
     tokenizer = load_tokenizer(initial)
-    renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
+    renderer = PromptRenderer(tokenizer, rollout)
     prompts = training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),

@@ -4,12 +4,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.core.errors import UserError
+from dagrpo.models.published import CONFIGS
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.config.lora import TrainedLora
+from dagrpo.trainer.config.dynamic_sampling import MOST_ROUNDS, DynamicSampling
+from dagrpo.trainer.config.lora import Lora, TrainedLora
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import (
     Sections,
@@ -17,6 +21,7 @@ from dagrpo.trainer.foreign.parameters import (
     refuse_settings,
     require_one_of,
     require_only,
+    require_text,
     value_of,
 )
 from dagrpo.trainer.verl import agent_loop
@@ -56,19 +61,19 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
     "runtime.training.save_every": ("trainer.save_freq",),
 }
-# The one value that verl has, and what to do, if that is not to set it.
+# The one value that verl has, and what to do, if that is not to set it; of a tower, which a model of text has not, presets say anything.
 ONLY: Mapping[str, tuple[Any, str]] = {
     **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
     "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
+    "training.lora.vision": (False, ""),
     "training.staleness": (0, ""),
     "training.order": ("shuffled", ""),
-    "training.dynamic_sampling.max_rounds": (
-        1,
-        "set it to 1; verl's algorithm.filter_groups, which refills without limit, is a key for training.backend.settings",
+    "training.dynamic_sampling.oversampling": (
+        1.0,
+        "set it to 1: verl samples two prompts for each group that it leaves out",
     ),
-    "training.dynamic_sampling.oversampling": (1.0, ""),
     "runtime.engine.name": (ENGINE, ""),
 }
 HALVES = ("bfloat16", "float16")
@@ -90,9 +95,9 @@ def configuration(
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
         "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
         **_batches(sections, longest),
+        **_filter(sections.training.dynamic_sampling),
         **_seeds(seed),
         **_adapter(sections.training.lora),
-        f"{ACTOR}.freeze_vision_tower": sections.training.vision == "frozen",
         **_fixed(files),
     }
     refuse_settings(settings, keys)
@@ -107,13 +112,21 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first parameter that verl cannot honour."""
     from dagrpo.data.task import get_task
 
+    require_text(params)
+    require_no_adapted_experts(params.training.lora, SimpleNamespace(**CONFIGS.get(params.model.repository or "", {})))
     task = get_task(params.experiment.train)
-    if task.images:
-        raise refusal(f"the task {task.name} has pictures", "set experiment.train to a task of text")
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
     several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
     configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
+
+
+def require_no_adapted_experts(lora: Lora, config: Any) -> None:
+    """Raise UserError for an adapter in a mixture of experts: PEFT adapts its experts and routers in verl, and saves them fused."""
+    if lora.is_on and is_mixture_of_experts(config):
+        raise refusal(
+            "training.lora.rank is above 0 and the model is a mixture of experts", "set training.lora.rank to 0"
+        )
 
 
 def has_several_turns(rollout: Rollout, *, offered: bool) -> bool:
@@ -164,6 +177,17 @@ def _batches(sections: Sections, longest: int) -> Keys:
     }
 
 
+def _filter(sampling: DynamicSampling) -> Keys:
+    """Return the keys of dynamic sampling, which verl repeats until the batch is full."""
+    if sampling.is_on and sampling.max_rounds < MOST_ROUNDS:
+        raise refusal(
+            f"training.dynamic_sampling.max_rounds is {sampling.max_rounds}, and verl samples until the batch is full",
+            f"set it to {MOST_ROUNDS}, the most, or to 1",
+        )
+    metric = "acc" if sampling.spread_of == "accuracy" else "reward"
+    return {"algorithm.filter_groups.enable": sampling.is_on, "algorithm.filter_groups.metric": metric}
+
+
 def _seeds(seed: int) -> Keys:
     return {
         "data.seed": seed,
@@ -180,7 +204,6 @@ def _adapter(lora: TrainedLora) -> Keys:
         f"{ARR}.model.lora_rank": lora.rank,
         f"{ARR}.model.lora_alpha": lora.alpha,
         f"{ARR}.model.target_modules": lora.target_modules or "all-linear",
-        f"{ARR}.model.exclude_modules": None if lora.vision else ".*visual.*",
         f"{ARR}.model.lora.merge": lora.serving == "merged",
         # Beside an adapter SGLang reads the weights from the folder; else the trainer sends them.
         f"{ARR}.rollout.load_format": "dummy" if lora.serving == "merged" else "safetensors",

@@ -11,27 +11,26 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Metrics, Program, write_job, write_tables
+from dagrpo.trainer.backend_files import Metrics, Program, write_job
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.foreign.draws import Comparison
 from dagrpo.trainer.foreign.files import (
-    DRAWS,
     HUGGINGFACE,
     Attempts,
     Inputs,
     checked,
     latest,
-    take_weights,
+    require_finished,
+    take_outputs,
     write_inputs,
 )
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.adapter import MergedAdapter
-from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns
+from dagrpo.trainer.verl.draws import DRAWS, Comparison
+from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
 from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
@@ -51,14 +50,19 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
     inputs = write_inputs(run, folder)
-    _require_no_adapted_experts(run.training.lora, inputs.model)
+    require_no_adapted_experts(run.training.lora, AutoConfig.from_pretrained(inputs.model).get_text_config())
     several_turns = _has_several_turns(run, inputs)
     keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
     found = _check(python, keys, folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
-    planned = folder / PLANNED if found["draws"] else None
-    comparison = Comparison(planned, folder / DRAWS, run.training.samples_per_prompt, finished)
+    comparison = Comparison(
+        folder / PLANNED if found["draws"] else None,
+        folder / DRAWS,
+        samples=run.training.samples_per_prompt,
+        max_excluded=run.rollout.agent.max_excluded,
+        finished=finished,
+    )
 
     def compared(step: int, metrics: Metrics) -> None:
         comparison.require(step)
@@ -73,20 +77,15 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
             rows = _program(python, folder, attempts, run).run(compared, rows)
         except TransientError:
             comparison.require_graded()
+            comparison.require_any_learned()
             raise
     else:
         for step, row in enumerate(rows, start=1):
             compared(step, row)
     finished = latest(checkpoints)
-    if finished != run.training.steps:
-        raise TransientError(
-            f"verl ended after the checkpoint of step {finished} of {run.training.steps}: see {run.server_log}."
-        )
+    require_finished(run, finished, "verl")
     weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
-    take_weights(run, trained_weights(weights, run.training.lora), weights)
-    write_tables(run, rows[:finished])
-    if not run.runtime.training.keep_states:
-        remove(checkpoints)
+    take_outputs(run, trained_weights(weights, run.training.lora), weights, rows[:finished], checkpoints)
 
 
 def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
@@ -103,15 +102,6 @@ def trained_weights(folder: Path, lora: Lora) -> Tensors:
     """Return the weights that verl has saved, with the adapter added, if one was trained."""
     saved = open_as(HUGGINGFACE, folder)
     return MergedAdapter(saved, lora.alpha / lora.rank) if lora.is_on else saved
-
-
-def _require_no_adapted_experts(lora: Lora, model: Path) -> None:
-    """Raise UserError for an adapter in a mixture of experts: names of its checkpoint's tensors by verl have not been seen."""
-    if lora.is_on and is_mixture_of_experts(AutoConfig.from_pretrained(model).get_text_config()):
-        raise UserError(
-            "training.lora.rank is above 0 and the model is a mixture of experts, whose adapted checkpoint is not known here to come back "
-            "from verl: set training.lora.rank to 0, or train with training.backend: {name: fsdp}."
-        )
 
 
 def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:

@@ -1,7 +1,7 @@
 """Stand-in for Megatron-LM's train_rl.py: real command line, agent, rewards and files; weights that grow by 1 in each update.
 
-Each rank writes its half of every tensor. STAND_IN_ENDS_AFTER: rank 0 kills itself after that update, once. STAND_IN_HANGS_AFTER: it
-then waits.
+Each rank writes its half of every tensor. STAND_IN_ENDS_AFTER: each rank kills itself after that update. STAND_IN_HANGS_AFTER: it
+waits, unless it has resumed.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ def main() -> None:
         training.training_log(loss, {}, arguments.lr, iteration, grad_norm=float(iteration))
         if iteration % arguments.save_interval == 0 or iteration == arguments.train_iters:
             _save(Path(arguments.save), iteration, weights)
-        if os.environ.get("STAND_IN_ENDS_AFTER") == str(iteration) and first < iteration:
+        if os.environ.get("STAND_IN_ENDS_AFTER") == str(iteration):
             os.kill(os.getpid(), signal.SIGKILL)
-        while os.environ.get("STAND_IN_HANGS_AFTER") == str(iteration):
+        while os.environ.get("STAND_IN_HANGS_AFTER") == str(iteration) and not first:
             time.sleep(1)
     dist.destroy_process_group()
 

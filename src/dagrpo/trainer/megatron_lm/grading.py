@@ -1,7 +1,7 @@
-"""Process that grades the responses of another project's trainer.
+"""Process that grades the responses of a run of Megatron-LM.
 
-`python -m dagrpo.trainer.foreign.grading JOB`: a line of JSON for each on stdin, `{"step": 1, "index": 3, "prompt": [1, 2], "response":
-[7, 8]}`, and on stdout its reward with its components, or an error. Of each response with a step the row goes to the log of draws.
+`python -m dagrpo.trainer.megatron_lm.grading JOB`: a line of JSON for each on stdin, `{"index": 3, "prompt": [1, 2], "response": [7, 8]}`,
+and on stdout its reward with its components, or an error. What the user has to correct also goes to the file `mistake` of the job.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.foreign.draws import DrawLog
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.files import read_json
 
@@ -80,22 +79,19 @@ class Responses:
         )
 
 
-def main(job: Path) -> None:
+def main(path: Path) -> None:
     """Answer each line of stdin until it ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no reply
-    draws = DrawLog(Path(read_json(job)["draws"]))
-    with Grader(Reward.model_validate(read_json(job)["reward"]).verify_seconds) as grader:
-        responses = Responses(read_json(job), grader)
+    job = read_json(path)
+    with Grader(Reward.model_validate(job["reward"]).verify_seconds) as grader:
+        responses = Responses(job, grader)
         for question in map(json.loads, sys.stdin):
             try:
                 reply: dict[str, Any] = responses.answer(question)
             except UserError as error:
                 reply = {"error": str(error)}
-            except Exception as error:  # a bug, which the log names: verl continues without the response
-                draws.add(question, repr(error))
-                raise
-            draws.add(question, reply.get("error"))
+                Path(job["mistake"]).write_text(str(error))
             print(json.dumps(reply), file=replies, flush=True)
 
 

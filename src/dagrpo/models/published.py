@@ -1,4 +1,4 @@
-"""Configs of published models, for a plan without the hub."""
+"""Configs of published models, known without the hub."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,11 +1,12 @@
-"""Prompts that another trainer draws, compared with those planned, a step at a time."""
+"""Attempts of verl's steps, compared with those planned and with what may be excluded, a step at a time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.foreign.draws import Comparison, DrawLog
+from dagrpo.trainer.verl.draws import Comparison, DrawLog, Drawn
 
 SAMPLES = 2
 
@@ -18,20 +19,20 @@ def planned(tmp_path: Path) -> Path:
     return path
 
 
-def draw(folder: Path, step: int | None, *rows: int, error: str | None = None) -> None:
+def draw(folder: Path, step: int, *rows: int, **fields: Any) -> None:
     log = DrawLog(folder / "draws")
     for row in rows:
-        log.add({"step": step, "index": row}, error)
+        log.add(step, Drawn(index=row, **fields))
     log.close()
 
 
 def compared(folder: Path, planned: Path | None, finished: int = 0) -> Comparison:
-    return Comparison(planned, folder / "draws", SAMPLES, finished)
+    return Comparison(planned, folder / "draws", samples=SAMPLES, max_excluded=0.25, finished=finished)
 
 
 def test_steps_with_all_responses_pass_in_any_order_from_several_processes(planned: Path, tmp_path: Path) -> None:
     comparison = compared(tmp_path, planned)
-    draw(tmp_path, None, 9)  # of the check
+    draw(tmp_path, 0, 9)  # of the check
     draw(tmp_path, 1, 5, 3)
     draw(tmp_path, 1, 5, 3)
     comparison.require(1)
@@ -80,3 +81,29 @@ def test_a_resumed_run_forgets_the_draws_of_steps_that_it_takes_again(planned: P
     comparison.require(1)  # compared by the attempt that took it
     draw(tmp_path, 2, *(2 * [8, 3]))
     comparison.require(2)
+
+
+def test_a_step_with_too_many_excluded_attempts_is_named_also_where_it_is_the_last(
+    planned: Path, tmp_path: Path
+) -> None:
+    broken: dict[str, Any] = {"excluded": True, "learned": False, "stop_reason": "excluded", "fault": "no server"}
+    draw(tmp_path, 1, 3, 5, 5)
+    draw(tmp_path, 1, 3, **broken)
+    draw(tmp_path, 2, 3, 8)
+    draw(tmp_path, 2, 3, 8, **broken)
+    comparison = compared(tmp_path, planned, finished=2)
+    comparison.require(1)
+    with pytest.raises(
+        UserError, match=r"step 2: 2 of 4 trajectories were excluded.*no server.*checkpoint since: remove "
+    ):
+        comparison.require(2)
+
+
+def test_a_step_without_anything_to_learn_from_is_the_reason_why_verl_has_ended(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, None)
+    comparison.require_any_learned()
+    draw(tmp_path, 1, 3, excluded=True, learned=False, fault="no server")
+    comparison.require_any_learned()  # less than a group: of a step that was cut off
+    draw(tmp_path, 1, 3, excluded=True, learned=False, fault="no server")
+    with pytest.raises(UserError, match=r"step 1: 2 of 2 trajectories were excluded"):
+        comparison.require_any_learned()

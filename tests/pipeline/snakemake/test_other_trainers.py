@@ -1,4 +1,4 @@
-"""The DAG with training.backend verl: a stand-in, which trains nothing, takes verl's place (tests/trainer/verl/stand_in)."""
+"""The DAG with other trainers: stand-ins, which train nothing, take their place (tests/trainer/*/stand_in)."""
 
 import sqlite3
 import sys
@@ -16,26 +16,30 @@ from dagrpo.utils.files import read_json, sha256_of
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
-STAND_IN = Path(__file__).parents[2] / "trainer/verl/stand_in"
-STEPS = 4
+STAND_INS = Path(__file__).parents[2] / "trainer"
+UPDATES = 2  # of a step
 CHANGES = {
     "rollout": {"deterministic": False, "dtype": "bfloat16"},
-    "training": {"dtype": "bfloat16", "backend": {"name": "verl"}, "evaluate_every": 0, "steps": STEPS},
+    "training": {"dtype": "bfloat16", "evaluate_every": 0, "steps": 4, "mini_batches": UPDATES},
     "runtime": {"training": {"save_every": 2, "processes": 2}},
 }
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone in which Snakemake has run all stages. Training was killed after its third step, and went on from its second."""
-    folder = clones.clone(tmp_path_factory.mktemp("verl") / "clone")
-    python = folder / "verl-python"
+@pytest.fixture(scope="module", params=["verl", "megatron_lm"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which Snakemake has run all stages. Training was killed after its third step, and resumed from its second."""
+    folder = clones.clone(tmp_path_factory.mktemp(request.param) / "clone")
+    stand_in, python = STAND_INS / request.param / "stand_in", folder / "trainer-python"
+    last = 3 if request.param == "verl" else 3 * UPDATES
     python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{STAND_IN}:$PYTHONPATH" STAND_IN_HANGS_AFTER=3 exec {sys.executable} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH="{stand_in}:$PYTHONPATH" STAND_IN_HANGS_AFTER={last} exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    values = merged(merged(clones.TINY, CHANGES), {"runtime": {"backend": {"python": str(python)}}})
-    (folder / "params.yaml").write_text(params_yaml(parse(values)))
+    own = {
+        "training": {"backend": {"name": request.param}},
+        "runtime": {"backend": {"python": str(python), "source": str(stand_in)}},
+    }
+    (folder / "params.yaml").write_text(params_yaml(parse(merged(merged(clones.TINY, CHANGES), own))))
     clones.run(folder, "dagrpo", "generate")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGRPO_TRACKING", "on")
@@ -53,7 +57,7 @@ def _wait_for_step(folder: Path, step: int) -> None:
         time.sleep(0.1)
 
 
-def test_training_that_is_killed_goes_on_from_verls_checkpoint(finished: Path) -> None:
+def test_training_that_is_killed_resumes_from_the_trainers_checkpoint(finished: Path) -> None:
     (state,) = {path.parent for path in finished.glob(".state/*/attempt_*.jsonl")}
     lines = [len(path.read_text().splitlines()) for path in sorted(state.glob("attempt_*.jsonl"))]
     assert lines == [3, 2]
@@ -62,9 +66,9 @@ def test_training_that_is_killed_goes_on_from_verls_checkpoint(finished: Path) -
 
 
 def test_provenance_has_verls_version_and_the_digest_of_the_prompts_that_it_was_to_draw(finished: Path) -> None:
-    provenance = read_json(finished / clones.RUN / "policy/provenance.json")
-    (planned,) = finished.glob(".state/*/planned.jsonl")
-    assert provenance["facts"]["verl"] == {"version": "0.9.1", "draws": sha256_of(planned)}
+    facts = read_json(finished / clones.RUN / "policy/provenance.json").get("facts", {})
+    for planned in finished.glob(".state/*/planned.jsonl"):
+        assert facts["verl"] == {"version": "0.9.1", "draws": sha256_of(planned)}
 
 
 def test_all_is_verified_and_up_to_date(finished: Path) -> None:

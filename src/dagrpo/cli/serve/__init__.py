@@ -1,0 +1,1 @@
+"""A run's policies behind a page and OpenAI endpoints."""

@@ -1,0 +1,34 @@
+"""Command `dagrpo serve`."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from dagrpo.cli.shell_completion import evaluated_tasks, experiments, seeds
+
+
+def serve(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed", autocompletion=experiments),
+    ],
+    policy: Annotated[
+        Literal["base", "trained", "both"], typer.Option(help="policy to serve; both: side by side")
+    ] = "both",
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="evaluated task whose prompt and tools are used; by default the first", autocompletion=evaluated_tasks
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of 127.0.0.1 to listen on; 0: any free one")] = 0,
+) -> None:
+    """Serve a run's policies on this machine: a page to talk to them, and an OpenAI endpoint for each, until Ctrl-C."""
+    from dagrpo.cli.serve.policy import open_policies
+    from dagrpo.cli.serve.site import run_site
+    from dagrpo.cli.show.place import run_folder
+
+    names = ("base", "trained") if policy == "both" else (policy,)
+    with open_policies(run_folder(run, seed), names, task) as policies:
+        run_site(policies, port)

@@ -1,0 +1,174 @@
+"""A policy to talk to, sampled as in its run's evaluation."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.chat.renderers import chat_format
+from dagrpo.config.schema import read_params
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt, Trajectory
+from dagrpo.core.types import Completion, Row
+from dagrpo.engine.config import EngineConfig
+from dagrpo.engine.interface import RolloutEngine
+from dagrpo.evaluation.config import Sampling
+from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, evaluation_sampling, opened
+from dagrpo.models.pictures import processor_of
+from dagrpo.rollout.config import conversation_of
+from dagrpo.rollout.prompts import PromptRenderer, read_split
+from dagrpo.rollout.sampling import context_tokens, sampling_seed
+from dagrpo.rollout.session import Session, SessionLimits
+from dagrpo.utils.devices import visible_devices
+from dagrpo.utils.files import read_object
+
+RECORD = "completions.provenance.json"
+PARAMS = Path("params.yaml")
+SAMPLE = 0  # sample_index of a sampled answer
+MOST_TURNS = 1 << 30
+
+
+class Policy:
+    """An open policy, with its conversation of the page. One answer at a time."""
+
+    def __init__(
+        self, name: str, attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self.name = name
+        self._attempts = attempts
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._problems = read_split(attempts.split)
+        self._renderer = PromptRenderer(tokenizer, attempts.conversation, processor_of(attempts.model))
+        self._said: list[dict[str, Any]] = []
+        self._numbers = count()
+        self._one_at_a_time = threading.Lock()
+
+    def problem(self, number: int) -> Row:
+        """Return a problem of the test split; after the last one comes the first."""
+        return self._problems[number % len(self._problems)]
+
+    def forget(self) -> None:
+        """Begin a new conversation."""
+        with self._one_at_a_time:
+            self._said.clear()
+
+    def answer(self, text: str, *, greedy: bool) -> list[dict[str, Any]]:
+        """Return the messages that follow a user's text: answers, calls of the task's tools, and their results.
+
+        Raises UserError if the conversation is too long.
+        """
+        with self._one_at_a_time:
+            said = [*self._said, {"role": "user", "content": text}]
+            trajectory = self._attempt(said, greedy=greedy)
+            new = [dict(message) for message in trajectory.messages] or [
+                {"role": "assistant", "content": trajectory.text}
+            ]
+            self._said = [*said, *new]
+            return new
+
+    def _attempt(self, said: Sequence[dict[str, Any]], *, greedy: bool) -> Trajectory:
+        first = self._problems[0]
+        system = [message for message in first.prompt if message["role"] == "system"]
+        row = replace(first, prompt=(*system, *said), images=(), interaction="", index=next(self._numbers))
+        prompt = self._renderer.prompt(row.index, row)
+        room = context_tokens(self._attempts.model, self._attempts.engine) - self._attempts.sampling.max_new_tokens
+        if len(prompt.token_ids) > room:
+            raise UserError(
+                f"The conversation has {len(prompt.token_ids):,} tokens, and there is room for {room:,}: begin a new one."
+            )
+        sampling = replace(self._attempts.sampling, samples=0 if greedy else 1, greedy=greedy)
+        attempts = replace(self._attempts, sampling=sampling)
+        (trajectory,) = attempt_unseen([prompt], attempts, self._engine, self._tokenizer, what=f"serve {self.name}")
+        return trajectory
+
+    def session(self) -> Session:
+        """Return a session for programs, which run tools by themselves. It holds all of their turns."""
+        attempts = self._attempts
+        row = replace(self._problems[0], prompt=(), images=(), tools=())
+        sampling = replace(attempts.sampling, lockstep=False)
+
+        async def complete(token_ids: tuple[int, ...], most: int) -> Completion:
+            number = next(self._numbers)
+            seed = sampling_seed(*attempts.seeds, "serve", number)
+            return await self._engine.complete(
+                sampling.request(token_ids, SAMPLE, seed, most), f"serve {number}", abortable=False
+            )
+
+        return Session(
+            prompt=Prompt(index=0, row=row, text="", token_ids=()),
+            chat=chat_format(self._tokenizer, attempts.conversation.chat),
+            complete=complete,
+            limits=SessionLimits(
+                turns=MOST_TURNS,
+                tokens=context_tokens(attempts.model, attempts.engine),
+                new_tokens=sampling.max_new_tokens,
+            ),
+            seed=attempts.seeds[1],
+            name=f"serve {self.name}",
+        )
+
+
+@contextmanager
+def open_policies(run: Path, names: Sequence[str], task: str | None) -> Iterator[list[Policy]]:
+    """Open policies of a run until the context ends. Raises UserError if an evaluation or a GPU is missing."""
+    engine = read_params(PARAMS).runtime.engine.model_copy(update={"replicas": 1, "own_gpus": False})
+    _require_gpus(engine, len(names))
+    with ExitStack() as stack:
+        yield [
+            _opened(stack, name, _attempts(run, name, task, engine.model_copy(update={"own_gpus": number > 0})))
+            for number, name in enumerate(names)
+        ]
+
+
+def _require_gpus(engine: EngineConfig, policies: int) -> None:
+    gpus, needed = len(visible_devices()), policies * engine.tensor_parallel
+    if 0 < gpus < needed:
+        raise UserError(
+            f"{policies} policies take {needed} GPUs, and {gpus} is visible: serve one with --policy trained."
+        )
+    if engine.servers and policies > 1:
+        raise UserError("runtime.engine.servers hold one policy at a time: serve one with --policy trained.")
+
+
+def _opened(stack: ExitStack, name: str, attempts: SplitAttempts) -> Policy:
+    checkpoint = stack.enter_context(opened(attempts))
+    return Policy(name, attempts, checkpoint.engine(), checkpoint.tokenizer)
+
+
+def _attempts(run: Path, name: str, task: str | None, engine: EngineConfig) -> SplitAttempts:
+    """Return the attempts of a recorded evaluation, with the engine of params.yaml. Raises UserError listing the evaluations."""
+    records = {path.parts[-3]: path for path in sorted(run.glob(f"eval/*/{name}/{RECORD}"))}
+    if task not in records and (task or not records):
+        there = f"it has those of {', '.join(records)}" if records else "it has none yet"
+        raise UserError(f"{run} has no evaluation {task or 'of a task'} of the policy {name}: {there}.")
+    path = records[task] if task else next(iter(records.values()))
+    record = read_object(path)
+    inputs = [Path(each) for each in record["inputs"]]
+    rollout, sampling = record["params"]["rollout"], record["params"]["evaluation"]["sampling"]
+    logs = Path("logs") / run.parents[1].name
+    return SplitAttempts(
+        model=_one(inputs, "manifest.json").parent,
+        split=_one(inputs, "test.parquet"),
+        passages=_one(inputs, "passages.parquet"),
+        conversation=conversation_of(rollout),
+        sampling=evaluation_sampling(Sampling.model_validate(sampling), deterministic=rollout["deterministic"]),
+        seeds=(sampling["seed"], record["seed"] or 0),
+        engine=engine,
+        dtype=rollout["dtype"],
+        head_dtype=rollout["head_dtype"],
+        server_log=logs / f"serve.{name}.server.log",
+        agent_folder=logs / f"serve.{name}",
+    )
+
+
+def _one(inputs: Sequence[Path], name: str) -> Path:
+    path = next(each for each in inputs if each.name == name)
+    if not path.exists():
+        raise UserError(f"{path} is not there: restore it with `dvc pull`, or run its stage again.")
+    return path

@@ -1,0 +1,135 @@
+"""Attempts of each step: those planned, those made."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from dagrpo.core.errors import TransientError, UserError
+from dagrpo.utils.files import remove
+
+DRAWS = "draws"  # the log's folder
+SHOWN = 5  # rows that a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Attempt that has ended, as far as the checks of a step read it."""
+
+    index: int  # of the row
+    error: str = ""  # why it could not be made or graded
+    excluded: bool = False
+    learned: bool = True
+    stop_reason: str = ""
+    fault: str = ""
+
+
+class DrawLog:
+    """Folder with a file per step, to which the processes that make attempts append a line for each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._step = 0
+        self._file: IO[str] | None = None
+
+    def add(self, step: int, drawn: Drawn) -> None:
+        """Append an attempt. Step 0 is that of a check, and is left out."""
+        if not step:
+            return
+        if step != self._step or self._file is None:
+            self.close()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._step, self._file = step, (self._folder / str(step)).open("a", buffering=1)  # a line is one write
+        self._file.write(json.dumps(asdict(drawn)) + "\n")
+
+    def close(self) -> None:
+        """Close the file of the last step."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Comparison:
+    """Comparison of the attempts of a run with the prompts that verl's own data loader drew before it, and with max_excluded.
+
+    The steps up to `finished` are those of earlier executions, which have compared them; what is left of later ones is removed.
+    """
+
+    def __init__(self, planned: Path | None, log: Path, *, samples: int, max_excluded: float, finished: int) -> None:
+        self._planned = None if planned is None else planned.open()
+        self._log, self._samples, self._max_excluded, self._finished = log, samples, max_excluded, finished
+        for step in self._logged():
+            if step > finished:
+                remove(log / str(step))
+
+    def require(self, step: int) -> None:
+        """Check a step, from 1, after all those before it.
+
+        Raises UserError if an attempt could not be graded, if too many were excluded, if the prompts are others, or if responses are
+        missing in a step of which verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
+        """
+        self.require_graded()
+        drawn = self._drawn(step)
+        planned = [] if self._planned is None else json.loads(self._planned.readline())
+        if drawn or step > self._finished:  # else it has been compared by an earlier execution
+            if drawn:
+                self._require_learnable(drawn, step)
+            if planned:
+                self._require_planned(Counter(each.index for each in drawn), Counter(planned), step)
+            remove(self._log / str(step))
+
+    def require_graded(self) -> None:
+        """Raise UserError with the first attempt that could not be graded, without which verl would continue."""
+        for step in self._logged():
+            for each in self._drawn(step):
+                if each.error:
+                    again = f" When that is mended, {self._remedy}." if step <= self._finished else ""
+                    raise UserError(f"A response of step {step} cannot be graded: {each.error}.{again}")
+
+    def require_any_learned(self) -> None:
+        """Raise UserError if nothing in the step in which verl has ended can be learned from: that is why it has."""
+        for step in self._logged()[-1:]:
+            drawn = self._drawn(step)
+            if len(drawn) >= self._samples and not any(each.learned for each in drawn):
+                self._require_learnable(drawn, step)
+
+    def _require_learnable(self, drawn: Sequence[Drawn], step: int) -> None:
+        from dagrpo.trainer.checks.usable import require_learnable  # its package takes seconds
+
+        try:
+            require_learnable(drawn, self._max_excluded, step)
+        except UserError as error:
+            if step > self._finished:
+                raise
+            raise UserError(f"{error} verl has saved a checkpoint since: {self._remedy}.") from None
+
+    def _require_planned(self, drawn: Counter[int], planned: Counter[int], step: int) -> None:
+        expected = Counter({row: count * self._samples for row, count in planned.items()})
+        if more := drawn - expected:
+            raise UserError(
+                f"verl draws other prompts in step {step} than its data loader did before the run: rows {_some(more)}, and not "
+                f"{_some(expected - drawn)}. Use verl 0.9.1 unchanged, and no key of training.backend.settings for the order; then "
+                f"{self._remedy}."
+            )
+        if missing := expected - drawn:
+            lost = f"verl has lost {missing.total()} responses in step {step}, to the rows {_some(missing)}"
+            if step <= self._finished:
+                raise UserError(f"{lost}, and has saved a checkpoint since: {self._remedy}.")
+            raise TransientError(f"{lost}.")
+
+    @property
+    def _remedy(self) -> str:
+        return f"remove {self._log.parent} to train again"
+
+    def _logged(self) -> list[int]:
+        return sorted(int(path.name) for path in self._log.glob("*"))
+
+    def _drawn(self, step: int) -> list[Drawn]:
+        path = self._log / str(step)
+        return [Drawn(**json.loads(line)) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def _some(rows: Counter[int]) -> str:
+    more = len(rows) - SHOWN
+    return (", ".join(map(str, sorted(rows)[:SHOWN])) or "none") + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,96 @@
+"""The page of `dagrpo serve`: who may ask, what a wrong request is answered, and what the browser is allowed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from dagrpo.cli.serve.site import Site
+from dagrpo.core.errors import UserError
+from dagrpo.core.types import Row
+
+ROW = Row(prompt=({"role": "user", "content": "1+2=?"},), question="1+2=?", answer="", ground_truth="3")
+ANSWER = {"role": "assistant", "content": "<b>3</b>"}
+Ask = Callable[..., Awaitable[tuple[int, Any]]]
+
+
+class Echo:
+    """A policy with one answer, which notes what it was asked."""
+
+    name = "trained"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bool]] = []
+
+    def problem(self, number: int) -> Row:
+        return ROW
+
+    def forget(self) -> None:
+        self.asked.clear()
+
+    def answer(self, text: str, *, greedy: bool) -> list[dict[str, Any]]:
+        if text == "long":
+            raise UserError("The conversation has 300 tokens, and there is room for 256: begin a new one.")
+        self.asked.append((text, greedy))
+        return [ANSWER]
+
+
+def with_site(test: Callable[[Echo, Ask, TestClient[Any, Any]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        policy = Echo()
+        site = Site([policy])  # type: ignore[list-item]
+        async with TestClient(TestServer(site.application())) as client:
+
+            async def ask(path: str, body: Any, key: str = site.key) -> tuple[int, Any]:
+                answer = await client.post(path, json=body, headers={"Authorization": f"Bearer {key}"})
+                return answer.status, await answer.json()
+
+            await test(policy, ask, client)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_the_page_talks_to_each_policy_and_begins_anew() -> None:
+    async def test(policy: Echo, ask: Ask, client: TestClient[Any, Any]) -> None:
+        assert await ask("/policies", {}) == (200, ["trained"])
+        assert await ask("/problem", {"number": 0}) == (200, {"text": "1+2=?", "ground_truth": "3"})
+        assert await ask("/answer", {"policy": "trained", "text": "1+2=?", "greedy": True}) == (200, [ANSWER])
+        assert policy.asked == [("1+2=?", True)]
+        assert await ask("/forget", {}) == (200, {})
+        assert policy.asked == []
+
+    with_site(test)
+
+
+def test_without_the_key_nothing_is_answered() -> None:
+    async def test(policy: Echo, ask: Ask, client: TestClient[Any, Any]) -> None:
+        for path in ("/policies", "/problem", "/answer", "/forget"):
+            status, body = await ask(path, {"policy": "trained", "text": "", "greedy": False}, "guess")
+            assert (status, "open the address" in body["error"]) == (401, True)
+            assert (await client.post(path, json={})).status == 401
+        assert policy.asked == []
+
+    with_site(test)
+
+
+def test_a_request_of_another_form_is_refused_in_a_sentence() -> None:
+    async def test(policy: Echo, ask: Ask, client: TestClient[Any, Any]) -> None:
+        assert await ask("/answer", [1]) == (400, {"error": "The body is not a JSON object."})
+        assert (await ask("/answer", {"policy": "other", "text": "a", "greedy": False}))[0] == 400
+        assert (await ask("/problem", {"number": "x"}))[0] == 400
+        status, body = await ask("/answer", {"policy": "trained", "text": "long", "greedy": False})
+        assert (status, "begin a new one" in body["error"]) == (400, True)
+
+    with_site(test)
+
+
+def test_the_page_runs_its_own_script_alone() -> None:
+    async def test(policy: Echo, ask: Ask, client: TestClient[Any, Any]) -> None:
+        page = await client.get("/")
+        assert "script-src 'self'" in page.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+        script = await (await client.get("/page.js")).text()
+        assert "innerHTML" not in script, "what a policy writes is shown as text"
+
+    with_site(test)

@@ -1,0 +1,40 @@
+"""Runs of another trainer's stand-in: four steps of the tiny model, whose checkpoint has the format dcp."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.trainer import runs
+
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
+from dagrpo.trainer.backends import BACKENDS
+from dagrpo.trainer.run import Report, TrainingRun, no_report
+
+CHANGES: dict[str, Any] = {
+    "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
+    "training": {"dtype": "bfloat16", "steps": 4, "prompts_per_step": 4},
+    "runtime": {"training": {"save_every": 2, "processes": 2}},
+}
+
+
+def run_in(folder: Path, changes: dict[str, Any]) -> TrainingRun:
+    """Return a run with a checkpoint after every second step, in a state whose name is that of an override run."""
+    params = parse(merged(CHANGES, changes))
+    (folder / "out").mkdir()
+    run = runs.training_run(runs.make_inputs(folder), folder / "name~run", folder / "out", 4)
+    sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
+    return replace(run, **sections)
+
+
+def train(run: TrainingRun, report: Report = no_report, settings: dict[str, object] | None = None) -> None:
+    """Train by the backend of the run, with other settings if they are given."""
+    backend = run.training.backend
+    config = backend if settings is None else backend.model_copy(update={"settings": settings})
+    BACKENDS.get(backend.name).train(run, config, threads=1, report=report, report_held_out=no_report)
+
+
+def silent_for(run: TrainingRun, minutes: float) -> TrainingRun:
+    """Return the run with this longest silence."""
+    backend = run.runtime.backend.model_copy(update={"silent_minutes": minutes})
+    return replace(run, runtime=run.runtime.model_copy(update={"backend": backend}))
