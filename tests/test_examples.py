@@ -11,7 +11,7 @@ from dagrpo.pipeline.validation import require_fitting_tasks
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
-ON_GPUS = {"gsm8k", "several_gpus"}
+ON_GPUS = {"gsm8k", "judge", "reward_model", "several_gpus"}
 WITH_CURVE = {"own_task", "tool_agent"}
 
 

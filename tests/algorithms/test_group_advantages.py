@@ -81,6 +81,11 @@ def test_each_component_is_normalised_by_itself_before_it_is_weighed() -> None:
     assert _of("gdpo", _with_components(2.0, 1.0)) == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_component_whose_weight_is_0_at_a_step_teaches_nothing() -> None:
+    """Of the first alone: +-2 / sqrt(2), and 0; the variance is (2 + 2) / 3."""
+    assert _of("gdpo", _with_components(2.0, 0.0)) == pytest.approx([1.5**0.5, -(1.5**0.5), 0.0, 0.0], abs=1e-5)
+
+
 def test_a_component_with_a_negative_weight_is_a_punishment() -> None:
     expected = [1.2**0.5, -(1.2**0.5), -(0.3**0.5), 0.3**0.5]
     assert _of("gdpo", _with_components(2.0, -1.0)) == pytest.approx(expected, abs=1e-5)

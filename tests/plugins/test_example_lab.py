@@ -80,6 +80,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "backend": ["dagrpo.trainer.backends.fsdp"],
         "engine": ["dagrpo.engine.sglang"],
         "teacher_engine": [],
+        "reward_engine": [],
     }
 
 

@@ -37,7 +37,7 @@ def selected_modules(params: Params, tasks: Collection[str]) -> dict[str, list[s
     verifiers = {get_task(name).verifier for name in tasks} | {params.reward.verifier} - {"task"}
     tools = {tool for name in tasks for tool in get_task(name).tools}
     users = {get_task(name).interaction for name in tasks} - {""}
-    components = [name for name, config in params.reward.components.items() if config.weight]
+    components = [name for name, config in params.reward.components.items() if config.counts]
     return {
         "task": sorted({TASKS.module_of(name) for name in tasks}),
         "verifier": sorted({VERIFIERS.module_of(name) for name in verifiers}),
@@ -53,6 +53,7 @@ def selected_modules(params: Params, tasks: Collection[str]) -> dict[str, list[s
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "engine": [ENGINES.module_of(params.runtime.engine.name)],
         "teacher_engine": [ENGINES.module_of(params.runtime.teacher.name)] if params.algorithm.teacher.is_there else [],
+        "reward_engine": [ENGINES.module_of(params.runtime.reward_model.name)] if "reward_model" in components else [],
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
         "correction": [CORRECTIONS.module_of(params.algorithm.correction.name)],
         "backend": [BACKENDS.module_of(params.training.backend.name)],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dagrpo.checkpoints.tensors import Tensors
     from dagrpo.config.schema import Params
     from dagrpo.core.section import HeadDtype
-    from dagrpo.engine.interface import Adapter, EngineOpener, RolloutEngine
+    from dagrpo.engine.interface import Adapter, ClassifierOpener, EngineOpener, RolloutEngine
 
 ConfigType = TypeVar("ConfigType", bound=EngineConfig)
 DEFAULT = "sglang"
@@ -78,6 +78,9 @@ class Engine(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in runtime.engine: those of EngineConfig, and its own
     capabilities: Capabilities
     open: EngineOpener  # imports what it needs inside: parsing params.yaml imports this record
+    open_classifier: ClassifierOpener | None = (
+        None  # serves reward.components.reward_model; None: it serves no classifiers
+    )
     packages: tuple[str, ...] = ()  # installed ones whose versions may change its results; part of a stage's identity
     key_variable: str | None = None  # environment variable with the key of servers that run elsewhere
     reserved_tokens: int = 0  # of its context, that no prompt can use

@@ -1,4 +1,4 @@
-"""Checks of `runtime.engine` and `runtime.teacher` against all other parameters."""
+"""Checks of the engines of `runtime` against all other parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from dagrpo.engine.config import EngineConfig
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
-POLICY, TEACHER = "runtime.engine", "runtime.teacher"
+POLICY, TEACHER, REWARD_MODEL = "runtime.engine", "runtime.teacher", "runtime.reward_model"
 
 
 def check_engines(params: Params) -> None:
-    """Raise UserError if the engine of the policy or of the teacher cannot work with the parameters."""
+    """Raise UserError if the engine of the policy, the teacher or the reward model cannot work with the parameters."""
     runtime = params.runtime
-    for section, config in ((POLICY, runtime.engine), (TEACHER, runtime.teacher)):
+    for section, config in (
+        (POLICY, runtime.engine),
+        (TEACHER, runtime.teacher),
+        (REWARD_MODEL, runtime.reward_model),
+    ):
         _check_addresses(section, config)
         _check_elsewhere(section, config)
         for missing in _missing(section, config):
@@ -28,7 +32,10 @@ def check_engines(params: Params) -> None:
             )
     for missing in _missing_for_training(params):
         raise UserError(f"{missing}, or choose another runtime.engine.name than {runtime.engine.name}")
+    _check_beside(params, TEACHER, runtime.teacher, "teacher")
+    _check_beside(params, REWARD_MODEL, runtime.reward_model, "reward model")
     _check_teacher(params)
+    _check_reward_model(params)
     _check_policy(params)
     engine_of(runtime.engine).check(runtime.engine, POLICY, params)
     engine_of(runtime.teacher).check(runtime.teacher, TEACHER, params)
@@ -156,29 +163,43 @@ def _check_served_adapter(params: Params) -> None:
         )
 
 
-def _check_teacher(params: Params) -> None:
-    """Raise UserError if the teacher's engine cannot serve its model: loaded once, scored in full, by one server."""
-    teacher, rollout = params.runtime.teacher, params.rollout
-    if teacher.release_memory:
+def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) -> None:
+    """Raise UserError if an engine cannot serve a model beside the policy: loaded once, by one server."""
+    if engine.release_memory:
         raise UserError(
-            "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
+            f"{key}.release_memory is true, but a {model}'s weights are loaded once, and would be lost: set it to false"
         )
-    if teacher.weight_sync is not None:
+    if engine.weight_sync is not None:
         raise UserError(
-            f"runtime.teacher.weight_sync is {teacher.weight_sync}, but a teacher's weights are loaded once and never synced: set it "
+            f"{key}.weight_sync is {engine.weight_sync}, but a {model}'s weights are loaded once and never synced: set it "
             "to null"
         )
-    if teacher.replicas > 1 or teacher.own_gpus:
+    if engine.replicas > 1 or engine.own_gpus:
         raise UserError(
-            "runtime.teacher.replicas and own_gpus are for the policy's engine: a stage starts one server of its teacher, on the "
-            "first GPU. Set them to 1 and false, or start servers elsewhere and name them in runtime.teacher.servers"
+            f"{key}.replicas and own_gpus are for the policy's engine: a stage starts one server of its {model}, on the "
+            f"first GPU. Set them to 1 and false, or start servers elsewhere and name them in {key}.servers"
         )
-    shared = sorted({*teacher.servers} & {*params.runtime.engine.servers})
+    shared = sorted({*engine.servers} & {*params.runtime.engine.servers})
     if shared:
         raise UserError(
-            f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the teacher "
+            f"{key}.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the {model} "
             "another server"
         )
+
+
+def _check_reward_model(params: Params) -> None:
+    """Raise UserError if the engine of a reward model serves no classifiers."""
+    engine, model = params.runtime.reward_model, params.reward.components.get("reward_model")
+    if model is not None and model.counts and engine_of(engine).open_classifier is None:
+        raise UserError(
+            f"runtime.reward_model.name is {engine.name}, which serves no sequence classifiers: choose another engine, or leave "
+            "reward_model out of reward.components"
+        )
+
+
+def _check_teacher(params: Params) -> None:
+    """Raise UserError if the teacher's engine cannot score the policy's tokens in full."""
+    teacher, rollout = params.runtime.teacher, params.rollout
     if not params.algorithm.teacher.is_there:
         return
     if not capabilities_of(teacher).scores:

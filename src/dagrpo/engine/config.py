@@ -1,4 +1,4 @@
-"""Sections `runtime.engine` and `runtime.teacher`: where and how completions are sampled."""
+"""Sections `runtime.engine`, `teacher` and `reward_model`: where and how models are served."""
 
 from typing import Annotated, Literal, Self
 

@@ -116,6 +116,20 @@ class RolloutEngine(Protocol):
         ...
 
 
+class Classifier(Protocol):
+    """Sequence classifier with one label, behind servers."""
+
+    def scores(self, conversations: Sequence[Sequence[int]]) -> list[float]:
+        """Return the logit of each conversation, which is given by its tokens. Raises ServerError if a server fails."""
+        ...
+
+
+class ClassifierOpener(Protocol):
+    """Signature of a plug-in's `open_classifier`: `model` is a folder in the Hugging Face layout, `log` a file for its output."""
+
+    def __call__(self, model: Path, config: Any, log: Path, *, dtype: str) -> AbstractContextManager[Classifier]: ...
+
+
 class Bucket(Protocol):
     """Tensors of a weight sync that a server opens together, in memory that it shares with this process."""
 

@@ -8,11 +8,12 @@ from typing import Any
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.report.breakdowns import breakdown
 from dagrpo.report.comparison import TaskComparison, compare
+from dagrpo.report.components import correlations, exploited
 from dagrpo.report.config import Report
 from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, draw_all, draw_conversations, draw_held_out
+from dagrpo.report.figures import NAMES, draw_all, draw_components, draw_conversations, draw_held_out
 from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.first_step import doubts
 from dagrpo.report.inputs import Inputs
@@ -52,6 +53,9 @@ def build(
         examples={task: examples(inputs, task, report.completions) for task in inputs.tasks},
         conversations=talk,
         conversation_figures=draw_conversations(talk, recorded_curves, report.smoothing) if talk else (),
+        component_figures=draw_components(
+            recorded_curves, correlations(inputs, recorded_curves, report.smoothing), report.smoothing
+        ),
         held_out_figures=draw_held_out(held_out_curves(inputs)),
         breakdowns={task: breakdown(inputs, task) for task in inputs.tasks},
         over_steps=over_steps(inputs, report.prompts),
@@ -60,7 +64,7 @@ def build(
         parameters=parameters,
         overrides=overrides or {},
         software=software(inputs.provenance),
-        doubts=doubts(inputs, parameters),
+        doubts=[*doubts(inputs, parameters), *exploited(recorded_curves)],
     )
 
 

@@ -48,6 +48,7 @@ class Page:
     over_steps: Sequence[SeriesView]
     left_out: str | None  # sentence about texts that runtime.keep_rollouts left out of the rollouts
     conversation_figures: Sequence[ReportFigure]  # on the page alone: not every experiment has them
+    component_figures: Sequence[ReportFigure]  # likewise
     held_out_figures: Sequence[ReportFigure]  # likewise
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
@@ -70,11 +71,12 @@ def render(page: Page) -> str:
         keep_trailing_newline=True,
     )
     template = environment.get_template(TEMPLATE)
+    of_some = (*page.component_figures, *page.held_out_figures)  # experiments
     html = template.render(
         page=page,
         words=wording,
-        figures={each.name: each for each in (*page.figures, *page.held_out_figures, *page.conversation_figures)},
-        held_out_figures=[each.name for each in page.held_out_figures],
+        figures={each.name: each for each in (*page.figures, *of_some, *page.conversation_figures)},
+        training_figures=[each.name for each in of_some],
         conversation_figures=[each.name for each in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
         facts=setup(page.inputs, page.comparisons, page.parameters, len(page.curves.steps)),

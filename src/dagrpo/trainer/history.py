@@ -9,6 +9,7 @@ from dagrpo.rollout.kept_rollouts import kept_rollouts
 from dagrpo.trainer import checks
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.metrics.hacking import HackingWarnings
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.metrics.turns import CALLED, turn_timings
@@ -43,6 +44,7 @@ class History:
         self._clock = clock
         self._report = report
         self._failed_programs = FailedPrograms(run.state / AGENT)
+        self._hacking = HackingWarnings(f"train (seed {run.seed})")
 
     def require_resumable(self, steps: int) -> None:
         """Raise Damaged if the records of the first `steps` steps beside their state are damaged, as far as sizes show it."""
@@ -87,6 +89,8 @@ class History:
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             checks.require_calls(called, rollouts.functions, step)
+        if len(self._run.reward.components) > 1:
+            self._hacking.warn(step, self._record)
         self._checks.after_record(step, rows)
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", rollouts.attempts)
         has_reference = self._run.algorithm.kl.coefficient > 0

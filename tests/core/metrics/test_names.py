@@ -24,6 +24,7 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
+from dagrpo.rewards.components import judge, reward_model
 from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup
 from dagrpo.trainer.config.runtime import SftRuntime
@@ -158,6 +159,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained & set(PARTS)
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")
+    written |= {*judge.METRICS, reward_model.CLIPPED}
     definitions = {name: definition_of(name) for name in written if not name.endswith(("_low", "_high"))}
     assert sorted(name for name, found in definitions.items() if found is None) == []
     assert sorted({metric.name for metric in METRICS} - {found.name for found in definitions.values() if found}) == []

@@ -115,6 +115,11 @@ def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
 
 
+def test_a_reward_model_has_a_server_of_its_own(shape: Shape) -> None:
+    (train, _) = stages(qwen3(), Models(policy=shape, reward_model=shape), on_gpu=True)
+    assert train.on_device[-1].what == "server of the reward model"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "gpu", "expected"),

@@ -161,6 +161,14 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
             r"10 sequences, no multiple of runtime.training.processes \(4\)",
         ),
         ({"runtime": {"training": {"save_every_minutes": 5}}}, "save_every_minutes is 5.*save_every to a number"),
+        (
+            {"reward": {"components": {"format": {"final_weight": 0.0, "final_step": 9}}}},
+            "format.final_weight changes a weight over steps.*set it to null",
+        ),
+        (
+            {"reward": {"components": {"reward_model": {"folder": "models/rm"}}}},
+            "has reward_model, which asks a model.*leave it out",
+        ),
         ({"training": {"gates": {"truncated": 0.5}}}, "training.gates is not as by default"),
         (
             {

@@ -84,7 +84,7 @@ def check_advantage(params: Params) -> None:
 def _require_components(params: Params) -> None:
     name, components = params.algorithm.advantage.name, params.reward.components
     advantage = ADVANTAGES.get(name)
-    weighted = [component for component, config in components.items() if config.weight]
+    weighted = [component for component, config in components.items() if config.counts]
     if advantage.needs_components and len(weighted) < 2:
         raise UserError(
             f"algorithm.advantage {name} normalises each component of the reward by itself, but {weighted[0]} is the only one "

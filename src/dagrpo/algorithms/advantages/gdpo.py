@@ -25,6 +25,8 @@ def gdpo(batch: RewardBatch, config: Config) -> torch.Tensor:
     total = batch.rewards.new_zeros(len(batch.rewards))
     for name, weighted in batch.components.items():
         scale = abs(batch.weights[name])
+        if scale == 0:  # at this step (final_weight)
+            continue
         centred = weighted - batch.group_mean(weighted)
         total = total + scale * centred / (batch.group_std(weighted) + scale * STD_EPSILON)
     return whitened(total)

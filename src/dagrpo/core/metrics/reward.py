@@ -41,7 +41,42 @@ REWARD = (
         better="higher",
         meaning="Average of one component of the reward, before its weight.",
         reading="shows which component moves `reward/mean`",
-        remedy="a component rises while `reward/accuracy` falls: lower its weight",
+        remedy="a component rises while `reward/accuracy` falls, of which training and the report warn: read completions, lower "
+        "its weight, or let it require another one (`requires`)",
+    ),
+    Metric(
+        name="reward/judge_calls",
+        unit="answers",
+        meaning="Answers of the judge that the step used, recorded ones included; recorded with the component judge.",
+        reading="one for each trajectory; equal trajectories are asked about once, but counted each",
+        remedy="far above the number of trajectories: see `reward/judge_unparsable_fraction`",
+    ),
+    Metric(
+        name="reward/judge_tokens",
+        unit="tokens",
+        better="lower",
+        meaning="Tokens of the judge's prompts and answers in the step, as its server counts them, recorded answers included: the "
+        "same when a run is repeated from them.",
+        reading="times the price of a token, the cost of the step",
+        remedy="too many: set `reasons` of the judge to false, lower `longest`, or let it require a cheaper component (`requires`)",
+    ),
+    Metric(
+        name="reward/judge_unparsable_fraction",
+        unit="share of trajectories",
+        better="lower",
+        meaning="Trajectories of which the judge gave no verdict in two answers; they are excluded, not counted as 0.",
+        reading="0 with `structured`, else a few in a thousand",
+        remedy="above `rollout.agent.max_excluded` the run ends: raise `max_tokens` of the judge, set `structured` to true, or take "
+        "another judge",
+    ),
+    Metric(
+        name="reward/reward_model_clipped_fraction",
+        unit="share of trajectories",
+        better="lower",
+        meaning="Trajectories whose score of the reward model was clipped; recorded with the component reward_model.",
+        reading="near 0: clipped scores do not differ, and nothing is learned from their difference",
+        remedy="rises: the policy leaves the scores that the reward model was trained for, so read completions; or correct `mean`, "
+        "`scale`, `lowest` and `highest`",
     ),
     Metric(
         name="reward/accuracy",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from dagrpo.config.schema import Params
-    from dagrpo.engine.interface import RolloutEngine
+    from dagrpo.engine.interface import Classifier, RolloutEngine
 
 GIBIBYTE = 1 << 30
 KEY_VARIABLE = "SGLANG_API_KEY"
@@ -80,6 +80,12 @@ def _open(*args: Any, **options: Any) -> AbstractContextManager[RolloutEngine]:
     return open_sglang(*args, **options)
 
 
+def _open_classifier(*args: Any, **options: Any) -> AbstractContextManager[Classifier]:
+    from dagrpo.engine.sglang.classifier import open_classifier
+
+    return open_classifier(*args, **options)
+
+
 def require_divided(heads: int, key_value_heads: int, inner: int, ranks: int, key: str) -> None:
     """Raise UserError if SGLang cannot divide layers over `ranks`. `inner`: width of the MLP; `key`: names `ranks`.
 
@@ -114,6 +120,7 @@ ENGINE = Engine(
         elsewhere=True,
     ),
     open=_open,
+    open_classifier=_open_classifier,
     packages=("sglang",),
     key_variable=KEY_VARIABLE,
     reserved_tokens=6,  # that its scheduler keeps from a prompt

@@ -33,9 +33,12 @@ PICTURE_FLAGS = (
     # has seen it, so that there is nothing to forget. Of a picture of a megapixel, 19 MB are kept.
     "--mm-preprocess-cache-size-mb=1024",
 )
+CPU_MEMORY_FLAG = (
+    "--mem-fraction-static=0.5"  # SGLang's own choice is below 0 for these; max-total-tokens says what is used
+)
 CPU_PICTURE_FLAGS = (
     "--mm-attention-backend=sdpa",
-    "--mem-fraction-static=0.5",  # SGLang's own choice is below 0 here; max-total-tokens says what is used
+    CPU_MEMORY_FLAG,
 )
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -52,6 +55,8 @@ COMPUTING = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
 )  # set to runtime.engine.threads: these libraries start threads only with the first computation
+# A classifier reads the last token of a whole conversation, which must not be cut, nor begin with tokens of another one's cache.
+CLASSIFIER_FLAGS = ("--is-embedding", "--disable-radix-cache")
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
 MEMORY_FLAGS = ("--enable-memory-saver",)
 OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
@@ -83,10 +88,11 @@ def server_command(
     version: str,
     pictures: bool = False,
     adapter: AdapterForm | None = None,
+    classifies: bool = False,
 ) -> list[str]:
     """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
-    pictures: whether the model accepts any. adapter: served beside the weights, if given.
+    pictures: whether the model accepts any. adapter: served beside the weights, if given. classifies: the model is a classifier.
     """
     flags = {
         "model-path": str(model.resolve()),
@@ -98,7 +104,7 @@ def server_command(
         "tp-size": str(config.tensor_parallel),
         "max-total-tokens": str(config.max_total_tokens),
         "max-running-requests": str(config.max_running_requests),
-        "chunked-prefill-size": str(PREFILL_TOKENS),
+        "chunked-prefill-size": "-1" if classifies else str(PREFILL_TOKENS),
         "max-prefill-tokens": "16384",
         "schedule-policy": "fcfs",
         "random-seed": "0",
@@ -116,6 +122,8 @@ def server_command(
         "--sleep-on-idle",
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
         *device_flags,
+        *(CLASSIFIER_FLAGS if classifies else ()),
+        *((CPU_MEMORY_FLAG,) if classifies and not gpu else ()),
         *(MEMORY_FLAGS if config.release_memory else ()),
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),

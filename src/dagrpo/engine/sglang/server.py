@@ -71,13 +71,14 @@ class SGLangServer:
         keep_pictures: bool = False,
         only_gpus: str | None = None,
         adapter: AdapterForm | None = None,
+        classifies: bool = False,
     ) -> None:
         """Store the settings; `begin` starts the server.
 
         `deterministic` matters on a GPU, and to models that accept pictures. `port` None: any free one. `version` is
         the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`: those that it sees,
         by index or UUID, with commas; None: all that this process sees, of which it takes the first ones. `adapter`: served beside
-        the weights, if given.
+        the weights, if given. `classifies`: the model is a sequence classifier.
         """
         self._model = model
         self._config = config
@@ -90,6 +91,7 @@ class SGLangServer:
         self._keep_pictures = keep_pictures
         self._only_gpus = only_gpus
         self._adapter = adapter
+        self._classifies = classifies
         self._port = 0
         self._process: WatchedProcess | None = None
         self._begun = False
@@ -193,6 +195,7 @@ class SGLangServer:
             version=self._version,
             pictures=pictures,
             adapter=self._adapter,
+            classifies=self._classifies,
         )
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(

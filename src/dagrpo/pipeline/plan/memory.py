@@ -15,7 +15,8 @@ from dagrpo.pipeline.stages import sample, sft, train
 from dagrpo.rollout.config import Dtype
 
 LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
-SERVER, TEACHER_SERVER, SYNC = "rollout server", "server of the teacher", "weight sync in /dev/shm"
+SERVER, TEACHER_SERVER, REWARD_SERVER = "rollout server", "server of the teacher", "server of the reward model"
+SYNC = "weight sync in /dev/shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +152,9 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
     if models.teacher is not None:
         engine = params.runtime.teacher
         yield from _own_server(TEACHER_SERVER, params, models.teacher, engine, requests, on_gpu=on_gpu)
+    if models.reward_model is not None:
+        engine = params.runtime.reward_model
+        yield from _own_server(REWARD_SERVER, params, models.reward_model, engine, requests, on_gpu=on_gpu)
 
 
 def _own_server(

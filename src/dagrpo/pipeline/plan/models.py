@@ -11,6 +11,7 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.models.published import CONFIGS
 from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.rewards.components.reward_model import Config as RewardModel
 from dagrpo.utils.files import read_object
 
 CONFIG, ORIGIN = "config.json", "origin.json"
@@ -23,6 +24,7 @@ class Models:
 
     policy: Shape
     teacher: Shape | None = None  # None without one
+    reward_model: Shape | None = None  # None without one, or if its folder is not there yet
     pixels: int | None = None  # of a picture, at most; None: none are shown, or it is not known how large they are
 
     @classmethod
@@ -33,7 +35,8 @@ class Models:
         """
         policy = policy_shape(params, online=online)
         pixels = picture_pixels(params) if policy.vision is not None else None
-        return cls(policy=policy, teacher=_teacher_shape(params, policy, online=online), pixels=pixels)
+        teacher = _teacher_shape(params, policy, online=online)
+        return cls(policy=policy, teacher=teacher, reward_model=_reward_model_shape(params), pixels=pixels)
 
 
 def policy_shape(params: Params, *, online: bool) -> Shape:
@@ -63,6 +66,14 @@ def _teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | No
             return _shape_in(Path(str(teacher.folder)))
         case "hub":
             return _shape_of_hub(teacher.repository, teacher.revision, params.experiment.name, TEACHER, online=online)
+
+
+def _reward_model_shape(params: Params) -> Shape | None:
+    """Return the shape of the reward model; None without one, or if its folder is not there yet."""
+    config = params.reward.components.get("reward_model")
+    if not isinstance(config, RewardModel) or not config.counts or not Path(config.folder, CONFIG).is_file():
+        return None
+    return _shape_in(Path(config.folder))
 
 
 def picture_pixels(params: Params) -> int | None:

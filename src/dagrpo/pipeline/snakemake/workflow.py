@@ -26,6 +26,7 @@ from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
+    OTHER_FILE,
     SWEEPS,
     checked,
     refused,
@@ -48,6 +49,7 @@ from dagrpo.pipeline.snakemake.private import (
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.pipeline.stages.teacher import require_source
+from dagrpo.pipeline.stages.train import require_reward_files
 from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
@@ -75,7 +77,9 @@ class Experiments:
         file = refused(lambda: read_params(PARAMS))
         self.name = params.experiment.name
         self.sweep = str(config[SWEEP]) if SWEEP in config else None
-        if self.sweep is None:
+        if OTHER_FILE in config:
+            runs = [(params, OverrideRun(folder=self.name, overrides={OTHER_FILE: str(config[OTHER_FILE])}))]
+        elif self.sweep is None:
             runs = [(params, refused(lambda: override_run(params, file)))]
         else:
             runs = [(cell.params, cell.run) for cell in refused(lambda: _cells(str(self.sweep), params, file))]
@@ -179,6 +183,7 @@ class Experiment:
         require_mirror(self.params, self.folder)
         require_possible_weights_folder(self.params)
         require_source(self.params)
+        require_reward_files(self.params)
         is_run = runs_jobs()
         if is_run:
             require_status_of_jobs()

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagrpo.core.errors import UserError
 from dagrpo.pipeline.declaration import RUN, TRAIN_DATA, Job, Needs, Stage
 from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -151,9 +153,28 @@ def held_out_data(params: "Params", experiment: str) -> list[str]:
     return [f"data/{experiment}/{task}/{name}.parquet" for task in tasks for name in names]
 
 
+def reward_files(params: "Params", experiment: str) -> list[str]:
+    """List the files that components of the reward read: rubrics, and manifests of checkpoints."""
+    return params.reward.files
+
+
+def require_reward_files(params: "Params") -> None:
+    """Raise UserError if a file that a component of the reward reads is missing."""
+    for path in map(Path, params.reward.files):
+        if path.is_file():
+            continue
+        remedy = (
+            "make a checkpoint of a download with `dagrpo convert FOLDER NEW --to hf`, and name its folder"
+            if path.name == MANIFEST
+            else "write it, or name another one"
+        )
+        raise UserError(f"{path}, which reward.components names, is missing: {remedy}")
+
+
 def needs(runtime: Runtime) -> Needs:
     engine, threads = runtime.engine, runtime.training.threads_of_node(runtime.nodes)
-    policy = max(runtime.training.processes, runtime.teacher.tensor_parallel)  # a teacher's server shares its GPUs
+    beside = max(runtime.teacher.tensor_parallel, runtime.reward_model.tensor_parallel)  # servers that share its GPUs
+    policy = max(runtime.training.processes, beside)
     gpus = policy + engine.gpus if engine.own_gpus else max(policy, engine.gpus)
     return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=1440, minutes_per_gb=240)
 
@@ -183,6 +204,7 @@ STAGE = Stage(
         "passages": f"{TRAIN_DATA}/passages.parquet",
         "teacher": "models/{experiment}/teacher/manifest.json",
         "held_out": held_out_data,
+        "reward_files": reward_files,
     },
     outputs={
         "policy": f"{RUN}/policy/manifest.json",
@@ -207,6 +229,7 @@ STAGE = Stage(
         "interaction",
         "engine",
         "teacher_engine",
+        "reward_engine",
     ),
     extends=("training.steps", "training.gates"),
     needs=needs,

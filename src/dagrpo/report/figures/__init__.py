@@ -4,16 +4,18 @@ from collections.abc import Sequence
 
 from dagrpo.report import style
 from dagrpo.report.comparison import TaskComparison
+from dagrpo.report.components import Correlations
 from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.figures.comparison import base_vs_trained
+from dagrpo.report.figures.components import reward_components
 from dagrpo.report.figures.conversations import call_shares, turns_and_calls
 from dagrpo.report.figures.held_out import HeldOutCurve, held_out_accuracy
 from dagrpo.report.figures.parts import ReportFigure
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference, reward_distribution
 from dagrpo.report.rollouts import Phases
 
-__all__ = ["NAMES", "ReportFigure", "draw_all", "draw_conversations", "draw_held_out"]
+__all__ = ["NAMES", "ReportFigure", "draw_all", "draw_components", "draw_conversations", "draw_held_out"]
 
 NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion_length", "logprob_difference")
 
@@ -30,6 +32,13 @@ def draw_all(
             completion_length(curves, phases, window),
             logprob_difference(curves),
         ]
+
+
+def draw_components(curves: Curves, correlations: Correlations | None, window: int) -> list[ReportFigure]:
+    """Draw the components of the reward; [] for a single one."""
+    with style.house_style():
+        figure = reward_components(curves, correlations, window)
+        return [] if figure is None else [figure]
 
 
 def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list[ReportFigure]:

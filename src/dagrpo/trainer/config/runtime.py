@@ -223,6 +223,10 @@ class Runtime(Section):
     teacher: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
         _DEFAULT_ENGINE, description="Engine of algorithm.teacher, if there is one; separate from the policy's."
     )
+    reward_model: Annotated[EngineConfig, Chosen(ENGINES, DEFAULT)] = Field(
+        _DEFAULT_ENGINE,
+        description="Engine of reward.components.reward_model, if there is one; its servers elsewhere serve that model already.",
+    )
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     backend: BackendRuntime = Field(BackendRuntime(), description="Where another trainer than our own runs.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")

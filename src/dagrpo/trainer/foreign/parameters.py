@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
+from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.checks import Gates
@@ -67,6 +68,13 @@ def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> Non
             shown = "not as by default" if key == GATES else str(own).lower()
             text = "null" if value is None else str(value).lower()
             raise refusal(f"{key} is {shown}", remedy or f"set it to {text}")
+    for name, config in sections.reward.components.items():
+        if config.final_weight is not None:
+            raise refusal(f"reward.components.{name}.final_weight changes a weight over steps", "set it to null")
+        if config.counts and COMPONENTS.get(name).open is not None:
+            raise refusal(
+                f"reward.components has {name}, which asks a model about many responses at once", "leave it out"
+            )
 
 
 def require_one_of(sections: Sections, key: str, values: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, version_of
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.sampling.reward_model import open_reward_model
 from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.sampling.teacher import Teacher, open_teacher
@@ -64,12 +65,15 @@ def open_rollout_source(
 def _source(
     setup: Setup, opener: EngineOpener, engine: RolloutEngine, first: int, notes: Mapping[str, Any], stack: ExitStack
 ) -> SamplingSource:
-    """Open teacher, agent and grader on `stack`; return the source that uses them."""
+    """Open teacher, agent, reward model and grader on `stack`; return the source that uses them."""
     assert setup.held_out is not None
     run = setup.run
     teacher = stack.enter_context(open_teacher(run, setup.tokenizer, opener, setup.prompts))
     agent = stack.enter_context(_agent(setup))
-    grader = stack.enter_context(Grader(run.reward.verify_seconds))
+    reward_model = stack.enter_context(open_reward_model(run))
+    grader = stack.enter_context(
+        Grader(run.reward.verify_seconds, unit_tests=run.reward.unit_tests, reward_model=reward_model)
+    )
     pending = prefetch_state.read(states.at(run.state, first).folder, setup.prompts)
     sampler = _sampler(setup, engine, agent, grader, teacher, first=first, pending=pending, notes=notes)
     prefetch = Prefetch(

@@ -117,7 +117,7 @@ class StepSampler:
                 finished = self._agent.run(in_lockstep(wanted, self._sampling, self._engine, self._agent))
                 self._add_waves(attempts, finished, step)
             else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
-                full = FullBatch(attempts.graded, self._grade, self._training)
+                full = FullBatch(attempts.graded, partial(self._grade, step), self._training)
                 groups = EarlyStop(self._sampling, self._engine, self._agent, full, self._cuttable(sampled))
                 cut_off = self._agent.run(groups.run(groups_of(wanted, self._sampling)))
                 self._add_groups(attempts, full, cut_off, sampled, step)
@@ -154,8 +154,10 @@ class StepSampler:
             group_size=self._training.samples_per_prompt,
             graded=tuple(batch),
             rewards=torch.from_numpy(rewards[order]),
-            components={name: torch.from_numpy(values[order]) for name, values in self._components(batch).items()},
-            weights={COMPONENTS.label(name): weight for name, weight in self._weights().items()},
+            components={
+                name: torch.from_numpy(values[order]) for name, values in self._components(step, batch).items()
+            },
+            weights=self._weights(step),
             greedy_rewards=self._greedy_rewards(step, [*itertools.compress(attempts.greedy, used)])
             if self._sampling.greedy
             else None,
@@ -165,7 +167,8 @@ class StepSampler:
             discarded=tuple(itertools.compress(graded, ~in_batch)),
             sampling_metrics=figures(
                 used, attempts.rounds, self.prompt_sampler.retired, attempts.cut_off, self._training
-            ),
+            )
+            | self._grader.metrics(self._reward),
             zero_variance_filter=self._training.zero_variance_filter,
             grading_seconds=self._grading_seconds,
         )
@@ -183,7 +186,8 @@ class StepSampler:
         """Grade the trajectories of a round in lockstep."""
         sampled = [trajectory for trajectory in finished if trajectory.sample_index != GREEDY]
         self._require_sound([*(each.trajectory for each in attempts.graded), *sampled], step)
-        attempts.graded += self._graded(sampled)
+        attempts.graded += self._graded(step, sampled)
+        self._require_sound([each.trajectory for each in attempts.graded], step)  # a model may have given no value
         attempts.greedy += [trajectory for trajectory in finished if trajectory.sample_index == GREEDY]
 
     def _add_groups(
@@ -203,15 +207,15 @@ class StepSampler:
             checks.require_usable(so_far, self._max_excluded, step + 1)
             diversity.require_independent(so_far, self._sampling, self._training, step + 1)
 
-    def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+    def _graded(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         started = time.perf_counter()
-        graded = self._grade(trajectories)
+        graded = self._grade(step, trajectories)
         self._grading_seconds += time.perf_counter() - started
         return graded
 
-    def _grade(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+    def _grade(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         """Grade trajectories. `_graded` alone measures the time."""
-        return grade(trajectories, self._reward, self._grader)
+        return grade(trajectories, self._reward, self._grader, step + 1)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]
@@ -221,8 +225,8 @@ class StepSampler:
         """
         with keeping_attempts(self._state, step + 1, trajectories):
             checks.require_usable(trajectories, self._max_excluded, step + 1)
-        graded = self._graded(trajectories)
-        learned = np.array([trajectory.learned for trajectory in trajectories])
+        graded = self._graded(step, trajectories)
+        learned = np.array([each.trajectory.learned for each in graded])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         rewards[np.isnan(rewards)] = np.inf  # wrong all the same, and distinct from one that is left out
         return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
@@ -234,15 +238,14 @@ class StepSampler:
             order[learned] = np.random.default_rng([self._seed, step, draw]).permutation(order[learned])
         return order
 
-    def _weights(self) -> dict[str, float]:
-        """Return the weights of the counted components by their names in params.yaml."""
-        return {name: config.weight for name, config in self._reward.components.items() if config.weight}
+    def _weights(self, step: int) -> dict[str, float]:
+        """Return the weights of the counted components in a step by their names in metrics."""
+        counted = {name: config for name, config in self._reward.components.items() if config.counts}
+        return {COMPONENTS.label(name): config.weight_at(step + 1) for name, config in counted.items()}
 
-    def _components(self, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
-        """Return the components of the scores' rewards by name."""
-        weights = self._weights()
-        labels = {name: COMPONENTS.label(name) for name in weights}
+    def _components(self, step: int, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
+        """Return the components of the scores' rewards by name, times their weights; 0 where an excluded trajectory has none."""
         return {
-            labels[name]: np.array([weight * each.score.components[labels[name]] for each in graded], dtype=np.float32)
-            for name, weight in weights.items()
+            label: np.array([weight * each.score.components.get(label, 0.0) for each in graded], dtype=np.float32)
+            for label, weight in self._weights(step).items()
         }

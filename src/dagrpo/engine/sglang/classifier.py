@@ -1,0 +1,119 @@
+"""Sequence classifiers behind SGLang servers: tokens in, one logit out."""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors.torch import save_file
+from typing_extensions import TypedDict
+
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.checkpoints.weight_map import INDEX
+from dagrpo.engine.background import BackgroundLoop, all_of
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint, HttpServer
+from dagrpo.engine.servers import raise_open_files, start_all
+from dagrpo.engine.sglang import KEY_VARIABLE, Config
+from dagrpo.engine.sglang.forms import refused
+from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.utils.files import read_object, write_json
+
+AT_ONCE = 64  # conversations of an HTTP request
+HEAD, BIAS, BIAS_FILE = "score.weight", "score.bias", "score-bias.safetensors"
+
+
+class _Reply(TypedDict):
+    embedding: list[float]
+
+
+_REPLIES = TypeAdapter(list[_Reply])
+
+
+class SGLangClassifier:
+    """Classifier behind one or more servers with the same weights, each of which scores a part of every batch."""
+
+    def __init__(self, servers: Sequence[HttpServer], loop: BackgroundLoop) -> None:
+        self._servers = servers
+        self._loop = loop
+
+    def scores(self, conversations: Sequence[Sequence[int]]) -> list[float]:
+        """Return the logit of each conversation. Raises ServerError if a server fails, or answers in another form."""
+        parts = [conversations[start : start + AT_ONCE] for start in range(0, len(conversations), AT_ONCE)]
+        works = [self._scores(self._servers[number % len(self._servers)], part) for number, part in enumerate(parts)]
+        return [score for part in self._loop.run(all_of(works)) for score in part]
+
+    async def _scores(self, server: HttpServer, conversations: Sequence[Sequence[int]]) -> list[float]:
+        answer = await server.post("/classify", {"input_ids": [list(tokens) for tokens in conversations]})
+        try:
+            replies = _REPLIES.validate_json(answer)
+        except ValidationError:
+            raise refused(server.address, "/classify", "scores are missing", answer) from None
+        scores = [reply["embedding"] for reply in replies]
+        if len(scores) != len(conversations) or not all(len(each) == 1 and math.isfinite(each[0]) for each in scores):
+            raise refused(server.address, "/classify", "it is not one finite number for each conversation", answer)
+        return [each[0] for each in scores]
+
+
+@contextmanager
+def open_classifier(model: Path, config: Config, log: Path, *, dtype: str) -> Iterator[SGLangClassifier]:
+    """Open a classifier of a folder in the Hugging Face layout, until the context ends.
+
+    Servers that `config` names have to serve that model already (--is-embedding). Raises ServerError if it has not one label.
+    """
+    require_one_label(model)
+    raise_open_files()
+    with ExitStack() as stack:
+        loop = stack.enter_context(BackgroundLoop())
+        if config.servers:
+            key = os.environ.get(KEY_VARIABLE)
+            endpoints = [Endpoint(address=address, api_key=key) for address in config.servers]
+        else:
+            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="classifier-")))
+            served = with_head_bias(model, scratch)
+            servers = start_all(
+                stack,
+                config,
+                log,
+                lambda log, gpus: SGLangServer(served, config, log, dtype=dtype, only_gpus=gpus, classifies=True),
+            )
+            endpoints = [server.endpoint for server in servers]
+        https = [HttpServer(endpoint, config.request_timeout) for endpoint in endpoints]
+        for http in https:
+            stack.callback(lambda http=http: loop.run(http.close()))
+        yield SGLangClassifier(https, loop)
+
+
+def with_head_bias(model: Path, folder: Path) -> Path:
+    """Return the checkpoint; for SGLang 0.5.23's heads with a bias, `folder` with links to its files and a bias of 0.
+
+    Its heads of Qwen models have one (qwen2_classification.py, qwen3_classification.py), which stays random if the checkpoint has none,
+    as those of transformers.
+    """
+    tensors = HuggingFaceTensors(model)
+    if not read_object(model / "config.json")["architectures"][0].startswith("Qwen") or BIAS in tensors.specs:
+        return model
+    for path in model.iterdir():
+        if path.name != INDEX:
+            (folder / path.name).symlink_to(path.resolve())
+    save_file({BIAS: torch.zeros(1, dtype=tensors.specs[HEAD].dtype)}, folder / BIAS_FILE)
+    if (model / INDEX).is_file():
+        index = read_object(model / INDEX)
+        write_json(folder / INDEX, index | {"weight_map": index["weight_map"] | {BIAS: BIAS_FILE}})
+    return folder
+
+
+def require_one_label(model: Path) -> None:
+    """Raise ServerError unless the folder has a sequence classifier with one label."""
+    config = read_object(model / "config.json")
+    architectures = config.get("architectures") or [""]
+    labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
+    if not str(architectures[0]).endswith("ForSequenceClassification") or labels != 1:
+        raise ServerError(
+            f"{model} is a {architectures[0]} of {labels} labels, and a reward model is a sequence classifier of one: give "
+            "reward.components.reward_model.folder another checkpoint."
+        )

@@ -1,0 +1,240 @@
+"""judge: the verdict of a model on the attempt, by a rubric."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.core.section import MOST_TOKENS, Seconds
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.core.untrusted_json import read_json
+from dagrpo.core.urls import mistake_in_server
+from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
+from dagrpo.rewards.judge_answers import Answer, RecordedAnswers, digest_of
+from dagrpo.rewards.judge_prompt import asked_again, prompt, require_rubric, schema_of, score_in
+
+if TYPE_CHECKING:
+    import httpx
+
+    from dagrpo.config.schema import Params
+
+KEY_VARIABLE = "JUDGE_API_KEY"
+MOST_BYTES = 4 << 20  # of an answer
+TRIES = 2  # until a verdict can be parsed
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+METRICS = ("reward/judge_calls", "reward/judge_tokens", "reward/judge_unparsable_fraction")
+
+
+class Config(Weighted):
+    """Score of a model that reads the attempt and a rubric, from 0 to 1. A judge has no part in evaluations."""
+
+    url: str = Field(
+        "",
+        description=f"Address of a server that speaks OpenAI's protocol, such as http://127.0.0.1:30000/v1. Environment variable "
+        f"{KEY_VARIABLE}: its key.",
+    )
+    model: str = Field("", description="Name of the judge at that server.")
+    rubric: str = Field(
+        "",
+        description="File with the rubric, a text in which {attempt}, and if wanted {question} and {ground_truth}, are replaced. Its "
+        "content is part of the stage's identity.",
+    )
+    best: Annotated[int, Field(ge=1, le=1000)] = Field(
+        10, description="Best score: a verdict is a whole number from 0 to it, and the component that number / best."
+    )
+    reasons: bool = Field(True, description="Let the judge write a reason before its score.")
+    structured: bool = Field(
+        True, description="Ask the server to hold the answer to the JSON schema of a verdict (response_format)."
+    )
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(1024, description="Most tokens of an answer.")
+    temperature: Annotated[float, Field(ge=0, le=100)] = Field(0.0, description="Sampling temperature; 0 is greedy.")
+    longest: Annotated[int, Field(ge=100, le=10_000_000)] = Field(
+        40_000, description="Most characters of an attempt; of a longer one the middle is left out."
+    )
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = Field(16, description="Most requests at the same time.")
+    seconds: Seconds = Field(120.0, description="Time limit of one request.")
+    retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        3,
+        description="Most retries of a request that the server does not answer; then the run ends, and can be resumed.",
+    )
+    answers: str = Field(
+        "data/judge_answers.jsonl",
+        description="File in which answers are recorded by the digest of what was asked; a run repeats from it without the judge.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """Outcome for one attempt: its score, and the answers that it took."""
+
+    score: int | None
+    answers: tuple[Answer, ...]
+
+
+class _Judge:
+    """Judge behind a server, with its recorded answers."""
+
+    def __init__(self, config: Config, rubric: str, http: "httpx.Client", threads: ThreadPoolExecutor) -> None:
+        self._config = config
+        self._rubric = rubric
+        self._http = http
+        self._threads = threads
+        self._recorded = RecordedAnswers(Path(config.answers))
+        self._asking: dict[str, threading.Lock] = {}  # so that equal questions of a batch are asked once
+        self._since: list[_Judged] = []
+
+    def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
+        """Return score / best of each attempt; None where two answers were no verdict."""
+        judged = [*self._threads.map(self._judged, attempts)]
+        self._since += judged
+        return [None if each.score is None else each.score / self._config.best for each in judged]
+
+    def metrics(self) -> dict[str, float]:
+        """Return the answers and their tokens since the last call, recorded ones included: the same when a run is repeated."""
+        judged, self._since = self._since, []
+        answers = [answer for each in judged for answer in each.answers]
+        tokens = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)
+        unparsable = sum(each.score is None for each in judged) / len(judged) if judged else 0.0
+        return dict(zip(METRICS, (float(len(answers)), float(tokens), unparsable), strict=True))
+
+    def _judged(self, attempt: GradedTrajectory) -> _Judged:
+        config, row = self._config, attempt.trajectory.prompt.row
+        texts = {
+            "question": row.question,
+            "ground_truth": row.ground_truth,
+            "attempt": attempt.trajectory.text,
+        }
+        messages = prompt(self._rubric, texts, config.best, config.longest, reasons=config.reasons)
+        answers: list[Answer] = []
+        for _ in range(TRIES):
+            answers.append(self._answer(messages))
+            score = score_in(answers[-1].text, config.best, reasons=config.reasons)
+            if score is not None:
+                return _Judged(score=score, answers=tuple(answers))
+            messages = asked_again(messages)
+        return _Judged(score=None, answers=tuple(answers))
+
+    def _answer(self, messages: list[dict[str, str]]) -> Answer:
+        """Return the recorded answer, else the server's. Raises UserError if it does not answer."""
+        body = self._body(messages)
+        asked = digest_of(body)
+        with self._asking.setdefault(asked, threading.Lock()):
+            answer = self._recorded.get(asked)
+            if answer is None:
+                answer = self._answer_of_server(body)
+                self._recorded.add(asked, answer)
+        return answer
+
+    def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        config = self._config
+        body = {"model": config.model, "messages": messages, "temperature": config.temperature}
+        body |= {"max_tokens": config.max_tokens, "seed": 0}
+        if config.structured:
+            schema = {"name": "verdict", "strict": True, "schema": schema_of(config.best, reasons=config.reasons)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    def _answer_of_server(self, body: dict[str, Any]) -> Answer:
+        for retry in range(self._config.retries):
+            try:
+                return self._posted(body)
+            except ConnectionError:
+                time.sleep(min(30.0, 0.5 * 2**retry))
+        try:
+            return self._posted(body)
+        except ConnectionError as error:
+            raise UserError(
+                f"the judge at {self._config.url} {error}: correct reward.components.judge or {KEY_VARIABLE}, or start its server, then "
+                "resume the run; answers so far are recorded"
+            ) from None
+
+    def _posted(self, body: dict[str, Any]) -> Answer:
+        """Return the server's answer. Raises ConnectionError with its fault, the middle of a sentence."""
+        import httpx
+
+        url = f"{self._config.url.rstrip('/')}/chat/completions"
+        received, deadline = bytearray(), time.monotonic() + self._config.seconds
+        try:
+            with self._http.stream("POST", url, json=body) as response:
+                for part in response.iter_bytes(1 << 16):
+                    received += part
+                    if len(received) > MOST_BYTES:
+                        raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
+                    if time.monotonic() > deadline:
+                        raise ConnectionError(f"did not answer within {self._config.seconds:g} s")
+                if response.status_code != 200:
+                    raise ConnectionError(f"answers {response.status_code}: {_beginning(received)}")
+        except httpx.HTTPError as error:
+            raise ConnectionError(f"cannot be asked ({type(error).__name__}: {one_line(str(error), 200)})") from None
+        return _read(bytes(received))
+
+
+def _read(received: bytes) -> Answer:
+    """Return the answer in a response. Raises ConnectionError for any other body."""
+    try:
+        response = read_json(received)
+        text = response["choices"][0]["message"]["content"]
+        usage = response.get("usage") or {}
+        tokens = [usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")]
+        if not isinstance(text, str | None) or not all(type(count) is int and count >= 0 for count in tokens):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        raise ConnectionError(f"does not answer in OpenAI's protocol: {_beginning(received)}") from None
+    return Answer(text=text or "", prompt_tokens=tokens[0], completion_tokens=tokens[1])
+
+
+def _beginning(received: bytes | bytearray) -> str:
+    return one_line(received[:800].decode(errors="replace"), 200)
+
+
+@contextmanager
+def _open(config: Config, reward_model: RewardModel | None) -> Iterator[OpenComponent]:
+    import httpx
+
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {"Accept-Encoding": "identity"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+    outside = urlsplit(config.url).hostname not in LOOPBACK
+    with (
+        ThreadPoolExecutor(config.concurrency, thread_name_prefix="judge") as threads,
+        httpx.Client(headers=headers, timeout=config.seconds, trust_env=outside) as http,
+    ):
+        yield _Judge(config, _rubric(config), http, threads)
+
+
+def _rubric(config: Config) -> str:
+    try:
+        rubric = Path(config.rubric).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"reward.components.judge.rubric is {config.rubric!r}, which cannot be read ({type(error).__name__}): name a text file"
+        ) from None
+    require_rubric(rubric, config.rubric)
+    return rubric
+
+
+def check(config: Config, params: "Params") -> None:
+    """Raise UserError for an address, a name or a rubric that cannot be used."""
+    if mistake := mistake_in_server(config.url):
+        raise UserError(f"the address in reward.components.judge.url {mistake}: write it as http://127.0.0.1:30000/v1")
+    if not config.model:
+        raise UserError("reward.components.judge.model is empty: name the model that the server serves")
+    _rubric(config)
+
+
+COMPONENT = Component(
+    config=Config,
+    open=_open,
+    files=lambda config: [config.rubric],
+    limits=lambda config: (0.0, 1.0),
+    check=check,
+)

@@ -1,0 +1,92 @@
+"""reward_model: the score of a sequence classifier that was trained on preferences."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Factor
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
+
+MANIFEST = "manifest.json"  # of its folder: lists its files with their digests
+CLIPPED = "reward/reward_model_clipped_fraction"
+
+
+class Config(Weighted):
+    """Score of a reward model, less a mean, divided by a scale, and clipped. runtime.reward_model: its server."""
+
+    folder: str = Field(
+        "",
+        description="Checkpoint of a sequence classifier with one label in the Hugging Face layout, with a manifest.json, such as "
+        "models/skywork; `dagrpo convert FOLDER NEW --to hf` makes one of a download.",
+    )
+    mean: Factor = Field(0.0, description="Score that counts as 0.")
+    scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="Difference of scores that counts as 1.")
+    lowest: Factor = Field(-10.0, description="Lowest value, after mean and scale.")
+    highest: Factor = Field(10.0, description="Highest value, after mean and scale.")
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.lowest >= self.highest:
+            raise UserError(
+                f"reward.components.reward_model.lowest is {self.lowest:g} and highest {self.highest:g}: let lowest be smaller"
+            )
+        return self
+
+
+class _Scored:
+    """Reward model with its normalisation."""
+
+    def __init__(self, config: Config, model: RewardModel) -> None:
+        self._config = config
+        self._model = model
+        self._clipped: list[bool] = []
+
+    def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
+        """Return clip((score - mean) / scale, lowest, highest) of each prompt's messages with the policy's text as the answer."""
+        config = self._config
+        conversations = [
+            (*each.trajectory.prompt.row.prompt, {"role": "assistant", "content": each.trajectory.text})
+            for each in attempts
+        ]
+        scores = [(score - config.mean) / config.scale for score in self._model.scores(conversations)]
+        values = [min(config.highest, max(config.lowest, score)) for score in scores]
+        self._clipped += [value != score for value, score in zip(values, scores, strict=True)]
+        return [*values]
+
+    def metrics(self) -> dict[str, float]:
+        """Return the share of clipped values since the last call."""
+        clipped, self._clipped = self._clipped, []
+        return {CLIPPED: sum(clipped) / len(clipped) if clipped else 0.0}
+
+
+@contextmanager
+def _open(config: Config, reward_model: RewardModel | None) -> Iterator[OpenComponent]:
+    assert reward_model is not None, "the stage serves it"
+    yield _Scored(config, reward_model)
+
+
+def check(config: Config, params: "Params") -> None:
+    """Raise UserError if no checkpoint is named, or an output of the experiment. Snakemake's start looks whether it is there."""
+    if not config.folder:
+        raise UserError("reward.components.reward_model.folder is empty: name the checkpoint of a sequence classifier")
+    if f"results/{params.experiment.name}/" in f"{config.folder}/":
+        raise UserError(
+            f"reward.components.reward_model.folder is {config.folder}, which is an output of this experiment: name another checkpoint"
+        )
+
+
+COMPONENT = Component(
+    config=Config,
+    open=_open,
+    files=lambda config: [str(Path(config.folder, MANIFEST))],
+    limits=lambda config: (config.lowest, config.highest),
+    check=check,
+)

@@ -1,0 +1,1 @@
+../../../src/dagrpo/report/components.py

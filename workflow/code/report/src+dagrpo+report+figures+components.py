@@ -1,0 +1,1 @@
+../../../src/dagrpo/report/figures/components.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/hacking.py

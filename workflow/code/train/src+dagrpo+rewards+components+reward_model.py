@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/components/reward_model.py

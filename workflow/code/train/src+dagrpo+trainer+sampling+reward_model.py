@@ -1,0 +1,1 @@
+../../../src/dagrpo/trainer/sampling/reward_model.py
