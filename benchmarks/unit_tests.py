@@ -15,8 +15,9 @@ from dagrpo.rewards.unit_tests.settings import UnitTests
 
 def seconds_of_sandboxes() -> float:
     """Return the processor seconds of this process and of all sandboxes that it has now, with the programs that they have ended."""
-    own = sum(psutil.Process().cpu_times()[:2])
-    return own + sum(sum(each.cpu_times()[:4]) for each in psutil.Process().children(recursive=True))
+    own: float = sum(psutil.Process().cpu_times()[:2])
+    others = (sum(each.cpu_times()[:4]) for each in psutil.Process().children(recursive=True))
+    return own + float(sum(others))
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ HUMANEVAL = {
     "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
     "entry_point": "add",
 }
-MBPP = {
+MBPP: dict[str, Any] = {
     "task_id": 11,
     "text": "Write a function to add.",
     "code": "def add(a, b):\r\n    return a + b",
@@ -67,7 +67,7 @@ def test_mbpp_shows_all_assertions_or_the_first_and_tests_all(tmp_path: Path, ta
     loaded = _load(tmp_path, task, files)
     assert loaded.expected == {"train": 374, "validation": 90, "test": 500}
     (row,) = loaded.splits["test"]
-    assert sum(test in row.prompt[0]["content"] for test in MBPP["test_list"]) == shown  # type: ignore[union-attr]
+    assert sum(test in row.prompt[0]["content"] for test in MBPP["test_list"]) == shown
     assert [case.code for case in read_tests(row.ground_truth).cases if isinstance(case, CodeCase)] == [
         f"import math\n{test}\n" for test in MBPP["test_list"]
     ]

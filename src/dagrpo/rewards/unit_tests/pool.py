@@ -93,10 +93,10 @@ async def _sandboxes(settings: UnitTests) -> AsyncIterator[Run]:
     from dagrpo_sandbox.fusion import FusionClient
 
     async with ClientSession() as session:
-        yield _patient(FusionClient(settings.sandbox_fusion, session, limits), settings.parallel or processors())
+        yield _patient(FusionClient(settings.sandbox_fusion, session, limits).run, settings.parallel or processors())
 
 
-def _patient(client: Any, parallel: int) -> Run:
+def _patient(client: Run, parallel: int) -> Run:
     """Return a run that asks the server again if it fails, and sends it `parallel` programs at a time."""
     turns = asyncio.Semaphore(parallel)
 
@@ -104,9 +104,9 @@ def _patient(client: Any, parallel: int) -> Run:
         async with turns:
             for _ in range(TRIES - 1):
                 try:
-                    return await client.run(program, seconds=seconds)
+                    return await client(program, seconds=seconds)
                 except SandboxUnavailable:
                     await asyncio.sleep(1.0)
-            return await client.run(program, seconds=seconds)
+            return await client(program, seconds=seconds)
 
     return run
