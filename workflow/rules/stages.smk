@@ -21,10 +21,10 @@ for stage in experiments.rules:
             "../envs/project.yaml"
         threads: stage.threads
         resources:
+            **stage.resources,
             gpu=stage.gpus,
             mem_mb=stage.memory,
             runtime=stage.minutes,  # of one attempt
-            **stage.resources,
         params:
             job=stage.job,
             arguments=stage.arguments,
