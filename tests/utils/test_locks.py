@@ -164,7 +164,7 @@ def test_a_holder_of_another_machine_is_gone_when_its_slurm_job_is(
 ) -> None:
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.1)
     ended: list[str] = []
-    monkeypatch.setattr(slurm, "has_ended", lambda job: job in ended)
+    monkeypatch.setattr(slurm, "has_ended", lambda job, cluster: job in ended)
     _killed_elsewhere(start, slurm_job="14")
     with pytest.raises(UserError, match="on another-host, SLURM job 14"):
         _hold()
@@ -180,6 +180,33 @@ def test_a_holder_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
         while locks.is_silent(NOTE):
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_a_holder_that_was_suspended_for_long_leaves_the_note_of_the_next_one_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its machine slept, and another one took the path over meanwhile."""
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_SIGNS", 0.01)
+    with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")):
+        _move_to_another_host()
+        os.utime(NOTE, (0, 0))
+        time.sleep(0.1)
+        assert NOTE.stat().st_mtime == 0
+    assert NOTE.exists()
+
+
+def test_the_queue_of_another_cluster_says_nothing_about_a_job(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.1)
+    monkeypatch.setattr(slurm, "_queued", lambda *which: [])
+    _killed_elsewhere(start, slurm_job="14")
+    noted = json.loads(NOTE.read_text())
+    noted["process"]["slurm_cluster"] = "alpha"
+    NOTE.write_text(json.dumps(noted))
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
+    with pytest.raises(UserError, match="on another-host, SLURM job 14"):
+        _hold()
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
+    _hold()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of processes")

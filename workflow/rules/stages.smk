@@ -24,6 +24,7 @@ for stage in experiments.rules:
             gpu=stage.gpus,
             mem_mb=stage.memory,
             runtime=stage.minutes,  # of one attempt
+            **stage.resources,
         params:
             job=stage.job,
             arguments=stage.arguments,

@@ -11,13 +11,17 @@ from typer.core import TyperGroup
 
 from dagrpo.cli.checkpoints import convert, diff, inspect, verify
 from dagrpo.cli.compare.command import compare
+from dagrpo.cli.crate import crate
 from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.init import init
+from dagrpo.cli.join import join
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
 from dagrpo.cli.profiling.command import profile
+from dagrpo.cli.publish.command import publish
 from dagrpo.cli.replay.command import replay
+from dagrpo.cli.reproduce.command import reproduce
 from dagrpo.cli.serve.command import serve
 from dagrpo.cli.shell_completion import hardware as hardware_presets
 from dagrpo.cli.shell_completion import presets as names
@@ -185,6 +189,9 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     compare: "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`",
     sweep: "Examples: `dagrpo sweep learning_rate`; `dagrpo sweep learning_rate --html sweep.html`",
     power: "Examples: `dagrpo power arithmetic_tiny`; `dagrpo power A B --points 1`",
+    crate: "Example: `dagrpo crate arithmetic_tiny`",
+    publish: "Examples: `dagrpo publish arithmetic_tiny --to folder:my_policy`; `dagrpo publish arithmetic_tiny --to hub:my_lab/my_policy`",
+    reproduce: "Examples: `dagrpo reproduce arithmetic_tiny.crate -n`; `dagrpo reproduce arithmetic_tiny.crate`",
     new: "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`",
     doctor: "Examples: `dagrpo doctor`; `dagrpo doctor --online` also asks the hub",
     plan: "Examples: `dagrpo plan`; `dagrpo plan arithmetic_tiny`; `dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online`; "
@@ -193,6 +200,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     replay: "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
     serve: "Examples: `dagrpo serve arithmetic_tiny`; `dagrpo serve arithmetic_tiny --policy trained --port 8003`",
     train: "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
+    join: "Example: `dagrpo join 1`, on the second machine of a training with runtime.nodes 2",
     warm: "Example: `dagrpo warm`, once the experiment's model exists",
 }
 

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar, cast
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.suggest import nearest_of
+from dagrpo.core.user_code import require_allowed
 
 T = TypeVar("T")
 
@@ -122,6 +123,7 @@ class Plugins(Generic[T]):
                 f"`{name}` is not {_a(self.what)}: {self._hint(name)}; correct {self.key}, or give an import "
                 f"path, `module{self.separator}attribute`."
             )
+        require_allowed(module)
         return _Place(module=module, attribute=attribute)
 
     def _hint(self, name: str) -> str:

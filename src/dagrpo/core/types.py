@@ -154,6 +154,7 @@ class Score:
     verdict: Verdict
     verifier: str  # the one that judged: reward.verifier, or the row's own
     reward: float = 0.0
+    passed: float | None = None  # share of the tests that a program passes; None: not asked for, or no program
     components: Mapping[str, float] = field(
         default_factory=dict
     )  # each component with a weight -> its value, unweighted

@@ -4,10 +4,29 @@ An edit to it runs the stages that use it again. pipeline/identity.py finds impo
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+_REQUIRE: ContextVar[Callable[[str], object]] = ContextVar("require", default=lambda module: None)
+
+
+@contextmanager
+def only_modules(require: Callable[[str], object]) -> Iterator[None]:
+    """Call `require` with each module of an import path before it is imported. It raises UserError for one that may not run."""
+    token = _REQUIRE.set(require)
+    try:
+        yield
+    finally:
+        _REQUIRE.reset(token)
+
+
+def require_allowed(module: str) -> None:
+    """Raise UserError if parameters that are not one's own name a module that may not be imported."""
+    _REQUIRE.get()(module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class RawRow:
         """Return an error about one field of this row."""
         return fault_in(self.file, self.number, self.columns.get(field, field), fault)
 
-    def text(self, field: str) -> str:
+    def text(self, field: str, longest: int = LONGEST_TEXT) -> str:
         """Return a text that is not blank; an integer becomes its digits."""
         value = self.fields[field]
         if isinstance(value, bool) or not isinstance(value, str | int):
@@ -41,8 +41,8 @@ class RawRow:
         text = str(value)
         if not text.strip():
             raise self.error(field, "is empty")
-        if len(text) > LONGEST_TEXT:
-            raise self.error(field, f"has {len(text):,} characters, which is more than {LONGEST_TEXT:,}")
+        if len(text) > longest:
+            raise self.error(field, f"has {len(text):,} characters, which is more than {longest:,}")
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -63,6 +63,19 @@ class RawRow:
             raise self.error(field, f"is {brief(value)}, not a list of integers of 64 bits")
         if len(value) > MOST_INTEGERS:
             raise self.error(field, f"holds {len(value):,} integers, which is more than {MOST_INTEGERS}")
+        return tuple(value)
+
+    def texts(self, field: str) -> tuple[str, ...]:
+        """Return a list of at least one text."""
+        value = self.fields[field]
+        if (
+            not isinstance(value, list)
+            or not value
+            or not all(isinstance(item, str) and item.strip() for item in value)
+        ):
+            raise self.error(field, f"is {brief(value)}, not a list of texts")
+        if sum(map(len, value)) > LONGEST_TEXT:
+            raise self.error(field, f"has more than {LONGEST_TEXT:,} characters")
         return tuple(value)
 
     def share(self, field: str) -> float | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dagrpo.data.config import Data
     from dagrpo.data.reading import Reader
 
-ToRow = Callable[[RawRow], Row]
+ToRow = Callable[[RawRow], Row | None]  # None: the row belongs to another task
 
 
 def sourced_task(
@@ -91,15 +91,19 @@ def _read_split(
     from dagrpo.utils.console import progress
 
     enough = _enough(source, params)
-    reader, part = Reader(source), _Split()
+    reader, part, others = Reader(source), _Split(), 0
     with progress(f"prepare {task.name}: {split} problems", enough or source.rows.get(split, 0), brief=True) as bar:
         for raw in _raw_rows(reader, files, part.files):
-            part.rows.append(_completed(task, source, raw, to_row(raw), split, len(part.rows)))
+            row = to_row(raw)
+            if row is None:
+                others += 1
+                continue
+            part.rows.append(_completed(task, source, raw, row, split, len(part.rows)))
             bar.advance()
             if len(part.rows) == enough:
                 break
     pa.default_memory_pool().release_unused()  # Arrow keeps what it read with, and what comes next needs it
-    part.read = reader.read
+    part.read = reader.read - others
     part.files |= _picture_digests(files, part.files, reader.columns_of_paths)
     if not source.sampled:
         require_rows(source, split, _label(files), len(part.rows), params)

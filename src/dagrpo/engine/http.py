@@ -50,6 +50,10 @@ class HttpServer:
         if self._opened is not None:
             await self._opened.close()
 
+    def forget_death(self) -> None:
+        """Send the next request also to a server that has died: another may have been started in its place."""
+        self._death = None
+
     @property
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:

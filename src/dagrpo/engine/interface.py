@@ -163,6 +163,10 @@ class Client(Protocol):
         """Abort these requests. An abort before its request has no effect: callers repeat it."""
         ...
 
+    def reconnect(self) -> None:
+        """Try the server again, though it has died: another may have been started in its place."""
+        ...
+
     async def load(self, folder: Path, version: WeightVersion) -> None:
         """Load a folder's safetensors and empty the cache. A server without GPU memory allocates it again."""
         ...

@@ -16,9 +16,11 @@ import torch
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop, all_of
+from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import Bucket, Client, HeldWeights, WeightVersion, new_version
 from dagrpo.engine.sessions import DEAD, SLICE, SessionServers
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
+from dagrpo.utils.console import say
 
 SLICES_IN_FLIGHT = 8  # per server
 T = TypeVar("T")
@@ -141,9 +143,26 @@ class ServerPool(SessionServers):
         return [*await all_of(server.digests() for server in self._servers.values())]
 
     async def _load_everywhere(self, folder: Path) -> None:
-        await all_of(self._load(number, folder) for number in [*self._servers])
+        lost = [] if self._adapters is not None else [*self._lost]  # with an adapter they lack its base weights, too
+        await all_of(
+            [
+                *(self._load(number, folder) for number in [*self._servers]),
+                *(self._take_back(each, folder) for each in lost),
+            ]
+        )
         self._cache_is_empty = True
         self._server_of.clear()
+
+    async def _take_back(self, server: int, folder: Path) -> None:
+        """Load the weights into a server that was lost. It gets requests again only once it holds them."""
+        client = self._lost[server]
+        client.reconnect()
+        try:
+            await client.load(folder, self._version)
+        except ServerError:  # it is still away, or no server of this engine
+            return
+        self._servers[server] = self._lost.pop(server)
+        say(f"Server {server + 1} of runtime.engine.servers answers again, and holds the present weights.")
 
     async def _load(self, server: int, folder: Path) -> None:
         try:
@@ -161,8 +180,14 @@ class ServerPool(SessionServers):
         limits = {number: asyncio.Semaphore(SLICES_IN_FLIGHT) for number in self._servers}
 
         async def part_of(server: int, part: Sequence[int]) -> list[T]:
-            async with limits[server]:
-                return await ask(self._servers[server], part)
+            while True:
+                async with limits[server]:
+                    if server in self._servers:  # another part may have seen it die
+                        try:
+                            return await ask(self._servers[server], part)
+                        except DEAD as error:
+                            self._give_up(server, error)
+                server = [*self._servers][part[0] % len(self._servers)]
 
         answers: dict[int, T] = {}
         for (_, part), answered in zip(parts, await all_of(part_of(*each) for each in parts), strict=True):

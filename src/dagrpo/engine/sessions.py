@@ -37,6 +37,7 @@ class SessionServers:
         """Use servers that hold the weights `version`. `keeps_all`: the death of one is the end."""
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
+        self._lost: dict[int, Client] = {}  # those that ran elsewhere and could not be reached any more, by number
         self._loop = loop
         self._version = version
         self._keeps_all = keeps_all
@@ -134,5 +135,7 @@ class SessionServers:
         """Continue without a server. Raises its error if it was the last one, or all are needed."""
         if self._keeps_all or [*self._servers] == [server]:
             raise error
-        if self._servers.pop(server, None) is not None:
+        if (client := self._servers.pop(server, None)) is not None:
+            if isinstance(error, ServerUnreachable):
+                self._lost[server] = client
             say(f"{str(error).removesuffix('.')}. Its work is repeated by the other {len(self._servers)}.")

@@ -8,6 +8,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf
 from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed, Temperature, TopK, TopP
 from dagrpo.rewards.scorers import SCORERS, Scorer
+from dagrpo.rewards.unit_tests.settings import UnitTests
 
 
 class Sampling(Section):
@@ -46,6 +47,7 @@ class Scoring(Section):
         "rescores without sampling again.",
     )
     verify_seconds: Seconds = Field(2.0, description="Time limit of math-verify for one answer, in seconds.")
+    unit_tests: UnitTests = Field(UnitTests(), description="Limits of programs under test (verifier unit_tests).")
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Confidence level of the intervals.")
     bootstrap_draws: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
         2000, description="Number of bootstrap resamples of the problems."

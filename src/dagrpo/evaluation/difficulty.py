@@ -51,7 +51,7 @@ def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path)
 
 def ratings_of(trajectories: Sequence[Trajectory], prompts: int, reward: Reward) -> list[Rating]:
     """Return one rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
-    with Grader(reward.verify_seconds) as grader:
+    with Grader(reward.verify_seconds, unit_tests=reward.unit_tests) as grader:
         graded = grade(trajectories, reward, grader)
     return _counted(graded, prompts)
 

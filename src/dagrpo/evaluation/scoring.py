@@ -53,7 +53,7 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
         raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
     scorers = scoring.scorers_for(table.column("verifier")[0].as_py())
     try:
-        with Grader(scoring.verify_seconds, min(MOST_WORKERS, worker_count())) as grader:
+        with Grader(scoring.verify_seconds, min(MOST_WORKERS, worker_count()), scoring.unit_tests) as grader:
             graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
             if hidden.num_rows:
                 graded = {name: with_blind(scores, grade_all(hidden, name, grader)) for name, scores in graded.items()}

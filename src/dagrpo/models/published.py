@@ -103,6 +103,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-30B-A3B": _QWEN3_30B_A3B,
     "Qwen/Qwen3-30B-A3B-Base": {**_QWEN3_30B_A3B, "max_position_embeddings": 32_768},
     "Qwen/Qwen3-30B-A3B-Instruct-2507": {**_QWEN3_30B_A3B, "max_position_embeddings": 262_144},
+    "Qwen/Qwen3-235B-A22B": _of_width(QWEN3_MOE, 4096, 12_288, 94, 64, moe_intermediate_size=1536),
     "meta-llama/Llama-3.1-8B-Instruct": {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

@@ -87,7 +87,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The resources of a job. Memory and time grow with the bytes of its checkpoint: a fixed part and a multiple."""
+    """The resources of a job on each of its nodes. Memory and time grow with the bytes of its checkpoint: a fixed part and a multiple."""
 
     threads: int = 1  # of all its processes; rounding of sums depends on it, so it must not depend on the machine
     gpus: int = 0  # if the machine has any; without one, a stage that needs a GPU runs on the CPU
@@ -99,6 +99,10 @@ class Needs:
 
 def _one_thread(runtime: Runtime) -> Needs:
     return Needs()
+
+
+def _one_node(runtime: Runtime) -> int:
+    return 1
 
 
 def _one_process(runtime: Runtime) -> int:
@@ -139,7 +143,8 @@ class Stage:
     extends: tuple[str, ...] = ()  # keys of `reads` that set only the length of a run: no part of the state's identity
     needs: Callable[[Runtime], Needs] = _one_thread
     restarts: int = 0  # after a crash; never after a mistake of the user's
-    processes: Callable[[Runtime], int] = _one_process  # that are launched together
+    processes: Callable[[Runtime], int] = _one_process  # that are launched together, on each node
+    nodes: Callable[[Runtime], int] = _one_node  # machines, each with these needs
     # False for parameters with which the work starts these processes itself, so that it runs once
     launched: Callable[[Mapping[str, Any]], bool] = _always
     # of its parameters and inputs: False if the outputs are the same for all seeds, so that one seed's job makes them for all

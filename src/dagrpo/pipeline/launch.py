@@ -2,27 +2,64 @@
 
 A failure is reported in one message, and only if rank 0 has not reported it already. The processes find each other by a file
 in a folder that only their user may enter, and talk over the loopback interface: no port, no torchrun, whose own store
-listens on every interface and is unpickled. Not for several machines.
+listens on every interface and is unpickled.
+
+On several nodes there is one launcher on each. That of the first has `--nodes N ADDRESS SECONDS` before COUNT (`auto`: SLURM's
+address); the others `--join FILE ADDRESS:PORT`, and NODE outside SLURM. They talk over the interface of that address (see nodes.py).
 """
 
 import logging
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from dagrpo.utils.child_variables import LOOPBACK
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.nodes import (
+    SECONDS_BETWEEN_SIGNS,
+    UNSEEN,
+    End,
+    Launch,
+    Link,
+    command_for_others,
+    first_node,
+    interface_of,
+    joined,
+    own_address,
+    place_of_the_first,
+    wait_for_note,
+)
+from dagrpo.utils.child_variables import QUIET, sockets_on
+from dagrpo.utils.console import say
 from dagrpo.utils.distributed import RENDEZVOUS
+from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.tempdirs import temporary_folder
-from dagrpo.utils.watchdog import grace_seconds
+from dagrpo.utils.watchdog import GRACE, STARTED_BY, grace_seconds
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BEYOND_GRACE = 10.0  # after a signal to stop, before processes are killed
+LAUNCHED = "TORCHELASTIC_RUN_ID"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The ranks of this node among all."""
+
+    here: int
+    rendezvous: str  # a private file, or an address
+    node: int = 0
+    nodes: int = 1
+    interface: str = "lo"
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:
@@ -31,34 +68,196 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
     Raises SystemExit with the exit code of the process that failed first, 1 if that was killed. If rank 0 could not report the
     reason, a message does.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it logs each failure and signal
     with temporary_folder(Path(gettempdir()), "launch") as private:
-        failures = _run(count, script, arguments, private / "rendezvous")
-    if not failures:
-        return
-    rank, failure = min(failures.items(), key=lambda each: each[1].timestamp)
-    if not _has_spoken(failures.get(0)):
-        print(f"{script}: process {rank} of {count} ended with {_ending(failure)}.", file=sys.stderr, flush=True)
-    code = (failures[0] if _has_spoken(failures.get(0)) else failure).exitcode
-    raise SystemExit(code if code > 0 else 1)
+        ranks = Ranks(here=count, rendezvous=str(private / "rendezvous"))
+        failures = _run(ranks, script, arguments, _signals_to_stop()).failures
+    if failures:
+        end = _end_of(failures, ranks, script)
+        _print(end.sentence)
+        raise SystemExit(end.code)
 
 
-def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dict[int, ProcessFailure]:
-    """Run the processes and return failures by rank. If one fails, the others are ended; a signal ends all, with SystemExit."""
+def launch_first(nodes: int, place: str, patience: float, count: int, script: str, arguments: list[str]) -> None:
+    """Run the first node's processes once all nodes are there. Raises SystemExit as `launch`, for processes of any node."""
     stopped_by = _signals_to_stop()
+    address, port, others = place_of_the_first(None if place == "auto" else place, nodes)
+    described = Launch(
+        script=script,
+        arguments=tuple(arguments),
+        processes=count,
+        nodes=nodes,
+        address=address,
+        port=port,
+        patience=patience,
+        grace=str(grace_seconds()),
+    )
+    with first_node(described) as (link, note), _started_by_slurm(others, note, link):
+        if not others:
+            commands = ", ".join(f"`dagrpo join {node}`" for node in range(1, nodes))
+            say(f"Waiting for the other machines at {address}: run {commands} on them, in this folder.")
+        _wait_for_all(link, stopped_by)
+        code = _run_linked(link, interface_of(address), stopped_by)
+        _wait_for_the_end(link, code)
+    raise SystemExit(code)
+
+
+def launch_other(note: Path, place: str, node: int) -> None:
+    """Run another node's processes. Raises SystemExit; only the first node says why, if it can be reached."""
+    stopped_by = _signals_to_stop()
+    os.environ.pop(STARTED_BY, None)  # a process of the first node
+    address, _, port = place.rpartition(":")
+    store, launched = joined(address, int(port)), wait_for_note(note)
+    link = Link(store, launched or UNSEEN, node)
+    del store  # which ends when the link does
+    try:
+        if launched is None:
+            sentence = (
+                f"node {node} ({socket.gethostname()}) does not see {note}, which the first node has written: runtime.nodes needs "
+                "the project's folder on one file system, under the same path everywhere."
+            )
+            raise SystemExit(link.say_end(End(code=MISTAKE, sentence=sentence)).code)
+        os.environ[GRACE] = launched.grace
+        _wait_for_all(link, stopped_by)
+        raise SystemExit(_run_linked(link, interface_of(own_address(address)), stopped_by))
+    finally:
+        link.close()
+
+
+def _run_linked(link: Link, interface: str, stopped_by: list[signal.Signals]) -> int:
+    """Run this node's processes, and return the exit code of all nodes; on the first node, after saying why."""
+    launched = link.launch
+    ranks = Ranks(
+        here=launched.processes, rendezvous=link.rendezvous, node=link.node, nodes=launched.nodes, interface=interface
+    )
+    outcome = _run(ranks, launched.script, [*launched.arguments], stopped_by, link)
+    if outcome.ended_by is None and not outcome.failures:
+        link.say_well()
+        return 0 if link.node else _when_all_are_well(link)
+    own = outcome.ended_by or _end_of(outcome.failures, ranks, launched.script)
+    counts = link.say_end(own)
+    if link.node:
+        return counts.code
+    if not stopped_by and (own.code == TRANSIENT or not _has_spoken(outcome.failures.get(0))):
+        _print(counts.sentence)  # of rank 0, that names no other process
+    return own.code
+
+
+def _when_all_are_well(link: Link) -> int:
+    """Wait until the ranks of every node have ended; return the exit code of all."""
+    while not link.are_all_well:
+        silent = link.silent()
+        end = link.end or (silent and End(code=1, sentence=f"{silent} has ended, or cannot be reached."))
+        if end:
+            _print(end.sentence)
+            return end.code
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return 0
+
+
+def _wait_for_all(link: Link, stopped_by: list[signal.Signals]) -> None:
+    """Wait until every node has given a sign. Raises SystemExit if one has not in time, another one ends all, or a signal came."""
+    deadline = time.monotonic() + link.launch.patience
+    while not link.are_all_there:
+        if time.monotonic() > deadline:
+            missing = ", ".join(map(str, link.missing))
+            seconds = f"within {link.launch.patience:.0f} seconds (runtime.node_timeout)"
+            sentence = f"runtime.nodes is {link.launch.nodes}, but node {missing} has not joined {seconds}: start it, and this again."
+            link.say_end(End(code=MISTAKE, sentence=sentence))
+        if stopped_by:
+            link.say_end(End(code=128 + stopped_by[0]))
+        if link.end is not None or link.silent():
+            end = link.end or End(code=1, sentence=f"{link.silent()} has ended, or cannot be reached.")
+            _print(end.sentence if link.node == 0 else "")
+            raise SystemExit(end.code)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _wait_for_the_end(link: Link, code: int) -> None:
+    """Keep the store until the other nodes have had time to read how all ended."""
+    if code:
+        time.sleep(2 * SECONDS_BETWEEN_SIGNS)
+
+
+@contextmanager
+def _started_by_slurm(others: list[str], note: Path, link: Link) -> Iterator[None]:
+    """Run the launchers of the other nodes as a step of this SLURM job; none outside of one. They end by the first node's word."""
+    if not others:
+        yield
+        return
+    step = subprocess.Popen(command_for_others(others, note, link, max(1, len(os.sched_getaffinity(0)))))
+    try:
+        yield
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            step.wait(SECONDS_BEYOND_GRACE)
+        step.terminate()
+        step.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of this node's processes."""
+
+    failures: dict[int, ProcessFailure]  # by rank
+    ended_by: End | None = None  # a signal, or another node
+
+
+def _run(
+    ranks: Ranks, script: str, arguments: list[str], stopped_by: list[signal.Signals], link: Link | None = None
+) -> Outcome:
+    """Run the processes. If one fails, the others are ended. Raises SystemExit after a signal, without other nodes."""
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it logs each failure and signal
     processes = start_processes(
         name=script,
         entrypoint=sys.executable,
-        args=dict.fromkeys(range(count), ("-u", script, *arguments)),
-        envs={rank: environment(rank, count, rendezvous) for rank in range(count)},
+        args=dict.fromkeys(range(ranks.here), ("-u", script, *arguments)),
+        envs={local: environment(local, ranks) for local in range(ranks.here)},
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
-    while (ended := processes.wait(timeout=0)) is None and not stopped_by:
+    ended_by = None
+    while (ended := processes.wait(timeout=0)) is None and not (stopped_by and ranks.node == 0):
+        if link is not None:
+            if stopped_by:
+                link.ask_to_stop()  # the first node, whose rank 0 saves a state with the help of these ranks
+            if link.is_asked_to_stop and link.node == 0:
+                stopped_by.append(signal.SIGTERM)
+            elif (ended_by := _word_of_others(link)) is not None:
+                break
         time.sleep(SECONDS_BETWEEN_LOOKS)
-    if ended is None:
-        processes.close(stopped_by[0], timeout=int(grace_seconds() + SECONDS_BEYOND_GRACE))
+    if ended is not None:
+        first = ranks.node * ranks.here
+        return Outcome(failures={first + local: failure for local, failure in ended.failures.items()})
+    if ended_by is not None:  # nothing can be saved any more
+        processes.close(signal.SIGTERM, timeout=int(SECONDS_BETWEEN_SIGNS))
+        return Outcome(failures={}, ended_by=ended_by)
+    processes.close(stopped_by[0], timeout=int(grace_seconds() + SECONDS_BEYOND_GRACE))
+    if link is None:
         raise SystemExit(128 + stopped_by[0])
-    return ended.failures
+    return Outcome(failures={}, ended_by=End(code=128 + stopped_by[0]))
+
+
+def _word_of_others(link: Link) -> End | None:
+    """Return why this node must end, if it must."""
+    if link.end is not None:
+        return link.end
+    silent = link.silent()
+    return End(code=1, sentence=f"{silent} has ended, or cannot be reached.") if silent else None
+
+
+def _end_of(failures: Mapping[int, ProcessFailure], ranks: Ranks, script: str) -> End:
+    """Return exit code and sentence of the process that failed first; of rank 0, if that has said why itself."""
+    rank, failure = min(failures.items(), key=lambda each: each[1].timestamp)
+    sentence = ""
+    if not _has_spoken(failures.get(0)):
+        where = f" on node {ranks.node} ({socket.gethostname()})" if ranks.nodes > 1 else ""
+        sentence = f"{script}: process {rank} of {ranks.here * ranks.nodes}{where} ended with {_ending(failure)}."
+    code = (failures[0] if _has_spoken(failures.get(0)) else failure).exitcode
+    return End(code=code if code > 0 else 1, sentence=sentence)
+
+
+def _print(sentence: str) -> None:
+    if sentence:
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def _signals_to_stop() -> list[signal.Signals]:
@@ -74,14 +273,25 @@ def _signals_to_stop() -> list[signal.Signals]:
     return came
 
 
-def environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
-    """Return one rank's environment variables that differ from this process's.
+def environment(local: int, ranks: Ranks) -> dict[str, str]:
+    """Return the environment variables of one of this node's ranks that differ from this process's.
 
     The names are torchrun's; by the last of them a stage knows that RANK is meant for it.
     """
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TORCHELASTIC_RUN_ID": "dagrpo"}
-    return {name: str(value) for name, value in ranks.items()} | own | LOOPBACK | {RENDEZVOUS: str(rendezvous)}
+    numbers = {
+        "RANK": ranks.node * ranks.here + local,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": ranks.nodes * ranks.here,
+        "LOCAL_WORLD_SIZE": ranks.here,
+    }
+    own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), LAUNCHED: "dagrpo"}
+    return (
+        {name: str(value) for name, value in numbers.items()}
+        | own
+        | sockets_on(ranks.interface)
+        | (QUIET if ranks.nodes > 1 else {})
+        | {RENDEZVOUS: ranks.rendezvous}
+    )
 
 
 def _has_spoken(rank_zero: ProcessFailure | None) -> bool:
@@ -95,5 +305,20 @@ def _ending(failure: ProcessFailure) -> str:
     return f"exit code {failure.exitcode}: its log, beside that of the stage, says why"
 
 
+def main(arguments: list[str]) -> None:
+    """Run the launcher that the command line asks for."""
+    match arguments:
+        case ["--nodes", nodes, place, patience, count, script, *rest]:
+            launch_first(int(nodes), place, float(patience), int(count), script, rest)
+        case ["--join", note, place, *node]:
+            launch_other(Path(note), place, int(node[0]) if node else int(os.environ["SLURM_NODEID"]) + 1)
+        case [count, script, *rest]:
+            launch(int(count), script, rest)
+
+
 if __name__ == "__main__":
-    launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        _print(f"{error}")
+        raise SystemExit(MISTAKE) from None

@@ -90,7 +90,8 @@ def note_executor(experiment: str, executor: str, jobs: str) -> None:
     """Note the executor that gets this run's jobs, and their name in SLURM's queue, for a run after this one was killed."""
     owner = noted_holder(_file(experiment))
     if owner is not None:
-        _note(_file(experiment), replace(owner, executor=executor, jobs=jobs))
+        cluster = slurm.own_cluster() if jobs else ""
+        _note(_file(experiment), replace(owner, executor=executor, jobs=jobs, cluster=cluster))
 
 
 def driver() -> Holder | None:
@@ -112,8 +113,9 @@ def _acquire(experiment: str, *, wait: bool) -> bool:
     except Timeout:
         return False
     _remove_what_a_killed_run_left(experiment)
-    _note(_file(experiment), Holder(process=Process.current(), command=_command(sys.argv)))
-    _taken.enter_context(signs_of_life(_file(experiment)))
+    own = Process.current()
+    _note(_file(experiment), Holder(process=own, command=_command(sys.argv)))
+    _taken.enter_context(signs_of_life(_file(experiment), own))
     return True
 
 
@@ -210,11 +212,12 @@ def _wait_for_jobs(experiment: str, owner: Holder) -> None:
 
 
 def _jobs_of(experiment: str, owner: Holder) -> list[slurm.QueuedJob]:
-    jobs = slurm.jobs_named(owner.jobs) if owner.jobs else None
+    jobs = slurm.jobs_named(owner.jobs, owner.cluster) if owner.jobs else None
     if jobs is None:
+        of_cluster = f" of the cluster {owner.cluster}" if owner.cluster else ""
         raise UserError(
-            f"Jobs that {owner} gave to {owner.executor} may be at work, and this machine cannot ask: start this where `squeue` answers, "
-            f"or, if they have certainly ended, delete {_traces_of(experiment)}."
+            f"Jobs that {owner} gave to {owner.executor}{of_cluster} may be at work, and this machine cannot ask: start this where "
+            f"`squeue` answers, or, if they have certainly ended, delete {_traces_of(experiment)}."
         )
     return jobs
 

@@ -25,6 +25,8 @@ from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_show
 from dagrpo.pipeline.memory_check import TRAINING, require_planned_room
 from dagrpo.pipeline.record import STATES, declared, outputs_of, parts_of, runtime_of
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.child_variables import QUIET
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
@@ -107,14 +109,20 @@ def _make(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], l
     with own_devices(stage.needs(runtime).gpus) as devices:
         if devices and stage.name in TRAINING:
             require_planned_room(options, runtime)
-        processes = stage.processes(runtime) if stage.launched(declared(options.job)["params"]) else 1
-        if processes == 1 and stage.restarts == 0:
+        is_launched = stage.launched(declared(options.job)["params"])
+        processes, nodes = (stage.processes(runtime), stage.nodes(runtime)) if is_launched else (1, 1)
+        if processes * nodes == 1 and stage.restarts == 0:
             runner.run(stage, options)
             return
-        os.environ[GRACE] = str(runtime.grace_seconds)
-        launcher = ("-m", "dagrpo.pipeline.launch", str(processes)) if processes > 1 else ()
-        command = (sys.executable, *launcher, sys.argv[0], *arguments)
+        os.environ.update({GRACE: str(runtime.grace_seconds)} | (QUIET if nodes > 1 else {}))
+        launcher = ("-m", "dagrpo.pipeline.launch", *_place(runtime, nodes), str(processes))
+        command = (sys.executable, *(launcher if processes * nodes > 1 else ()), sys.argv[0], *arguments)
         raise SystemExit(_restarted(stage, command, options, locks))
+
+
+def _place(runtime: Runtime, nodes: int) -> Sequence[str]:
+    """Return the launcher's arguments about several nodes."""
+    return ("--nodes", str(nodes), runtime.address or "auto", str(runtime.node_timeout)) if nodes > 1 else ()
 
 
 def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:

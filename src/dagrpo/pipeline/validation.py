@@ -13,6 +13,7 @@ from dagrpo.engine import capabilities_of
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.scorers import SCORERS
+from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
 from dagrpo.tools import TOOLS, config_for
 
@@ -40,6 +41,7 @@ def require_fitting_tasks(params: Params) -> None:
             *_oracles(params.experiment.evaluate, params.evaluation),
             *_scorers(params),
             *_rewards_without_tools(params),
+            *_rewards_without_tests(params),
             *_rewards_without_report(params),
             *_agents(params),
             *_tools(params),
@@ -91,6 +93,17 @@ def _rewards_without_tools(params: Params) -> Iterator[str]:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."
+            )
+
+
+def _rewards_without_tests(params: Params) -> Iterator[str]:
+    task = get_task(params.experiment.train)
+    verifier = task.verifier if params.reward.verifier == "task" else params.reward.verifier
+    for name, config in params.reward.components.items():
+        if COMPONENTS.get(name).needs_tests and config.weight and get_verifier(verifier).tests is None:
+            yield (
+                f"reward.components.{name}.weight is {config.weight}, but the verifier {verifier} runs no tests: set it to 0.0, or train "
+                "on a task with the verifier unit_tests."
             )
 
 

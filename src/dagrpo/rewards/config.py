@@ -8,6 +8,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf, Several
 from dagrpo.core.section import EXTRACTION, Extractor, Seconds, Section
 from dagrpo.rewards.components import COMPONENTS, Weighted
+from dagrpo.rewards.unit_tests.settings import UnitTests
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Reward(Section):
         _ACCURACY, description="Components of the reward, which is their sum, each times its weight."
     )
     verify_seconds: Seconds = Field(2.0, description="Time limit of math-verify for one answer.")
+    unit_tests: UnitTests = Field(UnitTests(), description="Limits of programs under test (verifier unit_tests).")
     permuted: bool = Field(
         False,
         description="Control experiment: shuffle the rewards within each step, so that they carry no information and learning stops.",

@@ -3,15 +3,32 @@
 grading.py prices an answer; pool.py compares what no fast comparison can decide.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from dagrpo.core.section import Extractor
+
+if TYPE_CHECKING:
+    from dagrpo.rewards.unit_tests.settings import UnitTests
 
 
 def same_text(answer: str, other: str) -> bool:
     """Return True if two answers are the same text but for spaces."""
     return "".join(answer.split()) == "".join(other.split())
+
+
+class Tests(Protocol):
+    """Tests of answers that are programs, from any thread."""
+
+    def shares(self, answers: Sequence[tuple[str, str]], *, fractions: bool) -> list[float | None]:
+        """Return the share of tests that each answer passes, of pairs of an answer and a ground truth; None: undecided.
+
+        Without `fractions` a share may be 0 if a test has failed. Raises UserError if nothing can be run here.
+        """
+
+    def close(self) -> None:
+        """End what it has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,4 +46,5 @@ class Verifier:
     # Two extracted answers -> whether they are the same, for a vote; None: math-verify decides.
     same: Callable[[str, str], bool | None] = same_text
     by_report: bool = False  # the report of the attempt's program or environment decides, and no text is read
+    tests: "Callable[[UnitTests], Tests] | None" = None  # what runs answers in the place of `equal`
     literal: bool = False  # extractor exact compares texts character by character, without `equal`

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from dagrpo.core.redaction import is_secret, secret_parameters
 
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host's name points to
 HERE = "127.0.0.1,localhost"
 # What programs need to start: a place to write, a language, a Python, devices, certificates, a way to the network.
 _PASSED = re.compile(
@@ -16,6 +15,15 @@ _PASSED = re.compile(
     r"|SSL_CERT_\w+|\w+_CA_BUNDLE|NODE_EXTRA_CA_CERTS|(https?|all|no)_proxy",
     re.IGNORECASE,
 )
+
+
+def sockets_on(interface: str) -> dict[str, str]:
+    """Return the variables by which gloo and NCCL listen on one interface; else they do where the host's name points to."""
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+
+
+LOOPBACK = sockets_on("lo")
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # torch's key-value store warns of each address without a name
 
 
 def passed_on(kept: Sequence[str] = ()) -> dict[str, str]:

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,15 +16,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import (  # torch.distributed, for which no types are declared
+    FileStore,
+    PrefixStore,
+    TCPStore,
+)
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.determinism import add_up_in_one_order
 
 # The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
 LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
 # A collective among devices that takes longer than this hangs: an error must free the node.
 LONGEST_COLLECTIVE = timedelta(minutes=30)
-RENDEZVOUS = "DAGRPO_RENDEZVOUS"  # a private file, by which the processes of one launch find each other
+RENDEZVOUS = (
+    "DAGRPO_RENDEZVOUS"  # how the processes of one launch find each other: a private file, or tcp://address:port
+)
+TCP = "tcp://"
+_BROKEN = re.compile(r"gloo.*(closed by peer|reset by peer|Timed out|timeout)", re.IGNORECASE)
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _DTYPES = {
     str(dtype): dtype for dtype in (torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8)
@@ -42,6 +52,7 @@ class World:
     size: int
     device: torch.device
     patient: dist.ProcessGroup | None = None  # of gloo, for collectives that may wait for rank 0; None with one process
+    copies: int = 1  # of the policy, each sharded over as many ranks: one, or one on each node
 
     @property
     def is_rank_zero(self) -> bool:
@@ -110,13 +121,14 @@ def single_process() -> World:
 
 
 @contextmanager
-def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[World]:
+def process_group(threads: int = 1, *, deterministic: bool = False, copy_on_each_node: bool = False) -> Iterator[World]:
     """Yield the world that this process was launched in, or that of one process. Each process computes with `threads` threads.
 
-    `deterministic`: GPUs add up in the same order each time (rollout.deterministic).
+    `deterministic`: GPUs add up in the same order each time (rollout.deterministic). `copy_on_each_node`: the ranks of each node
+    share a copy of the policy (HSDP), not all ranks one.
 
     Raises UserError if there are GPUs, but fewer than ranks, or if another launcher has started the ranks, whose store may be
-    anyone's.
+    anyone's; TransientError if the connection to another rank breaks.
     """
     torch.set_num_threads(threads)  # by itself torch would take fewer where this process has fewer cores
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -131,8 +143,21 @@ def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[
     if own is not None and deterministic:
         add_up_in_one_order()
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
-    yield World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group())
+    copies = size // int(os.environ["LOCAL_WORLD_SIZE"]) if copy_on_each_node else 1
+    with _broken_connections_named():
+        yield World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group(), copies=copies)
     dist.destroy_process_group()  # only on success: after an error the others may never come, and the launcher ends them
+
+
+@contextmanager
+def _broken_connections_named() -> Iterator[None]:
+    """Raise TransientError for a connection that breaks when another rank ends. The launcher says which one it was."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or _BROKEN.search(str(error))):
+            raise
+        raise TransientError("Another process of this training has ended, or its machine cannot be reached.") from error
 
 
 def _patient_group() -> dist.ProcessGroup:
@@ -157,7 +182,11 @@ def _rendezvous(size: int) -> Any:  # a store of torch.distributed
             f"WORLD_SIZE is {size}, but dagrpo has not started this process: unset WORLD_SIZE, and say how many "
             "processes train in runtime.training.processes."
         )
-    store = dist.FileStore(file, size)  # type: ignore[attr-defined]  # torch has no stub for it
+    if file.startswith(TCP):
+        host, _, port = file.removeprefix(TCP).rpartition(":")
+        store: Any = PrefixStore("ranks", TCPStore(host, int(port), wait_for_workers=False))
+    else:
+        store = FileStore(file, size)
     store.set_timeout(LONGEST_COLLECTIVE)
     return store
 

@@ -43,6 +43,7 @@ class Holder:
     command: str
     executor: str = ""  # of Snakemake, to which it gives its jobs; "": they run on its own machine
     jobs: str = ""  # their name in SLURM's queue
+    cluster: str = ""  # the name of that SLURM
 
     def __str__(self) -> str:
         where = "" if self.process.is_here else f" on {one_line(self.process.host, LONGEST_HOST)}"
@@ -82,14 +83,18 @@ def is_silent(note: Path) -> bool:
 
 
 @contextmanager
-def signs_of_life(note: Path) -> Iterator[None]:
-    """Touch a note from time to time, as long as the context is open."""
+def signs_of_life(note: Path, own: Process | None = None) -> Iterator[None]:
+    """Touch a note from time to time, as long as the context is open. `own`: only while it names this process.
+
+    After a silence that was too long, as of a suspended machine, the note is another's.
+    """
     ended = threading.Event()
 
     def touch() -> None:
         while not ended.wait(SECONDS_BETWEEN_SIGNS):
             with suppress(OSError):  # removed, or the disk is away
-                os.utime(note)
+                if own is None or _names(note, own):
+                    os.utime(note)
 
     threading.Thread(target=touch, daemon=True, name="signs-of-life").start()
     try:
@@ -109,13 +114,19 @@ def exclusive_access(path: Path, lock: Path, patience: float | None = None) -> I
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
         _wait_for(file, path, lock, patience)
-        note = _note(lock)
-        write_json(note, asdict(Holder(process=Process.current(), command=_command(psutil.Process()))))
-        with signs_of_life(note):
+        note, own = _note(lock), Process.current()
+        write_json(note, asdict(Holder(process=own, command=_command(psutil.Process()))))
+        with signs_of_life(note, own):
             try:
                 yield file.fileno()
             finally:
-                note.unlink(missing_ok=True)  # another machine need not ask whether this process is gone
+                if _names(note, own):
+                    note.unlink(missing_ok=True)  # another machine need not ask whether this process is gone
+
+
+def _names(note: Path, process: Process) -> bool:
+    holder = noted_holder(note)
+    return holder is not None and holder.process == process
 
 
 def _wait_for(file: IO[str], path: Path, lock: Path, patience: float | None) -> None:

@@ -22,10 +22,12 @@ class Process:
     boot: str = ""  # the kernel's id of that boot; "": not known
     namespace: int = 0  # in which it has that number, as containers have their own; 0: not known
     slurm_job: str = ""  # in which it runs; "": in none
+    slurm_cluster: str = ""  # whose job that is; "": not known
 
     @classmethod
     def current(cls) -> "Process":
-        return replace(cls.running(os.getpid()), slurm_job=slurm.own_job())
+        process, job = cls.running(os.getpid()), slurm.own_job()
+        return replace(process, slurm_job=job, slurm_cluster=slurm.own_cluster()) if job else process
 
     @classmethod
     def running(cls, pid: int) -> "Process":
@@ -49,7 +51,7 @@ class Process:
         if self.is_on_this_machine and self.boot and self.boot != _boot():
             return True
         if not self.is_here:
-            return bool(self.slurm_job) and slurm.has_ended(self.slurm_job)
+            return bool(self.slurm_job) and slurm.has_ended(self.slurm_job, self.slurm_cluster)
         try:
             state, started = _state_and_start(self.pid)
         except ProcessLookupError:

@@ -33,14 +33,41 @@ def own_job() -> str:
     return os.environ.get(JOB_ID, "")
 
 
-def has_ended(job: str) -> bool:
-    """Return True if a job certainly runs no more; False if SLURM does not answer."""
-    return _queued("--jobs", job) == []
+def own_cluster() -> str:
+    """Return the name of the cluster of this process's job, or of the one that answers here; "" without SLURM."""
+    return os.environ.get("SLURM_CLUSTER_NAME") or (configuration() or {}).get("ClusterName", "")
 
 
-def jobs_named(name: str) -> list[QueuedJob] | None:
-    """List the jobs of a name that wait or run; None if SLURM does not answer."""
-    return _queued("--name", name)
+def has_ended(job: str, cluster: str = "") -> bool:
+    """Return True if a job certainly runs no more; False if its SLURM does not answer. `cluster`: its name; "": this one."""
+    return _is_here(cluster) and _queued("--jobs", job) == []
+
+
+def jobs_named(name: str, cluster: str = "") -> list[QueuedJob] | None:
+    """List the jobs of a name that wait or run; None if their SLURM does not answer. `cluster`: its name; "": this one."""
+    return _queued("--name", name) if _is_here(cluster) else None
+
+
+def _is_here(cluster: str) -> bool:
+    """Return True for the cluster that answers here: two with one disk number their jobs alike."""
+    return not cluster or cluster == own_cluster()
+
+
+def own_node() -> str:
+    """Return SLURM's name of this machine; "" outside of its jobs."""
+    return os.environ.get("SLURMD_NODENAME", "")
+
+
+def nodes_of(job: str) -> list[str]:
+    """List the names of a job's nodes, in SLURM's order; [] if SLURM does not answer."""
+    nodes = (_answer("squeue", "--noheader", "--jobs", job, "--format=%N") or "").strip()
+    return (_answer("scontrol", "show", "hostnames", nodes) or "").split() if nodes else []
+
+
+def address_of(node: str) -> str:
+    """Return the address at which SLURM reaches a node; its name if SLURM does not answer."""
+    answer = _answer("scontrol", "show", "node", node) or ""
+    return next((word.removeprefix("NodeAddr=") for word in answer.split() if word.startswith("NodeAddr=")), node)
 
 
 def has_accounting() -> bool:

@@ -65,6 +65,21 @@ def test_processes_share_weights_gradients_and_states(shape: Shape) -> None:
     assert process.of("gathered by FSDP") == 8 * (shape.outside + 2 * shape.block)
 
 
+def test_nodes_share_what_processes_share_or_have_a_copy_each(shape: Shape) -> None:
+    of_each = {"training": {"processes": 4}, "nodes": 2}
+    joint = of_train(qwen3({"runtime": of_each}), Models(policy=shape), gpu=True)
+    assert joint.memory().of("weights") == 4 * WEIGHTS // 8
+    own = of_train(
+        qwen3({"runtime": of_each}, {"runtime": {"training": {"shard_within": "node"}}}), Models(policy=shape), gpu=True
+    )
+    assert own.memory().of("weights") == 4 * WEIGHTS // 4
+    passes = joint.passes.batch.number
+    assert passes == own.passes.batch.number
+    of_type = 4 if joint.passes.dtype == "float32" else 2
+    assert joint.bytes_between_nodes(3) == 3 * passes * WEIGHTS * (2 * of_type + 4)
+    assert own.bytes_between_nodes(3) == 3 * passes * 2 * 4 * WEIGHTS // 4
+
+
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole(shape: Shape) -> None:
     runtime = {"processes": 8, "micro_batch_size": 1}
     waiting, sent = (

@@ -16,6 +16,8 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.snakemake.checks import (
+    Refusal,
+    checked,
     require_hub,
     require_mirror,
     require_possible_weights_folder,
@@ -23,6 +25,7 @@ from dagrpo.pipeline.snakemake.checks import (
     require_unedited,
     require_writable,
 )
+from dagrpo.utils.yaml_text import read_yaml
 
 NOBODY = 65534
 NOWHERE = "http://127.0.0.1:9"
@@ -167,3 +170,19 @@ def test_a_hub_that_does_not_answer_is_refused_until_what_it_has_is_there(
     folder.mkdir(parents=True)
     (folder / "provenance.json").touch()
     require_hub(wanted)
+
+
+def test_another_file_takes_the_place_of_params_yaml_under_a_name_of_an_override_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    PARAMS.write_text(params_yaml(parse({"reward": {"components": {"accuracy": {}, "format": {"weight": 0.5}}}})))
+    other = Path("other.yaml")
+    config = read_yaml(PARAMS) | {"params": str(other)}
+    other.write_text(params_yaml(parse({"experiment": {"name": "mine~other"}, "training": {"steps": 7}})))
+    params = checked(config | {"training__learning_rate": 0.5})
+    assert (params.experiment.name, params.training.steps, params.training.learning_rate) == ("mine~other", 7, 0.5)
+    assert "format" not in params.reward.components  # of params.yaml nothing is left
+    other.write_text(params_yaml(parse({"experiment": {"name": "mine"}})))
+    with pytest.raises(Refusal, match=r"other.yaml: experiment.name is mine: .* such as mine~other"):
+        checked(config)

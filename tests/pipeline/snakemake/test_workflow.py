@@ -1,10 +1,15 @@
 """The end of a run: its summary, and what to do next."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from dagrpo.config.schema import parse
+from dagrpo.pipeline.job_files import LONGEST_JOB
+from dagrpo.pipeline.override_runs import OverrideRun
 from dagrpo.pipeline.snakemake import workflow
+from dagrpo.pipeline.stages import all_stages
 
 
 @pytest.mark.parametrize(("below_make", "programs"), [(False, ""), (True, ".venv/bin/")])
@@ -36,3 +41,39 @@ def test_a_run_ends_with_three_commands_that_can_be_given_at_once(
 def test_an_override_run_ends_with_its_comparison() -> None:
     command, _ = workflow._next_commands("mine~1a2b3c4d", 0.001)[-1]
     assert command.endswith("dagrpo compare mine mine~1a2b3c4d")
+
+
+def test_a_run_by_a_profile_proposes_the_next_one_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "options", lambda: Namespace(profile=["profiles/slurm"]))
+    command, _ = workflow._next_commands("mine", 0.001)[-1]
+    assert command.endswith("snakemake --profile profiles/slurm target --config training__learning_rate=0.0005")
+
+
+def _rule(monkeypatch: pytest.MonkeyPatch, stage: str, runtime: dict[str, object], executor: str) -> workflow.Rule:
+    monkeypatch.setattr(workflow, "executor_name", lambda: executor)
+    params = parse({"experiment": {"name": "mine"}, "runtime": runtime})
+    experiment = workflow.Experiment(params, OverrideRun(folder="mine", overrides={}))
+    return workflow.Rule([experiment], all_stages()[stage], has_gpus=True)
+
+
+def test_no_attempt_of_a_job_asks_for_more_than_the_week_that_partitions_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rule = _rule(monkeypatch, "prepare", {}, "slurm")
+    wildcards = {"experiment": "mine"}
+    assert rule.minutes(wildcards, [], 2) == 2 * rule.minutes(wildcards, [], 1)
+    assert rule.minutes(wildcards, [], 1000) == LONGEST_JOB
+
+
+def test_training_on_several_nodes_asks_slurm_for_them_and_for_the_gpus_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime: dict[str, object] = {"nodes": 2, "training": {"processes": 4}}
+    rule = _rule(monkeypatch, "train", runtime, "slurm")
+    assert rule.resources == {"nodes": 2, "tasks": 2, "mpi": "srun", "gres": "gpu:4"}
+    assert rule.gpus({"experiment": "mine"}) == 0
+    assert _rule(monkeypatch, "sft", runtime, "slurm").resources == {}
+    by_hand = _rule(monkeypatch, "train", runtime, "local")
+    assert (by_hand.resources, by_hand.gpus({"experiment": "mine"})) == ({}, 4)

@@ -8,10 +8,8 @@ import pytest
 from aiohttp import ClientSession, web
 from tests.loopback import Handler, answering, hang, listening
 
-from dagrpo.tools import InfrastructureFailure
-from dagrpo.tools.interpreter import fusion
-from dagrpo.tools.interpreter.fusion import FusionClient
-from dagrpo_sandbox import Limits, Result
+from dagrpo_sandbox import Limits, Result, SandboxUnavailable, fusion
+from dagrpo_sandbox.fusion import FusionClient
 
 LIMITS = Limits(seconds=3.0, memory_mb=100)
 
@@ -37,7 +35,7 @@ def _finished(**changes: Any) -> dict[str, Any]:
 
 
 def _fails(handler: Handler) -> str:
-    with pytest.raises(InfrastructureFailure, match=r"^http://127\.0\.0\.1:\d+/run_code ") as failure:
+    with pytest.raises(SandboxUnavailable, match=r"^http://127\.0\.0\.1:\d+/run_code ") as failure:
         _result(handler)
     return str(failure.value)
 
@@ -114,5 +112,5 @@ def test_a_server_that_is_not_there_is_named() -> None:
         async with ClientSession() as session:
             await FusionClient(gone, session, LIMITS).run("print(1)")
 
-    with pytest.raises(InfrastructureFailure, match="cannot be asked"):
+    with pytest.raises(SandboxUnavailable, match="cannot be asked"):
         asyncio.run(run())

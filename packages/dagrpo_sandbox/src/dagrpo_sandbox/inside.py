@@ -37,8 +37,8 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WRITABLE = ("/tmp", "/dev/shm")  # whatever else there is, is mounted read-only
 LONG_LINE = 1000  # characters; it is not quoted in a traceback
 OFTEN_USED = (
-    *("collections", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "linecache", "math"),
-    *("random", "re", "statistics", "string", "traceback"),
+    *("ast", "bisect", "collections", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "json"),
+    *("linecache", "math", "random", "re", "statistics", "string", "traceback", "typing"),
 )
 
 

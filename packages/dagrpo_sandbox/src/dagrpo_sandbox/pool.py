@@ -57,24 +57,25 @@ class SandboxPool:
     ) -> None:
         await self._close()
 
-    async def run(self, program: str) -> Result:
+    async def run(self, program: str, *, seconds: float | None = None) -> Result:
         """Run a program. Raises SandboxUnavailable if no sandbox starts any more, SandboxClosed if the pool is closed.
 
-        It runs again if its sandbox broke, which is no program's fault: the one before left no trace.
+        It runs again if its sandbox broke, which is no program's fault: the one before left no trace. seconds: what it may take in
+        place of the pool's own limit.
         """
         async with self._turns:
             for _ in range(TRIES):
-                result, broken = await self._run(program)
+                result, broken = await self._run(program, seconds)
                 if not broken:
                     break
             return result
 
-    async def _run(self, program: str) -> tuple[Result, bool]:
+    async def _run(self, program: str, seconds: float | None) -> tuple[Result, bool]:
         """Return the result, and whether the sandbox broke."""
         sandbox = await self.take()
         self._running.add(sandbox)
         try:
-            return await sandbox.run(program), sandbox.broken
+            return await sandbox.run(program, seconds=seconds), sandbox.broken
         finally:
             self._running.discard(sandbox)
             if sandbox.usable and self._open:

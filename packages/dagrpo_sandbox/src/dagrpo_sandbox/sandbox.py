@@ -61,14 +61,18 @@ class Sandbox:
         """Return True if its process has ended."""
         return self._process.has_ended()
 
-    async def run(self, program: str, *, keep: bool = False) -> Result:
-        """Run a program; with `keep`, the next one has its variables. If cancelled, it ends the sandbox."""
+    async def run(self, program: str, *, keep: bool = False, seconds: float | None = None) -> Result:
+        """Run a program; with `keep`, the next one has its variables. If cancelled, it ends the sandbox.
+
+        seconds: what it may take in place of the limits' own.
+        """
+        seconds = seconds or self._limits.seconds
         assert self.usable, "the sandbox takes no further program"
         self.usable = False
         started = time.monotonic()
         try:
-            async with self._at_work, asyncio.timeout(self._limits.seconds + GRACE_SECONDS):
-                result, self.usable = await self._exchange(program.encode("utf-8", "replace"), keep)
+            async with self._at_work, asyncio.timeout(seconds + GRACE_SECONDS):
+                result, self.usable = await self._exchange(program.encode("utf-8", "replace"), keep, seconds)
             return result
         except TimeoutError:
             return Result(stdout="", status="timed_out", seconds=time.monotonic() - started)
@@ -90,9 +94,9 @@ class Sandbox:
         """Kill bubblewrap, with which the kernel ends every process inside."""
         self._process.kill()
 
-    async def _exchange(self, program: bytes, keep: bool) -> tuple[Result, bool]:
+    async def _exchange(self, program: bytes, keep: bool, seconds: float) -> tuple[Result, bool]:
         await self._process.write(
-            inside.REQUEST.pack(len(program), self._limits.seconds, keep) + inside.SIZE.pack(len(program)) + program
+            inside.REQUEST.pack(len(program), seconds, keep) + inside.SIZE.pack(len(program)) + program
         )
         output = bytearray()
         while size := inside.SIZE.unpack(await self._process.read_exactly(inside.SIZE.size))[0]:

@@ -61,6 +61,10 @@ class ServerClient:
         """Close its connections."""
         await self._http.close()
 
+    def reconnect(self) -> None:
+        """Try the server again, though it has died."""
+        self._http.forget_death()
+
     async def generate(
         self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
     ) -> list[Completion]:

@@ -100,7 +100,7 @@ def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
 
 def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     training, engine = of_train(params, models, gpu=on_gpu), params.runtime.engine
-    ranks = _of_ranks(training.memory(), training.processes, on_gpu=on_gpu)
+    ranks = _of_ranks(training.memory(), params.runtime.training.processes, on_gpu=on_gpu)
     servers = tuple(_servers(params, models, on_gpu=on_gpu))
     synced = tuple(_weight_copies(params, models.policy))
     if not on_gpu:

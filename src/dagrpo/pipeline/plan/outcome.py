@@ -18,10 +18,11 @@ from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import advice, refusal
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages
-from dagrpo.pipeline.plan.training import trains_itself
+from dagrpo.pipeline.plan.training import of_train, trains_itself
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
 
+NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
 SHOWN_OF_LAST = 4  # stages of the last run that are named
 
@@ -34,7 +35,7 @@ class Plan:
     machine: str
     memory: int  # bytes of a device
     parameters: int  # of the policy
-    processes: int  # of the trainer, each on a separate device if there are GPUs
+    processes: int  # of the trainer on all nodes, each on a separate device if there are GPUs
     stages: tuple[StageMemory, ...]
     times: tuple[StageSeconds, ...]
     disk: tuple[Item, ...]
@@ -61,7 +62,7 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
         machine=machine.name,
         memory=machine.memory,
         parameters=models.policy.weights,
-        processes=params.runtime.training.processes,
+        processes=params.runtime.training.processes * params.runtime.nodes,
         stages=tuple(needed),
         times=times,
         disk=disk,
@@ -107,6 +108,7 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
             "above are those of the other stages. Its checkpoints take about the room of the states of train."
         )
     yield from filter(None, [_about_slow_types(params, machine), advice(params, machine)])
+    yield from _about_the_network(params, models, machine)
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)
     if models.policy.vision is not None and models.pixels is None:
@@ -124,6 +126,16 @@ def _about_slow_types(params: Params, machine: Machine) -> str | None:
     types: dict[str, str] = {"training.dtype": params.training.dtype}
     types |= {} if params.runtime.engine.servers else {"rollout.dtype": params.rollout.dtype}
     return warning(types | ({"sft.dtype": params.sft.dtype} if params.sft.steps else {}))
+
+
+def _about_the_network(params: Params, models: Models, machine: Machine) -> Iterator[str]:
+    if params.runtime.nodes == 1 or not trains_itself(params):
+        return
+    count = of_train(params, models, gpu=machine.on_gpu).bytes_between_nodes(params.training.mini_batches)
+    yield (
+        f"From other nodes each process gets about {size(count)} a step, which is left out above: {duration(count / NETWORK)} at "
+        f"{NETWORK / 1e9:.0f} GB/s (400 Gb/s for each GPU), as far as computing does not hide it."
+    )
 
 
 def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:

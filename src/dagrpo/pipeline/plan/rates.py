@@ -76,7 +76,11 @@ def _of_gpu(gpu: Gpu, params: Params) -> Speed:
 def _of_this_cpu(params: Params) -> Speed:
     """Return the speed of this CPU: attention and reading with one thread of the server, however many it has."""
     runtime, cores, load = params.runtime, len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    threads, sft_threads, engine_threads = runtime.training.all_threads, runtime.sft.all_threads, runtime.engine.threads
+    threads, sft_threads, engine_threads = (
+        runtime.training.threads_of_node(runtime.nodes),
+        runtime.sft.all_threads,
+        runtime.engine.threads,
+    )
     training = _flops(params.training.dtype, threads)
     sampling = _flops(params.rollout.dtype, engine_threads)
     busy = f", while {load:.1f} processes wanted the {cores} cores: a quiet machine is faster" if load > cores else ""

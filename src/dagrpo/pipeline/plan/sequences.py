@@ -70,7 +70,7 @@ class MicroBatch:
         """Return the micro-batch of GRPO."""
         training, runtime = params.training, params.runtime.training
         prompts = training.prompts_per_step // training.mini_batches
-        share = max(prompts * training.samples_per_prompt // runtime.processes, 1)
+        share = max(prompts * training.samples_per_prompt // (runtime.processes * params.runtime.nodes), 1)
         samples = training.samples_per_prompt if share_prompts else 1
         # A shared prompt is there once, but for its last token, which is each sequence's own.
         once = lengths.whole - lengths.written - 1 if samples > 1 else 0

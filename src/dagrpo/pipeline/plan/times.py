@@ -145,7 +145,14 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     seconds = sequences * times * forward / rate
     if speed.cores is None:
         seconds /= training.processes
-        seconds += mini_batches * OPTIMIZER_BYTES * training.trained.trained / training.processes / speed.bandwidth
+        seconds += (
+            mini_batches
+            * OPTIMIZER_BYTES
+            * training.trained.trained
+            * training.copies
+            / training.processes
+            / speed.bandwidth
+        )
     return seconds, sequences * length
 
 
@@ -200,7 +207,9 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
     engine, training = params.runtime.engine, params.runtime.training
     beside = bool(engine.servers) or (speed.cores is None and engine.own_gpus)
     if speed.cores is not None:
-        beside = beside or training.all_threads + engine.threads * engine.replicas <= speed.cores
+        beside = (
+            beside or training.threads_of_node(params.runtime.nodes) + engine.threads * engine.replicas <= speed.cores
+        )
     return max(sampling - update, 0.0) if params.training.staleness and beside else sampling
 
 

@@ -34,11 +34,12 @@ class Training:
     shape: Shape
     trained: Trained
     passes: Passes
-    processes: int
+    processes: int  # of all nodes
     second_model: bool  # whether the reference policy is a second model in memory
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
     reduction: Reduction
     moments: MomentsDtype  # type of AdamW's states
+    copies: int = 1  # of the policy, each over as many processes
 
     @property
     def certain(self) -> int:
@@ -49,8 +50,21 @@ class Training:
         """Return the memory at the peak of a step; that of the passes is unknown if they cannot run without values."""
         return memory(TRAINING, self._items())
 
+    def bytes_between_nodes(self, mini_batches: int) -> int:
+        """Return the bytes that a process receives in a step, most of them from other nodes.
+
+        Each pass gathers the weights twice, unless each node has a copy, and gradients are reduced in float32: whole ones into shares; of
+        several copies, the shares' sums to and fro.
+        """
+        passes = self.passes.batch.number
+        gathered = 0 if self.copies > 1 else 2 * passes * self.trained.weights * BYTES[self.passes.dtype]
+        reductions = passes if self.reduction == "each_micro_batch" else 1
+        reduced = 2 * self._part(self.trained.trained) if self.copies > 1 else self.trained.trained
+        return mini_batches * (gathered + reductions * reduced * FLOAT32)
+
     def _items(self) -> Iterator[Item]:
-        trained, shared = self.trained, f" / {self.processes} processes" if self.processes > 1 else ""
+        over = self.processes // self.copies
+        trained, shared = self.trained, f" / {over} processes" if over > 1 else ""
         of_weights = f"float32, {trained.weights:,} parameters{shared}"
         of_trained = f"{trained.trained:,} trained parameters{shared}"
         gradients = self._part(trained.trained) * FLOAT32
@@ -112,7 +126,7 @@ class Training:
         return FLOAT32 * (self.trained.whole + self._part(self.trained.weights - self.trained.whole))
 
     def _part(self, count: int) -> int:
-        return -(-count // self.processes)
+        return -(-count * self.copies // self.processes)
 
 
 def trains_itself(params: Params) -> bool:
@@ -123,10 +137,11 @@ def trains_itself(params: Params) -> bool:
 def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
     """Return the process of the stage train. Raises UserError for an unknown task, or if the adapter names no layer."""
     training, algorithm, runtime, shape = params.training, params.algorithm, params.runtime.training, models.policy
-    layout = _layout(runtime, shape, training.dtype, gpu=gpu)
+    layout = _layout(runtime, shape, training.dtype, gpu=gpu, sharded=runtime.processes * params.runtime.nodes > 1)
     share = runtime.share_prompts
     share = usual_sharing(layout, on_gpu=gpu) if share is None else share
     batch = MicroBatch.of_training(params, Lengths.of_training(params, shape.positions), share_prompts=share)
+    processes = runtime.processes * params.runtime.nodes
     passes = Passes(
         batch=batch,
         dtype=training.dtype,
@@ -138,15 +153,16 @@ def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
         head_chunk=head_chunk_of(runtime, on_gpu=gpu),
         float32_head=params.rollout.head_dtype == "float32" and training.dtype != "float32",
         share_prompts=share,
-        sharded=runtime.processes > 1,
-        accumulates=batch.number > 1 or runtime.processes > 1,
+        sharded=processes > 1,
+        accumulates=batch.number > 1 or processes > 1,
         looks_ahead=training.mini_batches > 1 or Objective(algorithm, params.rollout.max_new_tokens, None).looks_ahead,
     )
     return Training(
         shape=shape,
         trained=shape.trained(training.lora, training.vision),
         passes=passes,
-        processes=runtime.processes,
+        processes=processes,
+        copies=params.runtime.nodes if runtime.copy_on_each_node else 1,
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
         patches=_patches(models, batch, runtime.micro_batch_patches) if training.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
@@ -161,7 +177,7 @@ def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
     passes = Passes(
         batch=batch,
         dtype=sft.dtype,
-        layout=_layout(runtime, shape, sft.dtype, gpu=gpu),
+        layout=_layout(runtime, shape, sft.dtype, gpu=gpu, sharded=runtime.processes > 1),
         on_gpu=gpu,
         lora=sft.lora,
         checkpointed=runtime.activation_checkpointing,
@@ -181,10 +197,10 @@ def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
     )
 
 
-def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
+def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool, sharded: bool) -> Layout:
     """Return the decision of trainer/checks/layout.py, as far as it is known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
-    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=runtime.processes > 1)
+    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=sharded)
     return "padded" if shape.vision is not None else runtime.layout or usual
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dagrpo.utils.hub import Wanted
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
+OTHER_FILE = "params"  # of --config: a file in the place of params.yaml
 SWEEPS = "sweeps"  # the folder of their pages, in that of an experiment's results
 T = TypeVar("T")
 
@@ -61,8 +62,22 @@ def checked(config: Mapping[str, Any]) -> Params:
     """Return params.yaml overlaid with --config and --configfile, checked against the schema and the tasks."""
     given = options()
     refused(lambda: require_single_values(given.config or () if given is not None else ()))
+    if OTHER_FILE in config:
+        return _of_another_file(Path(str(config[OTHER_FILE])), config)
     source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
     return refused(lambda: parse_with_tasks(with_overrides(config), source))
+
+
+def _of_another_file(path: Path, config: Mapping[str, Any]) -> Params:
+    """Return the parameters of a file in the place of params.yaml. Refuses a name that is not one of an override run."""
+    overrides = {key: value for key, value in config.items() if OVERRIDE in key}
+    params = refused(lambda: parse_with_tasks(with_overrides(read_yaml(path) | overrides), str(path)))
+    if TRY not in params.experiment.name:
+        raise Refusal(
+            f"{path}: experiment.name is {params.experiment.name}: with --config {OTHER_FILE}=... it is one of an override run, such as "
+            f"{params.experiment.name}{TRY}other, so that no experiment's folders are touched."
+        )
+    return params
 
 
 def require_single_values(entries: Iterable[str]) -> None:

@@ -26,6 +26,7 @@ from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
+    OTHER_FILE,
     SWEEPS,
     checked,
     refused,
@@ -76,7 +77,9 @@ class Experiments:
         file = refused(lambda: read_params(PARAMS))
         self.name = params.experiment.name
         self.sweep = str(config[SWEEP]) if SWEEP in config else None
-        if self.sweep is None:
+        if OTHER_FILE in config:
+            runs = [(params, OverrideRun(folder=self.name, overrides={OTHER_FILE: str(config[OTHER_FILE])}))]
+        elif self.sweep is None:
             runs = [(params, refused(lambda: override_run(params, file)))]
         else:
             runs = [(cell.params, cell.run) for cell in refused(lambda: _cells(str(self.sweep), params, file))]
@@ -250,8 +253,22 @@ class Rule:
         return self._needs(wildcards).threads
 
     def gpus(self, wildcards: Mapping[str, str]) -> int:
-        """Return the number of GPUs; 0 where jobs go to a SLURM without any."""
-        return self._needs(wildcards).gpus if self._has_gpus else 0
+        """Return the number of GPUs; 0 where jobs go to a SLURM without any, and of a job of several nodes there."""
+        return self._needs(wildcards).gpus if self._has_gpus and not self.resources else 0
+
+    @property
+    def resources(self) -> dict[str, int | str]:
+        """Return the resources that SLURM needs for a job of several nodes; {} for other stages, and outside of SLURM.
+
+        `mpi`: the stage is started on the first node without srun, and starts the others itself. GPUs of each node: `gres`.
+        """
+        runtime = self._any.runtime
+        nodes = self._stage.nodes(runtime)
+        if nodes == 1 or not executor_name().startswith(SLURM):
+            return {}
+        gpus = self._stage.needs(runtime).gpus if self._has_gpus else 0
+        asked: dict[str, int | str] = {"nodes": nodes, "tasks": nodes, "mpi": "srun"}
+        return asked | {"gres": f"gpu:{gpus}"} if gpus else asked
 
     def _input(self, name: str) -> Callable[[Mapping[str, str]], str | list[str]]:
         stage = self._stage
@@ -289,7 +306,7 @@ class Rule:
     def minutes(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return the time limit of one attempt. A stage with steps resumes from its state, and needs no longer one."""
         limit = job_files.minutes(self._needs(wildcards), [str(path) for path in input])
-        return limit * (1 if self._stage.extends else attempt)
+        return limit if self._stage.extends else min(limit * attempt, job_files.LONGEST_JOB)
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""
@@ -359,11 +376,17 @@ def _show_results(experiment: str, learning_rate: float) -> None:
         console.print(f"  {command}  # {meaning}", soft_wrap=True, highlight=False, markup=False)
 
 
+def _how_it_runs() -> str:
+    """Return the options of a further command: the profiles of this one, or all cores of this machine."""
+    profiles = getattr(options(), "profile", None) or []
+    return " ".join(f"--profile {each}" for each in profiles) or "--cores all"
+
+
 def _next_commands(experiment: str, learning_rate: float) -> list[tuple[str, str]]:
     """Return three commands with their meanings; below `make`, whose PATH ends with it, with the folder of their programs."""
     programs = ".venv/bin/" if "MAKELEVEL" in os.environ else ""
     name, overridden, _ = experiment.partition(TRY)
-    vary = f"{programs}snakemake --cores all target --config training__learning_rate={learning_rate / 2:g}"
+    vary = f"{programs}snakemake {_how_it_runs()} target --config training__learning_rate={learning_rate / 2:g}"
     compare = f"{programs}dagrpo compare {name} {experiment}"
     return [
         (f"{programs}dagrpo show {experiment}", "the best and the worst completions of the last step"),

@@ -172,7 +172,7 @@ def require_reward_files(params: "Params") -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    engine, threads = runtime.engine, runtime.training.all_threads
+    engine, threads = runtime.engine, runtime.training.threads_of_node(runtime.nodes)
     beside = max(runtime.teacher.tensor_parallel, runtime.reward_model.tensor_parallel)  # servers that share its GPUs
     policy = max(runtime.training.processes, beside)
     gpus = policy + engine.gpus if engine.own_gpus else max(policy, engine.gpus)
@@ -181,6 +181,10 @@ def needs(runtime: Runtime) -> Needs:
 
 def processes(runtime: Runtime) -> int:
     return runtime.training.processes
+
+
+def nodes(runtime: Runtime) -> int:
+    return runtime.nodes
 
 
 def launched(params: Mapping[str, Any]) -> bool:
@@ -230,6 +234,7 @@ STAGE = Stage(
     extends=("training.steps", "training.gates"),
     needs=needs,
     processes=processes,
+    nodes=nodes,
     launched=launched,
     restarts=3,
 )

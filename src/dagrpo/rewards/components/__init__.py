@@ -105,6 +105,7 @@ class Component(Generic[ConfigType]):
     limits: Callable[[ConfigType], tuple[float, float]] | None = None
     needs_tools: bool = False  # always 0 on a task without tools, which is refused
     needs_report: bool = False  # always 0 with an agent that never reports, which is refused
+    needs_tests: bool = False  # always 0 with a verifier that runs no tests, which is refused; all tests are run, also after one that fails
 
 
 COMPONENTS: Plugins[Component[Any]] = Plugins(

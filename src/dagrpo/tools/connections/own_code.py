@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.user_code import require_allowed
 from dagrpo.tools import InfrastructureFailure, ToolFailure, as_text
 
 
@@ -21,6 +22,7 @@ def imported(path: str, key: str) -> Any:
     key: the key of params.yaml that holds the path.
     """
     module, _, name = path.partition(":")
+    require_allowed(module)
     try:
         return getattr(importlib.import_module(module), name)
     except Terminated:

@@ -78,10 +78,11 @@ async def fusion_interpreter(url: str, limits: Limits, most_characters: int) -> 
     """Open an interpreter that a Sandbox Fusion server runs."""
     from aiohttp import ClientSession
 
-    from dagrpo.tools.interpreter.fusion import FusionClient
+    from dagrpo_sandbox.fusion import FusionClient
 
     async with ClientSession() as session:
-        yield Interpreter(FusionClient(url, session, limits).run, limits, most_characters)
+        client = FusionClient(url, session, limits)
+        yield Interpreter(lambda program: available(client.run(program)), limits, most_characters)
 
 
 async def available(result: Awaitable[Result]) -> Result:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
@@ -60,5 +61,10 @@ BACKENDS: Plugins[Backend[Any]] = Plugins(
 
 def check_backend(params: Params) -> None:
     """Raise UserError if training.backend cannot work with the other parameters."""
-    config = params.training.backend
-    BACKENDS.get(config.name).check(config, params)
+    config, nodes = params.training.backend, params.runtime.nodes
+    backend = BACKENDS.get(config.name)
+    if nodes > 1 and backend.launches_processes:
+        raise UserError(
+            f"runtime.nodes is {nodes}, but training.backend {config.name} starts its processes on one machine: set runtime.nodes to 1"
+        )
+    backend.check(config, params)

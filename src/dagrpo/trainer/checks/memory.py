@@ -32,7 +32,7 @@ def require_room(checkpoint: Path, section: str, params: Training | Sft, world: 
     trained = 0 if is_part else FLOAT32 + 2 * NAMED_DTYPES[params.moments_dtype].itemsize
     needed = weights * (FLOAT32 + trained)
     on_gpu = world.device.type == "cuda"
-    own = needed // world.size if on_gpu else needed  # on a CPU all ranks share one memory
+    own = needed * world.copies // world.size if on_gpu else needed  # on a CPU all ranks share one memory
     memory = torch.cuda.get_device_properties(world.device).total_memory if on_gpu else memory_of_machine()
     if own <= memory:
         return

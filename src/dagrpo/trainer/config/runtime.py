@@ -19,6 +19,8 @@ from dagrpo.rollout.config import KeepRollouts
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
+MOST_NODES = 4096
+ADDRESS = r"^[A-Za-z0-9][A-Za-z0-9.\-]*(:[0-9]{1,5})?$"
 MOST_BATCH_TOKENS = 1 << 30
 LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
 _DEFAULT_ENGINE: Any = {}
@@ -97,7 +99,13 @@ class TrainingRuntime(Section):
     )
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1,
-        description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
+        description="Processes that share the policy (FSDP), one per GPU, on each of runtime.nodes; those of all nodes together divide the "
+        "completions of a mini-batch.",
+    )
+    shard_within: Literal["all", "node"] = Field(
+        "all",
+        description="Processes that share one copy of the policy, of several nodes: all of them; or those of each node (HSDP), which takes "
+        "the memory of a copy on each node, and sends nothing but gradients between nodes.",
     )
     reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
     compile: bool | None = Field(None, description=COMPILE)
@@ -126,9 +134,14 @@ class TrainingRuntime(Section):
     )
 
     @property
-    def all_threads(self) -> int:
-        """Return the threads of all processes together, on a CPU."""
-        return max(LEAST_THREADS, self.processes) if self.threads is None else self.processes * self.threads
+    def copy_on_each_node(self) -> bool:
+        """Return True if the processes of each node share a copy of the policy, and not all processes one."""
+        return self.shard_within == "node"
+
+    def threads_of_node(self, nodes: int) -> int:
+        """Return the threads of the processes on one node, on a CPU: each process has as many as if all were on one node."""
+        each = max(1, LEAST_THREADS // (self.processes * nodes)) if self.threads is None else self.threads
+        return self.processes * each
 
     @model_validator(mode="after")
     def _padded_prompts_are_shared_by_one_process(self) -> Self:
@@ -181,6 +194,21 @@ class Runtime(Section):
         4,
         description="Attempts that MLflow gets as traces, from the best to the worst: of each evaluation, and of each of five steps of "
         "training, from the first to the last.",
+    )
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(
+        1,
+        description="Machines that train together, with runtime.training.processes on each; the first one samples and writes the files, on "
+        "a file system that all share. Supervised fine-tuning stays on the first. See docs/cluster.md.",
+    )
+    address: Annotated[str, Field(max_length=255, pattern=ADDRESS)] | None = Field(
+        None,
+        description="Address of the first of several nodes, by which the others find it, and whose network all use among each other; such "
+        "as 10.0.0.1, or 10.0.0.1:29500 for a fixed port. Everyone in that network can reach it. null: in SLURM, the one by which the "
+        "first node reaches the second.",
+    )
+    node_timeout: Annotated[float, Field(ge=5, le=604_800)] = Field(
+        300.0,
+        description="Maximum seconds until all nodes have joined a training. One that gives no sign of life for 30 seconds ends it.",
     )
     keep_rollouts: KeepRollouts = Field(
         "all",

@@ -186,8 +186,10 @@ class Training(Section):
 
     def _check_processes(self, params: "Params") -> None:
         completions = self.prompts_per_step // self.mini_batches * self.samples_per_prompt
-        if completions % params.runtime.training.processes:
+        processes, nodes = params.runtime.training.processes, params.runtime.nodes
+        if completions % (processes * nodes):
+            times = f" times runtime.nodes ({nodes})" if nodes > 1 else ""
             raise UserError(
-                f"runtime.training.processes ({params.runtime.training.processes}) does not divide the {completions} completions "
+                f"runtime.training.processes ({processes}){times} does not divide the {completions} completions "
                 "of a mini-batch (prompts_per_step / mini_batches * samples_per_prompt): change one of them"
             )

@@ -84,7 +84,8 @@ def main(path: Path) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no reply
     job = read_json(path)
-    with Grader(Reward.model_validate(job["reward"]).verify_seconds) as grader:
+    reward = Reward.model_validate(job["reward"])
+    with Grader(reward.verify_seconds, unit_tests=reward.unit_tests) as grader:
         responses = Responses(job, grader)
         for question in map(json.loads, sys.stdin):
             try:

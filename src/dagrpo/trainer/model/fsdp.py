@@ -2,7 +2,8 @@
 
 See Zhao et al. 2023 (arXiv 2304.11277) and torch's fully_shard. Every rank keeps a part of each weight, its gradient and its
 optimizer state, and gathers one block of the model at a time when it computes. Each rank computes whole sequences: there is
-neither tensor nor pipeline parallelism.
+neither tensor nor pipeline parallelism. On several nodes the ranks of each may have a copy among them (HSDP): then only gradients
+travel between nodes.
 """
 
 from pathlib import Path
@@ -119,10 +120,19 @@ def _load(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora:
         return _prepared(model.to(world.device), folder, frozen=frozen, shared=False, dtype=dtype, lora=lora)
     model, weights = model_to_shard(folder, WEIGHTS, world)
     policy = _prepared(model, folder, frozen=frozen, shared=not frozen, dtype=dtype, lora=lora)
-    _shard_policy(policy, init_device_mesh(world.device.type, (world.size,)), world)
+    _shard_policy(policy, _mesh_of(world), world)
     if weights is not None:
         read_weights(model, weights)
     return policy
+
+
+def _mesh_of(world: World) -> DeviceMesh:
+    """Return the ranks that a copy of the policy is sharded over; of several copies, one to a node, [copies, ranks of each]."""
+    if world.copies == 1:
+        return init_device_mesh(world.device.type, (world.size,))
+    return init_device_mesh(
+        world.device.type, (world.copies, world.size // world.copies), mesh_dim_names=("nodes", "ranks")
+    )
 
 
 def _prepared(

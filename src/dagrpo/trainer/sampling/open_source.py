@@ -71,7 +71,9 @@ def _source(
     teacher = stack.enter_context(open_teacher(run, setup.tokenizer, opener, setup.prompts))
     agent = stack.enter_context(_agent(setup))
     reward_model = stack.enter_context(open_reward_model(run))
-    grader = stack.enter_context(Grader(run.reward.verify_seconds, reward_model=reward_model))
+    grader = stack.enter_context(
+        Grader(run.reward.verify_seconds, unit_tests=run.reward.unit_tests, reward_model=reward_model)
+    )
     pending = prefetch_state.read(states.at(run.state, first).folder, setup.prompts)
     sampler = _sampler(setup, engine, agent, grader, teacher, first=first, pending=pending, notes=notes)
     prefetch = Prefetch(

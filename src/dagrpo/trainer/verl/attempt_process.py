@@ -187,7 +187,10 @@ def main(path: Path) -> None:
         context_tokens=context_tokens(initial, Runtime.model_validate(job["runtime"]).engine),
         wants_report=bool(reward.reported_keys),
     )
-    with Grader(reward.verify_seconds) as grader, open_agent(rollout, tokenizer, tools_of(prompts), env) as agent:
+    with (
+        Grader(reward.verify_seconds, unit_tests=reward.unit_tests) as grader,
+        open_agent(rollout, tokenizer, tools_of(prompts), env) as agent,
+    ):
         agent.run(Attempts(job, prompts, agent, grader, replies).serve())
 
 

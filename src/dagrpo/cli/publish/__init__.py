@@ -1,0 +1,1 @@
+"""`dagrpo publish`: policy and rollouts in the hub's layout."""

@@ -1,0 +1,100 @@
+"""Command `dagrpo publish`."""
+
+import tempfile
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagrpo.cli.shell_completion import experiments, seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dagrpo.cli.publish.repositories import Repository
+
+KINDS = HUB, FOLDER = ("hub", "folder")
+
+
+def publish(
+    run: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="a finished experiment", autocompletion=experiments)],
+    to: Annotated[str, typer.Option("--to", help="folder:PATH, or hub:ORG/NAME")],
+    seed: Annotated[
+        int | None, typer.Option(help="seed of the policy; by default the first", autocompletion=seeds)
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option("--license", help="licence of the cards, as the hub names it, such as apache-2.0")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="let everybody read a new repository of the hub")] = False,
+    rollouts: Annotated[bool, typer.Option("--rollouts/--no-rollouts", help="also the rollouts as a data set")] = True,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="send to the hub; without it what would be sent is listed")
+    ] = False,
+) -> None:
+    """Write or send the trained policy with its model card and crate, and its rollouts as a data set."""
+    from dagrpo.cli.publish.cards import Publication
+    from dagrpo.cli.publish.hub import require_name, send
+    from dagrpo.cli.publish.repositories import repositories
+    from dagrpo.core.errors import UserError
+    from dagrpo.pipeline.crate.finished import read_finished
+
+    kind, _, place = to.partition(":")
+    if kind not in KINDS or not Path(place).name:
+        raise UserError(f"--to {to}: write folder:PATH or hub:ORG/NAME.")
+    if kind == HUB:
+        require_name(place)
+    elif there := [path for path in (place, f"{place}-rollouts") if Path(path).exists()]:
+        raise UserError(f"{there[0]} exists: remove it, or name another folder.")
+    finished = read_finished(run)
+    known = finished.params.experiment.seeds
+    if seed is not None and seed not in known:
+        raise UserError(f"{run} has no seed {seed}: it has {', '.join(map(str, known))}.")
+    parent = Path(place).parent
+    publication = Publication(
+        finished=finished,
+        seed=known[0] if seed is None else seed,
+        name=Path(place).name,
+        organisation=str(parent) if kind == HUB else None,
+        license=license,
+        with_rollouts=rollouts,
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        made = repositories(publication, Path(scratch))
+        if kind == HUB and yes:
+            typer.echo("\n".join(send(made, str(parent), public=public)))
+            return
+        typer.echo(_listing(made, parent))
+        if kind == FOLDER:
+            _write(made, parent)
+    note = f"New repositories would be {'public' if public else 'private'}. Nothing is sent without --yes."
+    typer.echo("Written; nothing is sent." if kind == FOLDER else note)
+
+
+def _write(repositories: "Sequence[Repository]", parent: Path) -> None:
+    """Write each repository's folder, whole or not at all."""
+    from dagrpo.utils.files import atomic_folder, copy
+
+    for repository in repositories:
+        with atomic_folder(parent / repository.name) as folder:
+            for path, file in repository.files.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                copy(file, folder / path)
+
+
+def _listing(repositories: "Sequence[Repository]", parent: Path) -> str:
+    """Return the files of each repository with their sizes, those of a folder in one line."""
+    lines = []
+    for repository in repositories:
+        total = _size(repository.files.values())
+        lines.append(f"{repository.kind} {parent / repository.name}: {len(repository.files)} files, {total}")
+        for top, files in groupby(sorted(repository.files), lambda path: path.partition("/")[0]):
+            paths = [repository.files[path] for path in files]
+            inside = f"/  {len(paths)} files," if top not in repository.files else " "
+            lines.append(f"    {top}{inside} {_size(paths)}")
+    return "\n".join(lines)
+
+
+def _size(files: "Iterable[Path]") -> str:
+    size = sum(file.stat().st_size for file in files)
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"

@@ -1,0 +1,1 @@
+"""`dagrpo reproduce`: an experiment of another machine, run again and compared."""

@@ -1,0 +1,1 @@
+"""An experiment as a Workflow Run RO-Crate."""

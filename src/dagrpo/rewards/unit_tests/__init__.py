@@ -1,0 +1,1 @@
+"""Programs of the policy, run against tests."""

@@ -1,0 +1,127 @@
+"""Two hosts on one machine: namespaces with a network, a name and processes of their own, and one file system."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dagrpo.utils.child_variables import QUIET
+
+ROOT = Path(__file__).parents[1]
+INSIDE = 'hostname "$1"; shift; exec "$@"'
+
+
+@dataclass(slots=True)
+class Host:
+    """A host with an address in a network that only the two have."""
+
+    name: str
+    namespace: str
+    interface: str
+    address: str
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, folder: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a command in a folder; its output, errors among it, can be read from its stdout."""
+        inside = (
+            "ip",
+            "netns",
+            "exec",
+            self.namespace,
+            "unshare",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        )
+        process = subprocess.Popen(
+            [*inside, "sh", "-c", INSIDE, "sh", self.name, *command],
+            cwd=folder,
+            env=os.environ | QUIET | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def python(self, folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start this interpreter, as `start` does."""
+        return self.start(folder, sys.executable, *arguments, **environment)
+
+    def listening(self) -> set[str]:
+        """Return the addresses at which anything here listens, by TCP."""
+        command = ("ip", "netns", "exec", self.namespace, "ss", "--no-header", "--listening", "--tcp", "--numeric")
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return {line.split()[3].rpartition(":")[0] for line in lines}
+
+    def kill(self) -> None:
+        """Kill everything that was started here, as if the power went."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)  # unshare's child, the first process of its namespace, dies with it
+            process.wait()
+
+    def cut_off(self) -> None:
+        """Take the host from the network."""
+        _ip("-n", self.namespace, "link", "set", self.interface, "down")
+
+
+def what_is_missing() -> str:
+    """Return why no hosts can be made here; "" if they can."""
+    if os.geteuid() != 0:
+        return "only root makes namespaces of networks"
+    missing = [name for name in ("ip", "ss", "unshare", "hostname") if not shutil.which(name)]
+    if missing:
+        return f"{', '.join(missing)} not installed"
+    probe = ("unshare", "--net", "--uts", "--pid", "--fork", "--mount-proc", "true")
+    made = subprocess.run(probe, capture_output=True, text=True, check=False)
+    return f"no namespaces can be made: {made.stderr.strip()}" if made.returncode else ""
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """Yield two hosts that reach each other and nobody else; skip the test where none can be made."""
+    if missing := what_is_missing():
+        pytest.skip(missing)
+    own = os.getpid()
+    first, second = (
+        Host(name, f"dagrpo-{name}-{own}", f"v{name}{own}", f"10.77.0.{number}") for number, name in enumerate("ab", 1)
+    )
+    try:
+        for host in (first, second):
+            _ip("netns", "add", host.namespace)
+        ends = (
+            "link",
+            "add",
+            first.interface,
+            "netns",
+            first.namespace,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            second.interface,
+        )
+        _ip(*ends, "netns", second.namespace)
+        for host in (first, second):
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+            for interface in ("lo", host.interface):
+                _ip("-n", host.namespace, "link", "set", interface, "up")
+        yield first, second
+    finally:
+        for host in (first, second):
+            host.kill()
+            subprocess.run(["ip", "netns", "delete", host.namespace], check=False)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)

@@ -1,0 +1,209 @@
+"""Training on several hosts: the bytes of one host, and an end in bounded time when one is gone."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tests.hosts import Host, two_hosts
+from tests.trainer import runs
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline import nodes
+from dagrpo.utils import slurm
+from dagrpo.utils.manifest import MANIFEST
+
+LAUNCH = ("-m", "dagrpo.pipeline.launch")
+JOINED = """
+import sys, typer
+from dagrpo.cli.join import join
+try:
+    join(1, once=True)
+except typer.Exit as end:
+    sys.exit(end.exit_code)
+"""
+JOIN = ("-c", JOINED)
+PATIENCE = 120  # seconds until both are there
+STEPS = 4
+SECONDS = 300  # that any of these runs may take
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def by_one_host(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run by two processes of one host."""
+    folder = tmp_path_factory.mktemp("one_host")
+    runs.launch(2, runs.__file__, *inputs, folder / "out", STEPS)
+    return folder / "out"
+
+
+def _command(inputs: tuple[Path, Path], out: Path, *more: str) -> list[str]:
+    return [runs.__file__, *map(str, inputs), str(out), str(STEPS), *more]
+
+
+def _start(
+    hosts: tuple[Host, Host], folder: Path, command: list[str], processes: int = 1, **environment: str
+) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    first, second = hosts
+    (folder / ".state").mkdir(exist_ok=True)
+    place = ("--nodes", "2", first.address, str(PATIENCE))
+    return (
+        first.python(folder, *LAUNCH, *place, str(processes), *command, **environment),
+        second.python(folder, *JOIN, **environment),
+    )
+
+
+def _files(out: Path) -> dict[str, bytes]:
+    return {
+        name: (out / name).read_bytes() for name in (f"policy/{MANIFEST}", "metrics.parquet", f"rollouts/{MANIFEST}")
+    }
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.nightly
+def test_two_hosts_leave_the_bytes_of_one_host_with_as_many_processes(
+    hosts: tuple[Host, Host], inputs: tuple[Path, Path], by_one_host: Path, tmp_path: Path
+) -> None:
+    first, second = _start(hosts, tmp_path, _command(inputs, tmp_path / "out"))
+    said, _ = first.communicate(timeout=SECONDS)
+    assert (first.returncode, second.wait(SECONDS)) == (0, 0), said
+    assert "run `dagrpo join 1` on them" in said
+    assert _files(tmp_path / "out") == _files(by_one_host)
+    assert not [*nodes.LAUNCHES.glob("*")]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["kill", "cut_off"])
+def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_with_the_same_bytes(
+    how: str, hosts: tuple[Host, Host], inputs: tuple[Path, Path], by_one_host: Path, tmp_path: Path
+) -> None:
+    first, second = _start(hosts, tmp_path, _command(inputs, tmp_path / "out", "wait"), SAVE_EVERY="1")
+    for name in ("sampling", "state/step_00001/state.json"):
+        _wait_for(tmp_path / "out" / name)
+    assert [host.listening() for host in hosts] == [{host.address} for host in hosts], "nothing listens elsewhere"
+    began = time.monotonic()
+    getattr(hosts[1], how)()
+    said, _ = first.communicate(timeout=SECONDS)
+    assert time.monotonic() - began < 2 * nodes.SECONDS_OF_SILENCE
+    assert first.returncode == 1
+    assert said.splitlines()[-1] == "node 1 (b) has ended, or cannot be reached."
+    if how == "cut_off":
+        assert second.wait(SECONDS) == 1
+        return
+    again = _start(hosts, tmp_path, _command(inputs, tmp_path / "out"))
+    said, _ = again[0].communicate(timeout=SECONDS)
+    assert again[0].returncode == 0, said
+    assert "Step 1 of 4 is finished" in said
+    assert _files(tmp_path / "out") == _files(by_one_host)
+
+
+@pytest.mark.nightly
+def test_a_host_that_does_not_come_is_named_in_time(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    place = ("--nodes", "2", hosts[0].address, "5")
+    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", "nothing.py")
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 65
+    assert "node 1 has not joined within 5 seconds (runtime.node_timeout)" in said
+
+
+@pytest.mark.nightly
+def test_a_host_with_another_disk_is_named(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    first = hosts[0].python(tmp_path, *LAUNCH, "--nodes", "2", hosts[0].address, "100", "1", "nothing.py")
+    folder = tmp_path / nodes.LAUNCHES
+    while not (notes := [*folder.glob("*.json")] if folder.is_dir() else []):
+        time.sleep(0.1)
+    launch = nodes.read_launch(notes[0])
+    assert launch is not None
+    (tmp_path / "other").mkdir()
+    place = f"{launch.address}:{launch.port}"
+    hosts[1].python(tmp_path / "other", *LAUNCH, "--join", str(notes[0].relative_to(tmp_path)), place, "1")
+    said, _ = first.communicate(timeout=120)
+    assert first.returncode == 65
+    assert "node 1 (b) does not see .state/launches/" in said
+    assert "on one file system" in said
+
+
+def _on_loopback(folder: Path, processes: int, script: str, *arguments: object) -> None:
+    """Run a script on two nodes that are one machine."""
+    (folder / ".state").mkdir(parents=True)
+    own = [sys.executable, *LAUNCH, "--nodes", "2", "127.0.0.1", "60", str(processes), script, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(runs.ROOT), "OMP_NUM_THREADS": "1"}
+    first, second = (
+        subprocess.Popen(command, cwd=folder, env=environment) for command in (own, [sys.executable, *JOIN])
+    )
+    try:
+        assert (first.wait(SECONDS), second.wait(SECONDS)) == (0, 0)
+    finally:
+        first.kill()
+        second.kill()
+
+
+@pytest.mark.nightly
+def test_a_copy_on_each_node_trains_the_policy_that_all_share(tmp_path: Path) -> None:
+    from tests.trainer import updates
+
+    initial, _ = runs.make_inputs(tmp_path)
+    for name, more in (("all", ()), ("each", ("--copy-on-each-node",))):
+        _on_loopback(tmp_path / name, 2, updates.__file__, initial, tmp_path / name / "out", 0, 3, 0, *more)
+    policies = [tmp_path / name / "out" / "policy" for name in ("all", "each")]
+    assert all(each.largest is not None and each.largest < 2e-4 for each in compare(*policies).differences)
+    assert max(each.largest or 0.0 for each in compare(initial, policies[1]).differences) > 1e-2
+    resumed = tmp_path / "resumed"
+    _on_loopback(resumed, 2, updates.__file__, initial, resumed / "out", 0, 1, 0, "--copy-on-each-node")
+    _on_loopback(resumed / "again", 2, updates.__file__, initial, resumed / "out", 1, 3, 0, "--copy-on-each-node")
+    assert (resumed / "out" / "policy" / MANIFEST).read_bytes() == (policies[1] / MANIFEST).read_bytes()
+
+
+def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(slurm.JOB_ID, raising=False)
+    with pytest.raises(UserError, match=r"runtime\.nodes is 2, but no address is named: set runtime\.address"):
+        nodes.place_of_the_first(None, 2)
+    assert nodes.place_of_the_first("127.0.0.1:29500", 2) == ("127.0.0.1", 29500, [])
+
+
+def test_a_slurm_job_with_too_few_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(slurm.JOB_ID, "14")
+    monkeypatch.setattr(slurm, "nodes_of", lambda job: ["n1"])
+    with pytest.raises(
+        UserError, match=r"runtime\.nodes is 2, and SLURM job 14 has 1: submit it through profiles/slurm"
+    ):
+        nodes.place_of_the_first(None, 2)
+
+
+def test_in_slurm_the_address_is_the_one_towards_the_second_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(slurm.JOB_ID, "14")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(slurm, "nodes_of", lambda job: ["n1", "n2"])
+    monkeypatch.setattr(slurm, "address_of", lambda node: {"n2": "127.0.0.1"}[node])
+    assert nodes.place_of_the_first(None, 2) == ("127.0.0.1", 0, ["n2"])
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with (
+        pytest.raises(
+            UserError, match=r"192\.0\.2\.1:0 cannot be opened .*set runtime\.address to an address of the first node"
+        ),
+        nodes.first_node(nodes.Launch(**(asdict(nodes.UNSEEN) | {"address": "192.0.2.1"}))),
+    ):
+        pass

@@ -1,0 +1,125 @@
+"""Programs against tests in the three forms of rows, in Python and bash."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.rewards.unit_tests.conftest import Share
+
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.unit_tests.running import same_output
+from dagrpo.rewards.unit_tests.settings import UnitTests
+
+ADD = json.dumps(
+    {
+        "prompt": 'from typing import List\n\ndef twice(x): return 2 * x\n\ndef add(a: int, b: int) -> List:\n    """Add."""\n',
+        "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == twice(2)\n",
+        "entry_point": "add",
+    }
+)
+REVERSE = json.dumps(
+    {"test_list": ["assert rev([1, 2]) == [2, 1]", "assert rev('ab') == ['b', 'a']"], "test_setup_code": ""}
+)
+SUMS = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"]})
+TOTALS = json.dumps({"inputs": ["[1, 2]\n1", "[3]\n0"], "outputs": ["4", "3"], "fn_name": "total"})
+BASH = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"], "language": "bash"})
+
+
+@pytest.mark.parametrize(
+    ("program", "truth", "expected"),
+    [
+        ("    return a + b\n", ADD, 1.0),  # continues the prompt
+        ("def add(a, b):\n    return a + b", ADD, 1.0),
+        ("def add(a, b):\n    return a - b", ADD, 0.0),
+        ("    return a +", ADD, 0.0),  # no program
+        ("", ADD, 0.0),
+        ("def rev(x):\n    return list(x)[::-1]", REVERSE, 1.0),
+        ("def rev(x):\n    return x[::-1]", REVERSE, 0.5),
+        ("def other(x):\n    return x", REVERSE, 0.0),
+        ("a, b = map(int, input().split())\nprint(a + b)", SUMS, 1.0),
+        ("import sys\nprint(sum(map(int, sys.stdin.read().split())))", SUMS, 1.0),
+        ("print(3)", SUMS, 0.5),
+        ("print(3); raise ValueError", SUMS, 0.0),  # the right output of a program that fails
+        ("class Solution:\n    def total(self, x, y): return sum(x) + y", TOTALS, 1.0),
+        ("def total(x, y): return sum(x)", TOTALS, 0.5),
+        ("read a b; echo $((a+b))", BASH, 1.0),
+        ("echo 3", BASH, 0.5),
+        ("echo 3; exit 1", BASH, 0.0),
+    ],
+)
+def test_a_program_passes_a_share_of_its_tests(share: Share, program: str, truth: str, expected: float) -> None:
+    assert share(program, truth) == expected
+
+
+def test_without_fractions_one_failure_is_0(share: Share) -> None:
+    assert share("print(3)", SUMS, fractions=False) == 0.0
+    assert share("print(sum(map(int, input().split())))", SUMS, fractions=False) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        ("def f(x):\n    x.append(3)", "values = [1]\nf(values)\nassert values == [1, 3]"),  # it changes its argument
+        ("def f(x):\n    raise KeyError(x)", "try:\n    f(1)\n    assert False\nexcept KeyError:\n    pass"),
+        ("def f(x):\n    return {1: (2.5, 'a'), 'b': {3}}", "assert f(0) == {1: (2.5, 'a'), 'b': {3}}"),
+        ("def f(x):\n    return 10 ** 5000", "assert f(0) == 10 ** 5000"),
+        ("def f(x):\n    return 1j, b'x', range(3), None", "assert f(0) == (1j, b'x', range(3), None)"),
+        ("def f(x):\n    return x + 1", "assert f(f(f(1))) == 4"),  # calls that depend on results
+        (
+            "class Node:\n    def __init__(self, v): self.v, self.next = v, None\ndef last(n):\n    return last(n.next) if n.next else n.v",
+            "a = Node(1)\na.next = Node(2)\nassert last(a) == 2",
+        ),
+        ("def f(x):\n    return 0.1 + x", "assert math.isclose(f(0.2), 0.3)"),  # a module that the test does not import
+        ("def f(x):\n    print('noise')\n    return 1", "assert f(1) == 1"),
+    ],
+)
+def test_values_and_objects_pass_between_a_program_and_its_tests(share: Share, program: str, test: str) -> None:
+    assert share(program, json.dumps({"test_list": [test]})) == 1.0
+
+
+def test_a_call_with_what_is_no_data_cannot_be_decided(share: Share) -> None:
+    truth = json.dumps({"test_list": ["assert f(lambda: 1) == 1"]})
+    assert share("def f(x):\n    return x()", truth) is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["while True: pass", "import time\ntime.sleep(60)", "x = bytes(1 << 30)\nprint(3)", "print('x' * (9 << 20))"],
+)
+def test_each_test_has_limits_of_time_memory_and_output(share: Share, program: str) -> None:
+    assert share(program, json.dumps({"inputs": [""], "outputs": ["3"], "seconds": 0.5})) == 0.0
+
+
+def test_a_row_may_have_less_memory_than_the_parameters_give(share: Share) -> None:
+    fields: dict[str, Any] = {"inputs": [""], "outputs": ["3"]}
+    program = "x = bytes(150 << 20)\nprint(3)"
+    assert share(program, json.dumps(fields)) == 1.0
+    assert share(program, json.dumps(fields | {"memory_mb": 96})) == 0.0
+
+
+def test_an_input_of_a_megabyte_arrives_whole(share: Share) -> None:
+    truth = json.dumps({"inputs": ["x" * (1 << 20)], "outputs": [str(1 << 20)]})
+    assert share("print(len(input()))", truth) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("1 2\n3\n", "1  2 \n3", True),
+        ("1 2 3", "1 2\n3", False),
+        ("0.3333333", "0.33333333", True),
+        ("0.34", "0.33", False),
+        ("1.0", "1", False),  # a whole number is expected
+        ("nan", "1.0", False),
+        ("", "1", False),
+    ],
+)
+def test_outputs_are_compared_by_words_and_lines(printed: str, expected: str, same: bool) -> None:
+    assert same_output(printed, expected) is same
+
+
+def test_the_grader_gives_verdicts_and_shares(share: Share) -> None:
+    texts = ["```python\nprint(3)\n```", "```python\nprint(sum(map(int, input().split())))\n```", "print(3)"]
+    with Grader(1.0, 1, UnitTests(seconds=1.0, memory_mb=256, parallel=2)) as grader:
+        scores = grader.judge(texts, [SUMS] * 3, ["unit_tests"] * 3, "strict", fractions=True)
+    assert [(score.verdict, score.passed) for score in scores] == [("wrong", 0.5), ("right", 1.0), ("missing", None)]

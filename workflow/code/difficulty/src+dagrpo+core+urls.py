@@ -1,0 +1,1 @@
+../../../src/dagrpo/core/urls.py

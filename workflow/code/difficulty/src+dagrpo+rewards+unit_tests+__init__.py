@@ -1,0 +1,1 @@
+../../../src/dagrpo/rewards/unit_tests/__init__.py
