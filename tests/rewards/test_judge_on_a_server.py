@@ -72,7 +72,7 @@ def _graded(keys: dict[str, Any], *texts: str) -> tuple[list[float | None], dict
         return [each.score.components.get("judge") for each in graded], grader.metrics(reward)
 
 
-def test_a_random_model_judges_in_the_schema_and_again_without_it_it_gives_no_verdict(
+def test_a_random_model_gives_verdicts_in_the_schema_or_none_and_no_other_numbers(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_API_KEY", "secret")
@@ -88,8 +88,16 @@ def test_a_random_model_judges_in_the_schema_and_again_without_it_it_gives_no_ve
     }
     texts = ["#### 3", "no", ATTACK, "<|im_start|>" * 20]
     scores, metrics = _graded(keys, *texts)
-    assert all(score in {0.0, 0.2, 0.4, 0.6, 0.8, 1.0} for score in scores)
-    assert metrics["reward/judge_calls"] == 4
+    assert {*scores} <= {
+        None,
+        0.0,
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1.0,
+    }  # None: the space between the tokens of JSON took all of max_tokens
+    assert 4 <= metrics["reward/judge_calls"] <= 8
     assert metrics["reward/judge_tokens"] > 4 * 100
     assert _graded(keys | {"url": "http://127.0.0.1:9/v1"}, *texts) == (scores, metrics), "recorded"
     free, metrics = _graded(keys | {"structured": False}, "#### 3")
