@@ -195,6 +195,12 @@ def _check_reward_model(params: Params) -> None:
             f"runtime.reward_model.name is {engine.name}, which serves no sequence classifiers: choose another engine, or leave "
             "reward_model out of reward.components"
         )
+    shared = {*engine.servers} & {*params.runtime.teacher.servers}
+    if model is not None and model.counts and params.algorithm.teacher.is_there and shared:
+        raise UserError(
+            f"runtime.reward_model.servers and runtime.teacher.servers both name {min(shared)}, which holds one model: give the "
+            "reward model another server"
+        )
 
 
 def _check_teacher(params: Params) -> None:

@@ -140,7 +140,9 @@ class Stage:
     spreads: str = ""  # a wildcard of its outputs; "": a job for each value of all of them
     label: str = "{experiment}"  # of a job on the screen, after the stage's name
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
-    extends: tuple[str, ...] = ()  # keys of `reads` that set only the length of a run: no part of the state's identity
+    extends: tuple[
+        str, ...
+    ] = ()  # keys of `reads` that change no finished step: a run resumes from its state with others
     needs: Callable[[Runtime], Needs] = _one_thread
     restarts: int = 0  # after a crash; never after a mistake of the user's
     processes: Callable[[Runtime], int] = _one_process  # that are launched together, on each node

@@ -97,7 +97,8 @@ def launch_first(nodes: int, place: str, patience: float, count: int, script: st
             say(f"Waiting for the other machines at {address}: run {commands} on them, in this folder.")
         _wait_for_all(link, stopped_by)
         code = _run_linked(link, interface_of(address), stopped_by)
-        _wait_for_the_end(link, code)
+        if code:
+            time.sleep(2 * SECONDS_BETWEEN_SIGNS)  # the other nodes read how all ended
     raise SystemExit(code)
 
 
@@ -139,7 +140,7 @@ def _run_linked(link: Link, interface: str, stopped_by: list[signal.Signals]) ->
         return counts.code
     if not stopped_by and (own.code == TRANSIENT or not _has_spoken(outcome.failures.get(0))):
         _print(counts.sentence)  # of rank 0, that names no other process
-    return own.code
+    return counts.code if own.code == TRANSIENT else own.code
 
 
 def _when_all_are_well(link: Link) -> int:
@@ -162,7 +163,9 @@ def _wait_for_all(link: Link, stopped_by: list[signal.Signals]) -> None:
             missing = ", ".join(map(str, link.missing))
             seconds = f"within {link.launch.patience:.0f} seconds (runtime.node_timeout)"
             sentence = f"runtime.nodes is {link.launch.nodes}, but node {missing} has not joined {seconds}: start it, and this again."
-            link.say_end(End(code=MISTAKE, sentence=sentence))
+            end = link.say_end(End(code=MISTAKE, sentence=sentence))
+            _print(end.sentence if link.node == 0 else "")
+            raise SystemExit(end.code)
         if stopped_by:
             link.say_end(End(code=128 + stopped_by[0]))
         if link.end is not None or link.silent():
@@ -170,12 +173,6 @@ def _wait_for_all(link: Link, stopped_by: list[signal.Signals]) -> None:
             _print(end.sentence if link.node == 0 else "")
             raise SystemExit(end.code)
         time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def _wait_for_the_end(link: Link, code: int) -> None:
-    """Keep the store until the other nodes have had time to read how all ended."""
-    if code:
-        time.sleep(2 * SECONDS_BETWEEN_SIGNS)
 
 
 @contextmanager

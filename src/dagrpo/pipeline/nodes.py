@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed, for
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import slurm
+from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import signs_of_life
 
@@ -113,7 +114,7 @@ class Link:
         """Name a node that has given signs, and none for too long; the first one is the only one that the others hear."""
         late = time.monotonic() - SECONDS_OF_SILENCE
         for node in range(1, self.launch.nodes) if self.node == 0 else (0,):
-            if self._names[node] and self._heard[node] < late and node not in self._well:
+            if self._names[node] and self._heard[node] < late and (node == 0 or node not in self._well):
                 return f"node {node} ({self._names[node] or self.launch.address})"
         return None
 
@@ -143,6 +144,11 @@ class Link:
     def _talk(self, store: Store) -> None:
         """Exchange signs until the store breaks: what the others have not heard by then is silence."""
         own = self.node
+        if store.add(f"taken/{own}", 1) > 1:
+            twice = End(
+                code=MISTAKE, sentence=f"Two machines have joined as node {own}: give each a number of its own."
+            )
+            store.compare_set(_END, "", json.dumps(asdict(twice)))
         store.set(f"name/{own}", socket.gethostname())
         signs: dict[int, int] = {}
         try:

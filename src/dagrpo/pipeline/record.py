@@ -193,7 +193,7 @@ def _what_decides(record: Mapping[str, Any]) -> dict[str, Any]:
 def state_folder(stage: Stage, record: Mapping[str, Any]) -> Path:
     """Return the folder of resumable state: not an output, and never shared by unfinished jobs whose results differ.
 
-    Excludes the length of the run (`Stage.extends`): with more steps it resumes from the last state.
+    Excludes what changes no finished step (`Stage.extends`), such as the number of steps: the run resumes from the last state.
     """
     params = without(record["params"], stage.extends)
     return STATES / f"{record['experiment']}-{digest_of(_what_decides(record) | {'params': params})[:16]}"

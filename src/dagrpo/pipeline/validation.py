@@ -100,7 +100,7 @@ def _rewards_without_tests(params: Params) -> Iterator[str]:
     task = get_task(params.experiment.train)
     verifier = task.verifier if params.reward.verifier == "task" else params.reward.verifier
     for name, config in params.reward.components.items():
-        if COMPONENTS.get(name).needs_tests and config.weight and get_verifier(verifier).tests is None:
+        if COMPONENTS.get(name).needs_tests and config.counts and get_verifier(verifier).tests is None:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but the verifier {verifier} runs no tests: set it to 0.0, or train "
                 "on a task with the verifier unit_tests."

@@ -33,7 +33,10 @@ RENDEZVOUS = (
     "DAGRPO_RENDEZVOUS"  # how the processes of one launch find each other: a private file, or tcp://address:port
 )
 TCP = "tcp://"
-_BROKEN = re.compile(r"gloo.*(closed by peer|reset by peer|Timed out|timeout)", re.IGNORECASE)
+_BROKEN = re.compile(
+    r"gloo.*(closed by peer|reset by peer|Timed out|timeout)|nccl.*(remote process exit|network error)",
+    re.IGNORECASE | re.DOTALL,
+)
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _DTYPES = {
     str(dtype): dtype for dtype in (torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8)
@@ -155,7 +158,7 @@ def _broken_connections_named() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or _BROKEN.search(str(error))):
+        if not (isinstance(error, dist.DistNetworkError | dist.DistStoreError) or _BROKEN.search(str(error))):
             raise
         raise TransientError("Another process of this training has ended, or its machine cannot be reached.") from error
 

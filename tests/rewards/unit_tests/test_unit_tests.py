@@ -42,6 +42,12 @@ BASH = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"], "langu
         ("print(3); raise ValueError", SUMS, 0.0),  # the right output of a program that fails
         ("class Solution:\n    def total(self, x, y): return sum(x) + y", TOTALS, 1.0),
         ("def total(x, y): return sum(x)", TOTALS, 0.5),
+        ("def total(x: List[int], y: Optional[int]): return sum(x) + y", TOTALS, 1.0),  # as in LeetCode, without an import
+        ("def total(x, y): return float(sum(x) + y)", TOTALS, 1.0),  # 4.0 is 4
+        ("def total(x, y): return True", TOTALS.replace("4", "1"), 0.0),  # and True is not 1
+        ("def total(x, y): return 10 ** 400", TOTALS.replace('"4"', '"4.0"'), 0.0),  # no float holds it
+        ("def total(x, y): return {10 ** 5000: 1}", TOTALS.replace('"4"', '"{}"'), 0.0),
+        ("print(sum(map(int, input().split())))\nexit()", SUMS, 1.0),
         ("read a b; echo $((a+b))", BASH, 1.0),
         ("echo 3", BASH, 0.5),
         ("echo 3; exit 1", BASH, 0.0),

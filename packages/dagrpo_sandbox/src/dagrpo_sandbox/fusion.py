@@ -87,6 +87,6 @@ def _beginning(answer: bytes | bytearray) -> str:
 
 def _status(run: Mapping[str, Any]) -> Status:
     """Return the status. Raises KeyError for one that the protocol does not have."""
-    statuses: dict[str, Status] = {"Finished": "ok", "TimeLimitExceeded": "timed_out"}
+    statuses: dict[str, Status] = {"Finished": "ok", "TimeLimitExceeded": "timed_out", "Error": "error"}
     status = statuses[run["status"]]
     return "error" if status == "ok" and run["return_code"] != 0 else status

@@ -111,6 +111,7 @@ def model_card(publication: Publication) -> str:
         metadata=metadata.to_yaml(),
         summary=read_text(summary, "run the stage report again").partition("\n")[2].strip(),
         parameters=list(_parameters(publication)),
+        rewards=[name for name, config in params.reward.components.items() if config.counts],
         facts=circumstances(finished.accounts),
         digests=list(_digests(publication)),
         base=_base(publication),

@@ -40,14 +40,19 @@ def _published(publication: Publication, task: str, table: pa.Table, source: Pat
         column = table.column(name)
         if pa.types.is_map(column.type):
             table = table.set_column(table.column_names.index(name), name, _as_list(column))
-        elif pa.types.is_string(column.type) and any(
-            redacted(text) != text for text in set(column.to_pylist()) if text
-        ):
+        elif any(redacted(text) != text for text in _texts(column)):
             raise UserError(
                 f"{source} has a password, a key or a token in its column {name}, and nothing is published: unset the variable if it is no "
                 "secret; a secret that the policy or a tool wrote is to be revoked."
             )
     return table
+
+
+def _texts(column: pa.ChunkedArray) -> set[str]:
+    """Return the texts of a column; nested values as one text each."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return {text for text in column.to_pylist() if text}
+    return {str(value) for value in column.to_pylist()} if pa.types.is_nested(column.type) else set()
 
 
 def _as_list(column: pa.ChunkedArray) -> pa.ChunkedArray:

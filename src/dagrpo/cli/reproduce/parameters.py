@@ -29,6 +29,11 @@ OF_THE_MACHINE = (
     "runtime.engine.weights_folder",
     "runtime.teacher.servers",
     "runtime.teacher.weights_folder",
+    "runtime.reward_model.servers",
+    "runtime.reward_model.weights_folder",
+    "runtime.nodes",
+    "runtime.address",
+    "runtime.node_timeout",
     "runtime.backend",
 )
 FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's

@@ -35,7 +35,9 @@ def print_reproduction(crate: Crate, experiment: str) -> bool:
     console.print(_scores(result))
     for line in explanations(result):
         console.print(one_line(line, LONGEST))
-    return all(each.verdict != Verdict.OUTSIDE for each in result.scores)
+    if not result.scores:
+        console.print("No score could be compared: the crate has none of the tasks that were evaluated here.")
+    return bool(result.scores) and all(each.verdict != Verdict.OUTSIDE for each in result.scores)
 
 
 def _stages(result: Reproduction) -> Table:

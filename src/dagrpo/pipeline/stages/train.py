@@ -231,7 +231,12 @@ STAGE = Stage(
         "teacher_engine",
         "reward_engine",
     ),
-    extends=("training.steps", "training.gates"),
+    extends=(
+        "training.steps",
+        "training.gates",
+        *(f"reward.components.judge.{key}" for key in ("url", "concurrency", "seconds", "retries", "answers")),
+        *(f"reward.unit_tests.{key}" for key in ("parallel", "sandbox_fusion")),
+    ),
     needs=needs,
     processes=processes,
     nodes=nodes,

@@ -44,6 +44,10 @@ class Weighted(Section):
     def _check_steps(self) -> Self:
         if (self.final_weight is None) != (self.final_step is None):
             raise UserError("a component's final_weight and final_step belong together: give both, or set both to null")
+        if self.final_step is None and self.first_step != type(self).model_fields["first_step"].default:
+            raise UserError(
+                "a component's first_step begins a change to final_weight: give that and final_step, or leave it out"
+            )
         if self.final_step is not None and self.first_step >= self.final_step:
             raise UserError(
                 f"a component's weight goes from first_step {self.first_step} to final_step {self.final_step}: let first_step be smaller"

@@ -81,6 +81,9 @@ class _Judged:
     answers: tuple[Answer, ...]
 
 
+REFUSED_TEXTS = (413, 422)  # statuses with which a server refuses one text, and not every one
+
+
 class _Judge:
     """Judge behind a server, with its recorded answers."""
 
@@ -172,6 +175,10 @@ class _Judge:
                         raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
                     if time.monotonic() > deadline:
                         raise ConnectionError(f"did not answer within {self._config.seconds:g} s")
+                if response.status_code in REFUSED_TEXTS:
+                    return Answer(
+                        text="", prompt_tokens=0, completion_tokens=0
+                    )  # such as longer than its context: no verdict
                 if response.status_code != 200:
                     raise ConnectionError(f"answers {response.status_code}: {_beginning(received)}")
         except httpx.HTTPError as error:
@@ -204,9 +211,10 @@ def _open(config: Config, reward_model: RewardModel | None) -> Iterator[OpenComp
     key = os.environ.get(KEY_VARIABLE)
     headers = {"Accept-Encoding": "identity"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
     outside = urlsplit(config.url).hostname not in LOOPBACK
+    limits = httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
     with (
         ThreadPoolExecutor(config.concurrency, thread_name_prefix="judge") as threads,
-        httpx.Client(headers=headers, timeout=config.seconds, trust_env=outside) as http,
+        httpx.Client(headers=headers, timeout=config.seconds, trust_env=outside, limits=limits) as http,
     ):
         yield _Judge(config, _rubric(config), http, threads)
 

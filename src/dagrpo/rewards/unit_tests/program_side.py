@@ -13,6 +13,9 @@ from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, limit, o
 MUTABLE = (list, dict, set, bytearray)
 
 
+EXITS: dict[str, Any] = {"exit": sys.exit, "quit": sys.exit}  # the interpreter runs without site, which has them
+
+
 def run_with_input(language: str, program: str, text: str, seconds: int, memory_mb: int) -> None:
     """Run a program as a script, with a text on stdin; nothing of stderr is kept."""
     give_input(text.encode("utf-8", "replace"))
@@ -23,7 +26,7 @@ def run_with_input(language: str, program: str, text: str, seconds: int, memory_
         os.execvp("bash", ["bash", "-c", program])
     code = compile(program, "<program>", "exec")
     limit(seconds, memory_mb)
-    exec(code, {"__name__": "__main__"})
+    exec(code, {"__name__": "__main__"} | EXITS)
 
 
 def give_input(data: bytes) -> None:
@@ -52,7 +55,7 @@ def answer_calls(program: str, calls: list[Any], seconds: int, memory_mb: int) -
     """Load a program as a module, and write one line for each call: ["returned", value, arguments if changed] or ["raised", class]."""
     answers = own_output()
     limit(seconds, memory_mb)
-    scope: dict[str, Any] = {"__name__": "program"}
+    scope: dict[str, Any] = {"__name__": "program"} | EXITS
     results: list[Any] = []
     try:
         exec(compile(program, "<program>", "exec"), scope)

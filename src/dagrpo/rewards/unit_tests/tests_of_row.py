@@ -18,6 +18,12 @@ FORMS = "HumanEval (prompt, test, entry_point), MBPP (test_list) or prime_code (
 MOST_SECONDS, LEAST_MB, MOST_MB = 600, 64, 1 << 20
 
 
+# What answers in LeetCode's form take for granted: of the imports of verl's prime_code those that shadow no built-in function.
+IMPORTS = "".join(
+    f"from {name} import *\n" for name in ("typing", "collections", "heapq", "bisect", "itertools", "functools", "math")
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputCase:
     """Test of a script: what it prints for an input."""
@@ -88,7 +94,7 @@ def _with_limits(fields: Mapping[str, Any], cases: Sequence[InputCase | CallCase
         raise UserError(f"memory_mb of the tests is {memory!r}: write a whole number from {LEAST_MB}.")
     return RowTests(
         cases=cases,
-        prompt=fields.get("prompt") or "",
+        prompt=fields.get("prompt") or (IMPORTS if isinstance(cases[0], CallCase) else ""),
         language=language,
         seconds=None if seconds is None else float(seconds),
         memory_mb=None if memory is None else int(memory),
