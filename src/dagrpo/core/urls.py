@@ -16,7 +16,7 @@ def parts_of(address: str) -> SplitResult | None:
     except ValueError:
         return None
     cut_apart = ":" in parts.netloc and "@" not in parts.netloc and "@" in address
-    return None if cut_apart or port == 0 or any(map(str.isspace, address)) else parts
+    return None if cut_apart or port == 0 or " " in address or not address.isprintable() else parts
 
 
 def mistake_in_server(address: str) -> str | None:

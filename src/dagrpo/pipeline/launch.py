@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_pr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.escape import visible
 from dagrpo.pipeline.nodes import (
     SECONDS_BETWEEN_SIGNS,
     UNSEEN,
@@ -254,7 +255,7 @@ def _end_of(failures: Mapping[int, ProcessFailure], ranks: Ranks, script: str) -
 
 def _print(sentence: str) -> None:
     if sentence:
-        print(sentence, file=sys.stderr, flush=True)
+        print(visible(sentence), file=sys.stderr, flush=True)  # it may come over the network
 
 
 def _signals_to_stop() -> list[signal.Signals]:

@@ -13,8 +13,8 @@ PLACES = ("{question}", "{ground_truth}", ATTEMPT)
 LONGEST_RUBRIC = 100_000  # characters
 LONGEST_VERDICT = 100_000
 # Openings of tags, of special tokens (<|im_end|>, <s>, </think>, <start_of_turn>, DeepSeek's) and of instructions ([INST], <<SYS>>).
-_OPENING = re.compile(r"<(?=[|/!?<A-Za-z_\uff5c])|\[(?=/?[A-Za-z_]{2,}\])")
-_REPLACED = {"<": "\u2039", "[": "\u27e6"}
+_OPENING = re.compile(r"<(?=[|/!?<A-Za-z_\uff5c])|\[(?=/?[A-Za-z_][A-Za-z_0-9]+\]|e~\[)|\](?=~!?b[\[\]])")
+_REPLACED = {"<": "\u2039", "[": "\u27e6", "]": "\u27e7"}
 _PLACE = re.compile("|".join(map(re.escape, PLACES)))
 _AGAIN = "Your last answer was not such an object. Answer with the JSON object alone."
 

@@ -42,12 +42,23 @@ BASH = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"], "langu
         ("print(3); raise ValueError", SUMS, 0.0),  # the right output of a program that fails
         ("class Solution:\n    def total(self, x, y): return sum(x) + y", TOTALS, 1.0),
         ("def total(x, y): return sum(x)", TOTALS, 0.5),
-        ("def total(x: List[int], y: Optional[int]): return sum(x) + y", TOTALS, 1.0),  # as in LeetCode, without an import
+        (
+            "def total(x: List[int], y: Optional[int]): return sum(x) + y",
+            TOTALS,
+            1.0,
+        ),  # as in LeetCode, without an import
         ("def total(x, y): return float(sum(x) + y)", TOTALS, 1.0),  # 4.0 is 4
         ("def total(x, y): return True", TOTALS.replace("4", "1"), 0.0),  # and True is not 1
         ("def total(x, y): return 10 ** 400", TOTALS.replace('"4"', '"4.0"'), 0.0),  # no float holds it
         ("def total(x, y): return {10 ** 5000: 1}", TOTALS.replace('"4"', '"{}"'), 0.0),
         ("print(sum(map(int, input().split())))\nexit()", SUMS, 1.0),
+        ("import atexit\natexit.register(lambda: print(sum(map(int, input().split()))))", SUMS, 1.0),
+        (
+            "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n"
+            "a, b = map(int, input().split())\nprint(P(a).x + b)",
+            SUMS,
+            1.0,
+        ),
         ("read a b; echo $((a+b))", BASH, 1.0),
         ("echo 3", BASH, 0.5),
         ("echo 3; exit 1", BASH, 0.0),
@@ -77,10 +88,29 @@ def test_without_fractions_one_failure_is_0(share: Share) -> None:
         ),
         ("def f(x):\n    return 0.1 + x", "assert math.isclose(f(0.2), 0.3)"),  # a module that the test does not import
         ("def f(x):\n    print('noise')\n    return 1", "assert f(1) == 1"),
+        ("def f(x):\n    return x != x", "assert f(float('nan'))"),
+        (
+            "class Odd(ValueError): pass\ndef f(x):\n    raise Odd(x)",
+            "try:\n    f(1)\n    assert False\nexcept ValueError:\n    pass",
+        ),
+        (
+            "def sum(a, b):\n    return a + b",
+            "assert sum(10, 15) == 25",
+        ),  # a function of the program with a built-in name
     ],
 )
 def test_values_and_objects_pass_between_a_program_and_its_tests(share: Share, program: str, test: str) -> None:
     assert share(program, json.dumps({"test_list": [test]})) == 1.0
+
+
+def test_a_prompt_may_end_after_its_signature(share: Share) -> None:
+    fields = {"prompt": "def f(x):", "test": "def check(c):\n    assert c(1) == 2\n", "entry_point": "f"}
+    assert share("    return x + 1", json.dumps(fields)) == 1.0
+
+
+def test_a_result_with_many_equal_hashes_is_read_in_linear_time(share: Share) -> None:
+    truth = json.dumps({"inputs": [[1]], "outputs": [[1]], "fn_name": "f"})
+    assert share("def f(x):\n    return {k * (2 ** 61 - 1) for k in range(20000)}", truth) == 0.0
 
 
 def test_a_call_with_what_is_no_data_cannot_be_decided(share: Share) -> None:

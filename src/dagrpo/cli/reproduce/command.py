@@ -54,10 +54,11 @@ def reproduce(
 def _needs(params: "Params") -> str:
     """Return what the run takes from elsewhere, in words."""
     from dagrpo.config.overlay import flat
+    from dagrpo.core.escape import one_line
     from dagrpo.data.task import get_task
 
     models = {value for key, value in flat(params.model_dump()).items() if key.endswith(".repository") and value}
-    hub = [f"the model {each}" for each in sorted(models)]
+    hub = [f"the model {one_line(each, 200)}" for each in sorted(models)]
     sources = {source.repository for name in params.experiment.tasks if (source := get_task(name).source) is not None}
     data = [f"the data {each}" for each in sorted(sources)]
     mirror = params.data.mirror

@@ -37,7 +37,7 @@ OF_THE_MACHINE = (
     "runtime.backend",
 )
 FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's
-_ADDRESS = re.compile(r"\w+://|[/~]|(.*/)?\.\.(/|$)")  # the start of a text that leads out of the folder or to a server
+_ADDRESS = re.compile(r"[\x00-\x20]*(\w+://|[/~])|(.*/)?\.\.(/|$)", re.DOTALL)  # leads out of the folder or to a server
 
 
 def parameters(crate: Crate, here: Params, given: Sequence[str]) -> Params:

@@ -52,7 +52,7 @@ class Site:
             return _refused("The key is missing or wrong: open the address that `dagrpo serve` printed.", 401)
         try:
             return await handler(request)
-        except (UserError, ValueError, KeyError, TypeError) as error:  # a request of another form
+        except (UserError, ValueError, LookupError, TypeError) as error:  # a request of another form
             return _refused(str(error), 400)
 
     async def _names(self, request: web.Request) -> web.Response:

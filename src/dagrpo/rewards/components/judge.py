@@ -169,7 +169,7 @@ class _Judge:
         received, deadline = bytearray(), time.monotonic() + self._config.seconds
         try:
             with self._http.stream("POST", url, json=body) as response:
-                for part in response.iter_bytes(1 << 16):
+                for part in response.iter_bytes():
                     received += part
                     if len(received) > MOST_BYTES:
                         raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")

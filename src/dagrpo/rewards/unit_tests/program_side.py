@@ -3,6 +3,8 @@
 Its text follows that of plain.py. What it knows the program may know: inputs and arguments, and never what is expected.
 """
 
+import atexit
+import builtins
 import json
 import os
 import sys
@@ -11,9 +13,6 @@ from typing import Any
 from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output, silence
 
 MUTABLE = (list, dict, set, bytearray)
-
-
-EXITS: dict[str, Any] = {"exit": sys.exit, "quit": sys.exit}  # the interpreter runs without site, which has them
 
 
 def run_with_input(language: str, program: str, text: str, seconds: int, memory_mb: int) -> None:
@@ -26,7 +25,18 @@ def run_with_input(language: str, program: str, text: str, seconds: int, memory_
         os.execvp("bash", ["bash", "-c", program])
     code = compile(program, "<program>", "exec")
     limit(seconds, memory_mb)
-    exec(code, {"__name__": "__main__"} | EXITS)
+    try:
+        exec(code, new_module("__main__"))
+    finally:
+        atexit._run_exitfuncs()
+
+
+def new_module(name: str) -> dict[str, Any]:
+    """Return the scope of a new module, under whose name pickle, dataclasses and typing find the program's classes."""
+    builtins.exit = builtins.quit = sys.exit  # of `site`, which the sandbox does not import
+    sys.argv[:] = ["program.py"]
+    sys.modules[name] = type(sys)(name)
+    return sys.modules[name].__dict__
 
 
 def give_input(data: bytes) -> None:
@@ -55,7 +65,7 @@ def answer_calls(program: str, calls: list[Any], seconds: int, memory_mb: int) -
     """Load a program as a module, and write one line for each call: ["returned", value, arguments if changed] or ["raised", class]."""
     answers = own_output()
     limit(seconds, memory_mb)
-    scope: dict[str, Any] = {"__name__": "program"} | EXITS
+    scope = new_module("program")
     results: list[Any] = []
     try:
         exec(compile(program, "<program>", "exec"), scope)
@@ -66,10 +76,15 @@ def answer_calls(program: str, calls: list[Any], seconds: int, memory_mb: int) -
             answer, result = answer_to(call, scope, results)
             line = json.dumps(answer)
         except BaseException as error:  # noqa: BLE001 a program may raise anything
-            line, result = json.dumps(["raised", type(error).__name__]), None
+            line, result = json.dumps(["raised", name_of(type(error))]), None
         results.append(result)
         answers.write(line + "\n")
         answers.flush()
+
+
+def name_of(kind: type[BaseException]) -> str:
+    """Return the name of an exception's class; of one that is not Python's own, that of the nearest above it."""
+    return next(each.__name__ for each in type.mro(kind) if each.__module__ == "builtins")
 
 
 def answer_to(call: list[Any], scope: dict[str, Any], results: list[Any]) -> tuple[Any, Any]:

@@ -87,7 +87,7 @@ class Conversation:
         if number >= MOST_CALLS:
             raise Unanswered
         self.asked.append(call)
-        if number == self.at and number < len(self.answers) and self.calls[number] == call:
+        if number == self.at and number < len(self.answers) and json.dumps(self.calls[number]) == json.dumps(call):
             self.at += 1
             return self.read(self.answers[number], arguments)
         if self.guessing:
@@ -101,7 +101,8 @@ class Conversation:
         if answer[0] != "returned":
             error = getattr(builtins, str(answer[1]), None)
             known = isinstance(error, type) and issubclass(error, Exception)
-            raise (error if known and error is not StopIteration else RaisedByProgram)(str(answer[1]))  # type: ignore[misc]
+            kind: Any = error if known and error is not StopIteration else RaisedByProgram
+            raise kind.__new__(kind, str(answer[1]))  # UnicodeDecodeError takes five arguments
         for argument, after in zip(arguments, answer[2] or (), strict=False):
             change(argument, decoded(after, self.stand_in))
         return decoded(answer[1], self.stand_in)
@@ -175,7 +176,21 @@ def names_of_program(tree: ast.AST, scope: dict[str, Any]) -> set[str]:
                 bound.add((other or name).partition(".")[0])
             case ast.ExceptHandler(name=str(name)):
                 bound.add(name)
-    return {name for name in used - bound if name not in scope and not hasattr(builtins, name)}
+    free = {name for name in used - bound if name not in scope}
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    own = {name for name in free if not hasattr(builtins, name)}
+    hidden = free & called - own  # MBPP/126 has the program define `sum`; of several builtins it could forge one
+    asks = own - (sys.stdlib_module_names - called) or any(isinstance(each, StandIn) for each in scope.values())
+    return own if asks or len(hidden) != 1 else own | hidden
+
+
+def _whole(prompt: str) -> str:
+    """Return a prompt as a module, also if it ends after `def f(x):`."""
+    try:
+        ast.parse(prompt)
+    except SyntaxError:
+        return f"{prompt}\n    pass\n"
+    return prompt
 
 
 def run(case: dict[str, Any], conversation: Conversation) -> None:
@@ -183,12 +198,13 @@ def run(case: dict[str, Any], conversation: Conversation) -> None:
     random.seed(0)
     scope: dict[str, Any] = {"__name__": "tests"}
     if case["prompt"]:
-        exec(compile(case["prompt"], "<prompt>", "exec"), scope)
+        exec(compile(_whole(case["prompt"]), "<prompt>", "exec"), scope)
     for name in case["names"]:
         scope[name] = StandIn(conversation, name)
     tree = ast.parse(case["code"])
     for name in names_of_program(tree, scope):
-        scope[name] = __import__(name) if name in sys.stdlib_module_names else StandIn(conversation, name)
+        is_module = name in sys.stdlib_module_names and f"{name}(" not in case["code"]
+        scope[name] = __import__(name) if is_module else StandIn(conversation, name)
     if conversation.guessing:
         tree = ast.fix_missing_locations(Lenient().visit(tree))
     exec(compile(tree, "<tests>", "exec"), scope)
