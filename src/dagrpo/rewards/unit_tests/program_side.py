@@ -33,7 +33,8 @@ def run_with_input(language: str, program: str, text: str, seconds: int, memory_
 
 def new_module(name: str) -> dict[str, Any]:
     """Return the scope of a new module, under whose name pickle, dataclasses and typing find the program's classes."""
-    builtins.exit = builtins.quit = sys.exit  # of `site`, which the sandbox does not import
+    for end in ("exit", "quit"):
+        setattr(builtins, end, sys.exit)  # of `site`, which the sandbox does not import
     sys.argv[:] = ["program.py"]
     sys.modules[name] = type(sys)(name)
     return sys.modules[name].__dict__
