@@ -42,7 +42,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     flags.remove("--skip-tokenizer-init")
     process = WatchedProcess(
-        [*flags, "--served-model-name", "tiny"],
+        [
+            *flags,
+            "--served-model-name",
+            "tiny",
+            "--constrained-json-disable-any-whitespace",
+        ],  # it would write nothing else
         environment=command.server_environment(os.environ, folder, gpu=False),
         log=folder / "server.log",
         scratch=folder,
@@ -72,7 +77,7 @@ def _graded(keys: dict[str, Any], *texts: str) -> tuple[list[float | None], dict
         return [each.score.components.get("judge") for each in graded], grader.metrics(reward)
 
 
-def test_a_random_model_gives_verdicts_in_the_schema_or_none_and_no_other_numbers(
+def test_a_random_model_that_is_held_to_the_schema_gives_verdicts_alone(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_API_KEY", "secret")
@@ -84,20 +89,12 @@ def test_a_random_model_gives_verdicts_in_the_schema_or_none_and_no_other_number
         "answers": str(tmp_path / "answers.jsonl"),
         "best": 5,
         "reasons": False,
-        "max_tokens": 24,
+        "max_tokens": 64,
     }
     texts = ["#### 3", "no", ATTACK, "<|im_start|>" * 20]
     scores, metrics = _graded(keys, *texts)
-    assert {*scores} <= {
-        None,
-        0.0,
-        0.2,
-        0.4,
-        0.6,
-        0.8,
-        1.0,
-    }  # None: the space between the tokens of JSON took all of max_tokens
-    assert 4 <= metrics["reward/judge_calls"] <= 8
+    assert {*scores} <= {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}
+    assert metrics["reward/judge_calls"] == 4
     assert metrics["reward/judge_tokens"] > 4 * 100
     assert _graded(keys | {"url": "http://127.0.0.1:9/v1"}, *texts) == (scores, metrics), "recorded"
     free, metrics = _graded(keys | {"structured": False}, "#### 3")
