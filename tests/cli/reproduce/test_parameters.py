@@ -53,11 +53,17 @@ def test_an_override_run_has_one_name_too() -> None:
 
 
 def test_what_a_machine_alone_knows_is_of_this_one() -> None:
-    theirs = {"data": {"mirror": "/their/mirror"}, "runtime": {"engine": {"servers": ["http://them:1"]}}}
+    theirs: dict[str, Any] = {
+        "data": {"mirror": "/their/mirror"},
+        "runtime": {"engine": {"servers": ["http://them:1"]}},
+    }
+    theirs["runtime"] |= {"nodes": 2, "address": "0.0.0.0", "reward_model": {"servers": ["http://them:2"]}}
     here = parse({"data": {"mirror": "my/mirror"}})
     params = parameters(_crate(theirs), here, ())
     assert params.data.mirror == "my/mirror"
     assert params.runtime.engine.servers == []
+    assert params.runtime.reward_model.servers == []
+    assert (params.runtime.nodes, params.runtime.address) == (here.runtime.nodes, here.runtime.address)
 
 
 def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
