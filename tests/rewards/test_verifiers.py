@@ -36,7 +36,6 @@ FOREIGN = {
     "geo3k": ("\\boxed{\u2212\uff11\uff18}", "-18"),
     "exact_match": ("<answer>\u2212\uff11\uff18</answer>", '["-18"]'),
     "substring_match": ("<answer>it is \u2212\uff11\uff18 degrees</answer>", '["-18"]'),
-    "choice": ("Answer\uff1a C", "C"),
     "countdown": ("<answer>\uff13\u2212\uff15</answer>", '{"numbers": [3, 5], "target": -2}'),
 }
 HOSTILE: dict[str, Callable[[int], str]] = {

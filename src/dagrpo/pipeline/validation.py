@@ -83,7 +83,8 @@ def _without_answers(params: Params) -> Iterator[str]:
     verifier = train.verifier if params.reward.verifier == "task" else params.reward.verifier
     if accuracy is not None and accuracy.counts and not get_verifier(verifier).judges:
         yield (
-            f"reward.components has accuracy, and {train.name} has no right answers: remove it, and reward by reward_model or judge."
+            f"reward.components has accuracy, and {train.name} has no right answers: set its weight to 0.0, and reward by reward_model "
+            "or judge."
         )
 
 

@@ -36,5 +36,5 @@ def test_exact_takes_nothing_with_text_after_it() -> None:
 @given(st.text(alphabet="answer is:*_$()[]{}ABJ \n\\boxed", max_size=200))
 def test_what_is_found_is_a_letter(text: str) -> None:
     for extractor in ("strict", "flexible", "exact"):
-        letter = extract(text, extractor)  # type: ignore[arg-type]
+        letter = extract(text, extractor)
         assert letter is None or VERIFIER.equal(letter, letter)

@@ -46,12 +46,17 @@ def instructions(ground_truth: str) -> tuple[tuple[str, Mapping[str, Any]], ...]
     return tuple(listed)
 
 
+def check(ground_truth: str) -> None:
+    """Raise UserError if a ground truth states no instructions."""
+    instructions(ground_truth)
+
+
 VERIFIER = Verifier(
     name="ifeval",
     extract=extract,
     equal=equal,
     formatted=lambda text: bool(text.strip()),
-    check=lambda ground_truth: instructions(ground_truth) and None,
+    check=check,
     same=str.__eq__,
     parts=parts,
 )
