@@ -41,7 +41,9 @@ def test_a_seed_that_its_patience_ended_keeps_its_last_average(tmp_path: Path) -
     assert to_csv(recorded).count("\n1,") == 8
     smooth = moving_average(recorded["reward/mean"], 3)
     assert smooth[1, -1] == pytest.approx(recorded["reward/mean"][1, 5:8].mean())
-    first, last = first_and_last(files.read(), 10) or ()
+    phases = first_and_last(files.read(), 10)
+    assert phases is not None
+    first, last = phases
     assert (first.steps, last.steps, len(last.rewards)) == ((1, 4), (9, 12), 2 * 4 * 4 * 8)
 
 
