@@ -131,7 +131,7 @@ def test_a_task_without_right_answers_is_neither_evaluated_nor_rewarded_by_them(
 
 
 def test_passed_tests_needs_a_verifier_that_gives_shares() -> None:
-    shares = {"components": {"accuracy": {}, "passed_tests": {}}}
+    shares: dict[str, Any] = {"components": {"accuracy": {}, "passed_tests": {}}}
     _check("ifeval", "ifeval", reward=shares)
     with pytest.raises(UserError, match=r"passed_tests\.weight is 1\.0, but the verifier gsm8k runs no tests"):
         _check("arithmetic", "arithmetic", reward=shares)
