@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from tests.hosts import Host, two_hosts
 from tests.trainer import runs
+from torch._C._distributed_c10d import HashStore
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline import nodes
+from dagrpo.pipeline import launch, nodes
 from dagrpo.utils import slurm
 from dagrpo.utils.manifest import MANIFEST
 
@@ -133,15 +134,55 @@ def test_a_host_with_another_disk_is_named(hosts: tuple[Host, Host], tmp_path: P
     folder = tmp_path / nodes.LAUNCHES
     while not (notes := [*folder.glob("*.json")] if folder.is_dir() else []):
         time.sleep(0.1)
-    launch = nodes.read_launch(notes[0])
-    assert launch is not None
+    described = nodes.read_launch(notes[0])
+    assert described is not None
     (tmp_path / "other").mkdir()
-    place = f"{launch.address}:{launch.port}"
+    place = f"{described.address}:{described.port}"
     hosts[1].python(tmp_path / "other", *LAUNCH, "--join", str(notes[0].relative_to(tmp_path)), place, "1")
     said, _ = first.communicate(timeout=120)
     assert first.returncode == 65
     assert "node 1 (b) does not see .state/launches/" in said
     assert "on one file system" in said
+
+
+def _wait_for_end(link: nodes.Link) -> nodes.End:
+    deadline = time.monotonic() + 20
+    while link.end is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return link.end
+
+
+@pytest.fixture
+def launch_of_two(monkeypatch: pytest.MonkeyPatch) -> nodes.Launch:
+    monkeypatch.setattr(nodes, "SECONDS_BETWEEN_SIGNS", 0.05)
+    return nodes.Launch(**(asdict(nodes.UNSEEN) | {"nodes": 2}))
+
+
+def test_two_machines_of_one_number_end_the_training(launch_of_two: nodes.Launch) -> None:
+    store = HashStore()
+    links = [nodes.Link(store, launch_of_two, number) for number in (0, 1, 1)]
+    assert _wait_for_end(links[0]).sentence == "Two machines have joined as node 1: give each a number of its own."
+    for link in links:
+        link.close()
+
+
+@pytest.mark.parametrize("word", ['{"code": 0}', '{"code": 256}', "no JSON"])
+def test_a_word_of_a_stranger_never_ends_a_training_well(word: str, launch_of_two: nodes.Launch) -> None:
+    store = HashStore()
+    link = nodes.Link(store, launch_of_two, 0)
+    store.set("end", word)
+    assert _wait_for_end(link).code == 1
+    link.close()
+
+
+def test_a_machine_with_other_software_is_refused_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = nodes.Launch(**(asdict(nodes.UNSEEN) | {"software": nodes.own_software()}))
+    assert launch._difference(described, tmp_path) is None
+    monkeypatch.setattr(launch, "own_software", lambda: "dagrpo 1234, torch 2.0")
+    assert launch._difference(described, tmp_path) == (
+        f"has dagrpo 1234, torch 2.0; the first node has {described.software}: use the same environment on all nodes."
+    )
 
 
 def _on_loopback(folder: Path, processes: int, script: str, *arguments: object) -> None:
@@ -164,14 +205,14 @@ def test_a_copy_on_each_node_trains_the_policy_that_all_share(tmp_path: Path) ->
     from tests.trainer import updates
 
     initial, _ = runs.make_inputs(tmp_path)
-    for name, more in (("all", ()), ("each", ("--copy-on-each-node",))):
+    for name, more in (("all", ()), ("each", ("--copies", "2"))):
         _on_loopback(tmp_path / name, 2, updates.__file__, initial, tmp_path / name / "out", 0, 3, 0, *more)
     policies = [tmp_path / name / "out" / "policy" for name in ("all", "each")]
     assert all(each.largest is not None and each.largest < 2e-4 for each in compare(*policies).differences)
     assert max(each.largest or 0.0 for each in compare(initial, policies[1]).differences) > 1e-2
     resumed = tmp_path / "resumed"
-    _on_loopback(resumed, 2, updates.__file__, initial, resumed / "out", 0, 1, 0, "--copy-on-each-node")
-    _on_loopback(resumed / "again", 2, updates.__file__, initial, resumed / "out", 1, 3, 0, "--copy-on-each-node")
+    _on_loopback(resumed, 2, updates.__file__, initial, resumed / "out", 0, 1, 0, "--copies", "2")
+    _on_loopback(resumed / "again", 2, updates.__file__, initial, resumed / "out", 1, 3, 0, "--copies", "2")
     assert (resumed / "out" / "policy" / MANIFEST).read_bytes() == (policies[1] / MANIFEST).read_bytes()
 
 

@@ -37,6 +37,7 @@ from dagrpo.pipeline.nodes import (
     interface_of,
     joined,
     own_address,
+    own_software,
     place_of_the_first,
     wait_for_note,
 )
@@ -91,6 +92,7 @@ def launch_first(nodes: int, place: str, patience: float, count: int, script: st
         port=port,
         patience=patience,
         grace=str(grace_seconds()),
+        software=own_software(),
     )
     with first_node(described) as (link, note), _started_by_slurm(others, note, link):
         if not others:
@@ -112,17 +114,28 @@ def launch_other(note: Path, place: str, node: int) -> None:
     link = Link(store, launched or UNSEEN, node)
     del store  # which ends when the link does
     try:
-        if launched is None:
-            sentence = (
-                f"node {node} ({socket.gethostname()}) does not see {note}, which the first node has written: runtime.nodes needs "
-                "the project's folder on one file system, under the same path everywhere."
-            )
+        if wrong := _difference(launched, note):
+            sentence = f"node {node} ({socket.gethostname()}) {wrong}"
             raise SystemExit(link.say_end(End(code=MISTAKE, sentence=sentence)).code)
+        assert launched is not None
         os.environ[GRACE] = launched.grace
         _wait_for_all(link, stopped_by)
         raise SystemExit(_run_linked(link, interface_of(own_address(address)), stopped_by))
     finally:
         link.close()
+
+
+def _difference(launched: Launch | None, note: Path) -> str | None:
+    """Return what this machine lacks of the first node's files and software; None if it has both."""
+    if launched is None:
+        return (
+            f"does not see {note}, which the first node has written: runtime.nodes needs the project's folder on one file system, under "
+            "the same path everywhere."
+        )
+    own = own_software()
+    if own != launched.software:
+        return f"has {own}; the first node has {launched.software}: use the same environment on all nodes."
+    return None
 
 
 def _run_linked(link: Link, interface: str, stopped_by: list[signal.Signals]) -> int:

@@ -16,16 +16,19 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from secrets import token_hex
+from typing import Annotated
 
 import psutil
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed, for which no types are declared
 
+import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import slurm
+from dagrpo.utils.environment import environment
 from dagrpo.utils.failures import MISTAKE
-from dagrpo.utils.files import write_json
+from dagrpo.utils.files import digest_of, sha256_of, write_json
 from dagrpo.utils.locks import signs_of_life
 
 LAUNCHES = STATES / "launches"  # a file for each training on several nodes that is under way, the oldest first by name
@@ -48,20 +51,29 @@ class Launch:
     port: int
     patience: float  # longest seconds until all nodes are there
     grace: str  # DAGRPO_GRACE_SECONDS
+    software: str  # `own_software` of the first node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The word with which one node ends all."""
 
-    code: int  # exit code
+    code: Annotated[int, Field(ge=1, le=255)]  # exit code: an end well is no word, and no stranger's
     sentence: str = ""  # why, where rank 0 has not said it
 
 
 UNSEEN = Launch(
-    script="", arguments=(), processes=0, nodes=1, address="", port=0, patience=0.0, grace=""
+    script="", arguments=(), processes=0, nodes=1, address="", port=0, patience=0.0, grace="", software=""
 )  # of a node that cannot read it
 _LAUNCH, _WORD = TypeAdapter(Launch), TypeAdapter(End)
+
+
+def own_software() -> str:
+    """Return the digest of this machine's dagrpo, and the versions that its part of a training follows from."""
+    package = Path(dagrpo.__file__).parent
+    digest = digest_of({str(file.relative_to(package)): sha256_of(file) for file in sorted(package.rglob("*.py"))})
+    versions = {name: version for name, version in environment(on_gpu=False).items() if name != "device"}
+    return ", ".join(f"{name} {version}" for name, version in {"dagrpo": digest[:16], **versions}.items())
 
 
 def read_launch(note: Path) -> Launch | None:
@@ -171,12 +183,19 @@ class Link:
                 if own:
                     self._heard[0] = time.monotonic()  # its store answers
                 if self.end is None and store.check([_END]):
-                    self.end = _WORD.validate_json(store.get(_END))
+                    self.end = _understood(store.get(_END))
                 if self._is_closed.wait(SECONDS_BETWEEN_SIGNS):
                     return
         except RuntimeError:
             if own:
                 self._heard[0] = float("-inf")
+
+
+def _understood(word: bytes) -> End:
+    try:
+        return _WORD.validate_json(word)
+    except ValidationError:
+        return End(code=1, sentence="a word that no node says has come from the network: use one of your own.")
 
 
 @contextmanager
