@@ -1,6 +1,7 @@
 """Training on several hosts: the bytes of one host, and an end in bounded time when one is gone."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,6 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
+from tests.engine import served
+from tests.engine.serving import make_tiny_model
 from tests.hosts import Host, two_hosts
 from tests.trainer import runs
 from torch._C._distributed_c10d import HashStore
@@ -120,6 +124,28 @@ def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("road", [(), ("distributed",)])
+def test_servers_on_hosts_of_their_own_sample_the_bytes_of_servers_beside_the_trainer(
+    road: tuple[str, ...], hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    model, other = make_tiny_model(tmp_path / "model"), tmp_path / "other"
+    shutil.copytree(model, other)
+    weights = {name: 1.1 * tensor for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    models = [str(model), str(other)]
+    here = hosts[0].python(tmp_path, served.__file__, *models, "0", "here.json")
+    said, _ = here.communicate(timeout=SECONDS)
+    assert here.returncode == 0, said
+    (tmp_path / ".state").mkdir()
+    place = ("--nodes", "1+2", hosts[0].address, str(PATIENCE))
+    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", served.__file__, *models, "2", "there.json", *road)
+    others = [hosts[number % 2].python(tmp_path, "-c", JOINED.replace("(1,", f"({number},")) for number in (1, 2)]
+    said, _ = first.communicate(timeout=SECONDS)
+    assert (first.returncode, *(each.wait(60) for each in others)) == (0, 0, 0), said
+    assert (tmp_path / "there.json").read_bytes() == (tmp_path / "here.json").read_bytes()
+
+
+@pytest.mark.nightly
 def test_a_host_that_does_not_come_is_named_in_time(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     place = ("--nodes", "2", hosts[0].address, "5")
     first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", "nothing.py")
@@ -218,7 +244,7 @@ def test_a_copy_on_each_node_trains_the_policy_that_all_share(tmp_path: Path) ->
 
 def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(slurm.JOB_ID, raising=False)
-    with pytest.raises(UserError, match=r"runtime\.nodes is 2, but no address is named: set runtime\.address"):
+    with pytest.raises(UserError, match=r"takes 2 machines .*, but no address is named: set runtime\.address"):
         nodes.place_of_the_first(None, 2)
     assert nodes.place_of_the_first("127.0.0.1:29500", 2) == ("127.0.0.1", 29500, [])
 
@@ -227,7 +253,7 @@ def test_a_slurm_job_with_too_few_nodes_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(slurm.JOB_ID, "14")
     monkeypatch.setattr(slurm, "nodes_of", lambda job: ["n1"])
     with pytest.raises(
-        UserError, match=r"runtime\.nodes is 2, and SLURM job 14 has 1: submit it through profiles/slurm"
+        UserError, match=r"takes 2 machines .*, and SLURM job 14 has 1: submit it through profiles/slurm"
     ):
         nodes.place_of_the_first(None, 2)
 

@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -165,6 +166,31 @@ def _broken_connections_named() -> Iterator[None]:
 def _patient_group() -> dist.ProcessGroup:
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     return group
+
+
+def listening_store(address: str, port: int, timeout: timedelta) -> tuple[Any, int]:
+    """Return a store that listens at an address of this machine alone, and its port; `port` 0: a free one.
+
+    Raises OSError if that cannot be opened. It ends when nothing refers to it.
+    """
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address, port))
+    except OSError:
+        listening.close()
+        raise
+    listening.listen()
+    port = int(listening.getsockname()[1])
+    descriptor = listening.detach()
+    return TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, timeout=timeout
+    ), port
+
+
+def own_address() -> str:
+    """Return the first node's address, of a training on several."""
+    return os.environ[RENDEZVOUS].removeprefix(TCP).rpartition(":")[0]
 
 
 def expand_segments() -> None:
