@@ -1,6 +1,6 @@
 """A made-up experiment in the results layout: every file the report reads, small, and the same each time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,17 +92,19 @@ def make_experiment(
     trained_accuracy: float = 0.9,
     samples: int = SAMPLES,
     also: Sequence[str] = (),
+    ended: Mapping[int, int] | None = None,
 ) -> Files:
     """Write an experiment `tiny` under root/results; paths in provenance are relative to root.
 
-    also: published scorers. A task whose name ends in _tool has conversations, also in training where it is the first one.
+    also: published scorers. ended: steps of a seed that training.patience ended. A task whose name ends in _tool has conversations, also in
+    training where it is the first one.
     """
     maker = _Maker(root, np.random.default_rng(7), problems, steps, samples, also)
     for task in tasks:
         maker.prepare(task)
     maker.model()
     for seed in seeds:
-        maker.train(seed, tasks[0])
+        maker.train(seed, tasks[0], (ended or {}).get(seed, steps))
         for task in tasks:
             maker.evaluate(seed, task, "base", 0.6)
             maker.evaluate(seed, task, "trained", trained_accuracy)
@@ -133,14 +135,15 @@ class _Maker:
         write_json(manifest, {"format": "huggingface"})
         self._provenance("model", None, [], [manifest], {"model": {"name": "tiny_qwen2", "source": "fresh"}})
 
-    def train(self, seed: int, task: str) -> None:
+    def train(self, seed: int, task: str, steps: int) -> None:
         folder = self._root / f"results/tiny/seed_{seed}"
         metrics, rollouts = folder / "metrics.parquet", folder / "rollouts/manifest.json"
         course = 0.6 + 0.3 * (1 - np.exp(-np.arange(self._steps) / (self._steps / 4)))
         course = np.clip(course + self._random.normal(0, 0.02, self._steps) + 0.02 * seed, 0, 1)
+        course = course[:steps]
         talks = task.endswith("_tool")
         write_parquet(metrics, _metrics(course, self._random, talks=talks))
-        names = [f"step_{step:05d}.parquet" for step in range(1, self._steps + 1)]
+        names = [f"step_{step:05d}.parquet" for step in range(1, steps + 1)]
         for step, name in enumerate(names):
             table = _talks(step + 1) if talks else _rollouts(step + 1, float(course[step]), self._random)
             write_parquet(rollouts.parent / name, table)

@@ -7,8 +7,10 @@ from tests.report.synthetic import Files, add_held_out, make_experiment
 from tests.report.test_page import Checker, page_of
 
 from dagrpo.evaluation.statistics import wilson
+from dagrpo.report.curves import curves, moving_average, to_csv
 from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.page import render
+from dagrpo.report.rollouts import first_and_last
 from dagrpo.tracking.summaries import recorded_curves
 
 
@@ -30,6 +32,21 @@ def test_the_page_shows_it_and_says_that_its_problems_are_the_tests(experiment: 
     assert "Held-out" not in plain
 
 
+def test_a_seed_that_its_patience_ended_keeps_its_last_average(tmp_path: Path) -> None:
+    files = add_held_out(make_experiment(tmp_path, seeds=(0, 1), ended={1: 8}))
+    page = Checker(render(page_of(files)))
+    assert page.mistakes == []
+    assert "training.patience ended seed 1 after step 8; lines go on with its last average." in page.text
+    recorded = curves(files.read())
+    assert to_csv(recorded).count("\n1,") == 8
+    smooth = moving_average(recorded["reward/mean"], 3)
+    assert smooth[1, -1] == pytest.approx(recorded["reward/mean"][1, 5:8].mean())
+    phases = first_and_last(files.read(), 10)
+    assert phases is not None
+    first, last = phases
+    assert (first.steps, last.steps, len(last.rewards)) == ((1, 4), (9, 12), 2 * 4 * 4 * 8)
+
+
 @pytest.mark.nightly
 def test_of_a_validation_split_nothing_of_the_kind_is_said(experiment: Files) -> None:
     page = render(page_of(add_held_out(experiment, split="validation")))
@@ -38,9 +55,9 @@ def test_of_a_validation_split_nothing_of_the_kind_is_said(experiment: Files) ->
 
 
 def test_the_history_of_runs_gets_it_as_a_curve(experiment: Files) -> None:
-    curves = recorded_curves(add_held_out(experiment).read(), 0)
-    assert curves is not None
-    found = {row["step"]: row["held_out/arithmetic/greedy"] for row in curves.to_pylist()}
+    recorded = recorded_curves(add_held_out(experiment).read(), 0)
+    assert recorded is not None
+    found = {row["step"]: row["held_out/arithmetic/greedy"] for row in recorded.to_pylist()}
     assert {step: value for step, value in found.items() if value is not None} == {0: 0.25, 4: 0.375, 8: 0.5, 12: 0.625}
 
 

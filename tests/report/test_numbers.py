@@ -125,9 +125,9 @@ def test_several_seeds_are_averaged_and_shown_one_by_one(tmp_path: Path) -> None
     assert found.greedy.difference.low <= found.greedy.difference.value <= found.greedy.difference.high
 
 
-def test_moving_average_leaves_out_steps_without_a_value() -> None:
+def test_moving_average_leaves_out_steps_without_a_value_and_stays_after_the_last() -> None:
     averages = moving_average(np.array([[1.0, np.nan, 3.0, np.nan, np.nan]]), 2)
-    np.testing.assert_array_equal(averages, [[1.0, 1.0, 3.0, 3.0, np.nan]])
+    np.testing.assert_array_equal(averages, [[1.0, 1.0, 3.0, 3.0, 3.0]])
 
 
 def test_moving_average_looks_back_only() -> None:
@@ -175,7 +175,7 @@ def test_what_a_step_has_thrown_away_is_in_no_figure(tmp_path: Path) -> None:
 
 def test_metrics_are_the_few_columns_of_dvc_in_the_order_of_reading() -> None:
     recorded = Curves(
-        seeds=(0, 1), steps=np.arange(1.0, 4.0), values={"reward/mean": np.array([[9, 0, 1], [9, 1, 0.5]])}
+        seeds=(0, 1), steps=np.arange(1.0, 4.0), ends=(3, 3), values={"reward/mean": np.array([[9, 0, 1], [9, 1, 0.5]])}
     )
     found = metrics_json([comparison(UNSURE, BETTER)], recorded, 2)
     assert list(found) == ["gsm8k", "mean reward"]

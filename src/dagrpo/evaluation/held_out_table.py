@@ -1,6 +1,6 @@
 """held_out.parquet: answers to held-out problems during training, and their accuracies.
 
-Nothing is selected by them: a checkpoint that is chosen by its held-out answers scores better on those problems than on
+No checkpoint is selected by them: one that is chosen by its held-out answers scores better on those problems than on
 others. held_out_prompts.py selects the problems.
 """
 

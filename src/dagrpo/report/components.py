@@ -32,18 +32,20 @@ def correlations(inputs: Inputs, curves: Curves, most_steps: int) -> Correlation
 
     None for fewer than two components, or if the tables of rollouts do not have them.
     """
-    names, last = component_names(curves), len(curves.steps)
+    names, ends = component_names(curves), curves.ends
     if len(names) < 2 or not all(has_rollouts(inputs, seed) for seed in inputs.seeds):
         return None
-    first = max(1, last - most_steps + 1)
-    tables = [sampled_rollouts(inputs, seed, step) for seed in inputs.seeds for step in range(first, last + 1)]
+    steps = [range(max(1, end - most_steps + 1), end + 1) for end in ends]
+    tables = [
+        sampled_rollouts(inputs, seed, step) for seed, own in zip(inputs.seeds, steps, strict=True) for step in own
+    ]
     rows = [row for table in tables for row in _components(table)]
     found = [[row[name] for name in names] for row in rows if row.keys() >= {*names}]
     if len(found) < 2:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):  # a constant component has no correlation
         values = np.asarray(np.corrcoef(np.array(found, dtype=np.float64), rowvar=False))
-    return Correlations(names=tuple(names), values=values, steps=(first, last))
+    return Correlations(names=tuple(names), values=values, steps=(min(own[0] for own in steps), max(ends)))
 
 
 def _components(table: pa.Table) -> list[dict[str, float]]:
@@ -57,5 +59,5 @@ def exploited(curves: Curves) -> list[str]:
     return [
         f"Seed {seed}: {found}."
         for row, seed in enumerate(curves.seeds)
-        for found in hacked({name: values[row] for name, values in curves.values.items()})
+        for found in hacked({name: values[row, : curves.ends[row]] for name, values in curves.values.items()})
     ]

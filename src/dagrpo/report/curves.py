@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats
@@ -17,8 +18,9 @@ class Curves:
     """Training metrics of every seed."""
 
     seeds: tuple[int, ...]
-    steps: Floats  # [steps], from 1
-    values: Mapping[str, Floats]  # each [seeds, steps]
+    steps: Floats  # [steps], from 1, of the longest seed
+    ends: tuple[int, ...]  # [seeds], last step of each, where training.patience may have ended it
+    values: Mapping[str, Floats]  # each [seeds, steps], NaN after a seed's end
 
     def __getitem__(self, metric: str) -> Floats:
         """Return one metric, [seeds, steps]. Raises UserError if it was not recorded."""
@@ -28,10 +30,13 @@ class Curves:
 
 
 def curves(inputs: Inputs) -> Curves:
-    """Combine the metrics of all seeds. Raises UserError if their steps or columns differ."""
+    """Combine the metrics of all seeds. Raises UserError if their columns differ, or one has no steps or leaves some out."""
     tables = [inputs.metrics[seed] for seed in inputs.seeds]
+    longest = max(tables, key=lambda table: table.num_rows)["step"].to_pylist()
     for seed, table in zip(inputs.seeds, tables, strict=True):
-        if table.num_rows == 0 or table.schema != tables[0].schema or table["step"] != tables[0]["step"]:
+        steps = table["step"].to_pylist()
+        is_whole = steps == longest or steps == longest[: _last_evaluation(inputs, seed)]
+        if not (steps and is_whole) or table.schema != tables[0].schema:
             raise UserError(
                 f"seed_{seed}/metrics.parquet has other steps or columns than that of seed {inputs.seeds[0]}: "
                 "run the stage train again for both."
@@ -39,22 +44,35 @@ def curves(inputs: Inputs) -> Curves:
     names = [name for name in tables[0].column_names if name != "step"]
     return Curves(
         seeds=inputs.seeds,
-        steps=np.asarray(tables[0]["step"].to_pylist(), dtype=np.float64),
-        values={name: np.array([table[name].to_pylist() for table in tables], dtype=np.float64) for name in names},
+        steps=np.asarray(longest, dtype=np.float64),
+        ends=tuple(table.num_rows for table in tables),
+        values={name: np.array([_padded(table[name], len(longest)) for table in tables]) for name in names},
     )
+
+
+def _last_evaluation(inputs: Inputs, seed: int) -> int:
+    """Return the last step with a held-out evaluation, where training.patience may have ended the seed; 0 without one."""
+    return max(inputs.held_out[seed]["step"].to_pylist(), default=0) if seed in inputs.held_out else 0
+
+
+def _padded(column: pa.ChunkedArray, length: int) -> Floats:
+    values = np.asarray(column.to_pylist(), dtype=np.float64)
+    return np.pad(values, (0, length - len(values)), constant_values=np.nan)
 
 
 def moving_average(values: Floats, window: int) -> Floats:
     """Average the last `window` steps, fewer at the start; [seeds, steps] in, [seeds, steps] out. Never looks ahead.
 
-    A step without a value (NaN) is left out.
+    A step without a value (NaN) is left out; the average stays what it is after the last value, since the policy does.
     """
     known = ~np.isnan(values)
     sums, counts = (np.cumsum(np.pad(each, ((0, 0), (1, 0))), axis=1) for each in (np.where(known, values, 0.0), known))
-    last = np.arange(1, values.shape[1] + 1)
+    numbers = np.arange(1, values.shape[1] + 1)
+    last = np.minimum(numbers, np.max(numbers * known, axis=1, keepdims=True))
     first = np.maximum(last - window, 0)
+    in_window = [np.take_along_axis(each, last, 1) - np.take_along_axis(each, first, 1) for each in (sums, counts)]
     with np.errstate(invalid="ignore"):  # no value in the window: NaN
-        means: Floats = (sums[:, last] - sums[:, first]) / (counts[:, last] - counts[:, first])
+        means: Floats = in_window[0] / in_window[1]
     return means
 
 
@@ -64,6 +82,6 @@ def to_csv(recorded: Curves) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["seed", "step", *recorded.values])
     for row, seed in enumerate(recorded.seeds):
-        for column, step in enumerate(recorded.steps):
+        for column, step in enumerate(recorded.steps[: recorded.ends[row]]):
             writer.writerow([seed, int(step), *(float(values[row, column]) for values in recorded.values.values())])
     return text.getvalue()

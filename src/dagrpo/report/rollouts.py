@@ -40,13 +40,13 @@ Phases = tuple[Phase, Phase]  # first and last steps
 def first_and_last(inputs: Inputs, most_steps: int) -> Phases | None:
     """Return up to `most_steps` steps from each end, never overlapping unless there is a single step; None without rollouts."""
     names = {seed: _step_files(path) for seed, path in inputs.rollouts.items()}
-    total = min(len(steps) for steps in names.values())
-    if total == 0:
+    shortest, longest = (of(len(steps) for steps in names.values()) for of in (min, max))
+    if shortest == 0:
         return None
-    count = max(1, min(most_steps, total // 2))
+    count = max(1, min(most_steps, shortest // 2))
     return (
         _phase(inputs, {seed: steps[:count] for seed, steps in names.items()}, (1, count)),
-        _phase(inputs, {seed: steps[-count:] for seed, steps in names.items()}, (total - count + 1, total)),
+        _phase(inputs, {seed: steps[-count:] for seed, steps in names.items()}, (longest - count + 1, longest)),
     )
 
 

@@ -53,14 +53,20 @@ class History:
             self._held_out.require_whole(steps)
 
     def restore(self, finished: int) -> bool:
-        """Report the steps that an earlier execution has finished. Return True if their policy has to answer held-out problems."""
+        """Report the steps that an earlier execution has finished. Return True if steps or a held-out evaluation are left to do."""
         if self._held_out is None:
             return False
         self._run.describe()
         self._checks.require_recorded_prompts(finished)
         for step in range(1, finished + 1):
             self._report(step, self._checks.count(self._record.reported(step)))
-        return self._held_out.restore(finished)
+        return self._held_out.restore(finished) or finished < self.last_step
+
+    @property
+    def last_step(self) -> int:
+        """The number of steps of the run: training.steps, or fewer where training.patience has ended it. On rank 0."""
+        assert self._held_out is not None
+        return self._held_out.last_step
 
     @contextmanager
     def progress(self, finished: int) -> Iterator[None]:
@@ -98,9 +104,9 @@ class History:
 
     def write(self) -> None:
         """Write the outputs of a run whose steps are all finished, but for the policy."""
-        run, steps = self._run, self._run.training.steps
         if self._held_out is None:
             return
+        run, steps = self._run, self.last_step
         self._checks.require_recorded_prompts(steps)
         self._record.write_metrics(steps, run.metrics)
         self._record.write_rollouts(steps, run.rollouts)

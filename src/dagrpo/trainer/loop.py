@@ -24,13 +24,13 @@ def take_steps(
     saver: Saver,
     shutdown: Shutdown,
 ) -> None:
-    """Run the steps from `first` (0-based) up to `steps`; save what is finished when a signal asks to stop.
+    """Run the steps from `first` (0-based) up to `steps`; save what is finished when a signal asks to stop, or training.patience ends.
 
     Every rank runs this. Only rank 0 samples, grades and records: elsewhere `source` returns None and `history` does nothing.
     """
     for step in range(first, steps):
         rollouts = source.next(step)  # sampled by the weights of `training.staleness` steps before
-        if shutdown.requested():
+        if shutdown.requested() or source.has_ended(step):
             saver.save(step)
             break
         saver.finish()  # the state that was written during sampling, before its weights change

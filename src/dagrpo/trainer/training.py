@@ -26,7 +26,7 @@ def train(
     opener: EngineOpener = open_engine,
     report_held_out: Report = no_report,
 ) -> None:
-    """Train to the last step, from the newest state if there is one, and write the outputs.
+    """Train to the last step, or until training.patience ends the run, from the newest state if there is one, and write the outputs.
 
     `report(step, metrics)` is called on rank 0 for every step of the run, seconds included: first for those that an
     earlier execution finished. `report_held_out(step, accuracies)` is called likewise for every policy that has
@@ -42,13 +42,12 @@ def train(
         history = _history(setup, report)
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
         finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_resumable, setup.base)
-        lacks_evaluation = history.restore(finished)
-        if finished < steps or world.broadcast(lacks_evaluation):
+        if world.broadcast(history.restore(finished)):
             _take_steps(setup, finished, history, opener)
         history.write()
         save_sharded(policy, run.initial, run.policy, world)
         if world.is_rank_zero:
-            states.prune(run.state, steps, run.runtime.training.keep_states)
+            states.prune(run.state, history.last_step, run.runtime.training.keep_states)
 
 
 def _history(setup: Setup, report: Report) -> History:

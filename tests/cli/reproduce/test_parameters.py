@@ -90,6 +90,14 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
             {"training": {"backend": {"name": "verl", "settings": {"trust": True}}}},
             r"to a program .training\.backend\.settings",
         ),
+        (
+            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "environment": ".venv"}}},
+            r"rollout\.agent\.environment is .*to which the run would write",
+        ),
+        (
+            {"reward": {"components": {"judge": {"answers": "src/mine.py"}}}},
+            r"judge\.answers is .*to which the run would write",
+        ),
         ({"training": {"setps": 1}}, "unknown key `training.setps`"),
         ({"experiment": {"name": "other"}}, "since the stages ran with different ones"),
         ({"data": 3}, "`data` is 3: it is a section"),

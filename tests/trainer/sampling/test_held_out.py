@@ -40,10 +40,17 @@ def splits(tmp_path_factory: pytest.TempPathFactory) -> tuple[HeldOutSplits, ...
 
 
 def evaluating(
-    inputs: Inputs, splits: Sequence[HeldOutSplits], out: Path, state: Path, *, steps: int = 4, every: int = 3
+    inputs: Inputs,
+    splits: Sequence[HeldOutSplits],
+    out: Path,
+    state: Path,
+    *,
+    steps: int = 4,
+    every: int = 3,
+    **more: Any,
 ) -> TrainingRun:
     run = runs.training_run(inputs, state, out, steps=steps)
-    changed = {"evaluate_every": every, "evaluation_problems": 4}
+    changed = {"evaluate_every": every, "evaluation_problems": 4, **more}
     return replace(
         run,
         training=Training.model_validate(run.training.model_dump() | changed),
@@ -189,6 +196,53 @@ def test_the_answers_are_graded_by_the_verifier_of_their_task(
         (4, "wrong", "12"),
         (5, "wrong", "12"),
     }
+
+
+class RisingOnce(runs.ScriptedEngine):
+    """Engine whose policy answers the held-out problems with 12 from step 1 on, and with nothing before."""
+
+    def _completion(self, request: SamplingRequest) -> Completion:
+        made = super()._completion(request)
+        is_held_out = request.temperature == 0 and request.max_new_tokens == runs.MAX_NEW_TOKENS
+        if not is_held_out or self.version == "step_0":
+            return made
+        tokens = character_tokenizer(128)("#### 12")["input_ids"]
+        return replace(
+            made, token_ids=(*tokens, runs._STOP), logprobs=(-0.1,) * (len(tokens) + 1), finish_reason="stop"
+        )
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_ends_once_its_held_out_accuracy_has_not_risen_for_as_many_evaluations_as_its_patience(
+    staleness: int,
+    inputs: Inputs,
+    splits: tuple[HeldOutSplits, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its accuracy is 0 at first and 1/4 from step 1 on: the second evaluation without a rise follows step 3."""
+    options = {"steps": 8, "every": 1, "patience": 2, "staleness": staleness}
+    run = evaluating(inputs, splits[:1], tmp_path / "whole", tmp_path / "whole" / "state", **options)
+    _, reported = runs.execute(run, RisingOnce)
+    assert [step for step, _ in reported] == [1, 2, 3]
+    assert read_parquet(run.metrics)["step"].to_pylist() == [1, 2, 3]
+    assert list(figures(read_parquet(run.held_out).to_pylist())) == [0, 1, 2, 3]
+    assert "ends after step 3 of 8" in capsys.readouterr().err
+    assert runs.execute(run)[0] == [], "the outputs are written again without an engine"
+
+    shorter, more = (
+        evaluating(inputs, splits[:1], tmp_path / "more", tmp_path / "state", **(options | {"steps": steps}))
+        for steps in (2, 8)
+    )
+    runs.execute(shorter, RisingOnce)
+    runs.execute(more, RisingOnce, stop=lambda step: step == 3)
+    runs.execute(more, RisingOnce)
+    assert runs.bytes_of(more) == runs.bytes_of(run), "more steps and a signal to stop change nothing"
+
+
+def test_patience_needs_evaluations() -> None:
+    with pytest.raises(UserError, match=r"training.patience is 2, but training.evaluate_every is 0"):
+        parse({"training": {"patience": 2}})
 
 
 def test_a_split_that_is_all_trained_on_is_refused(inputs: Inputs, tmp_path: Path) -> None:

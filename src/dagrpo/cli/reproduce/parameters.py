@@ -13,10 +13,12 @@ from dagrpo.config.selection import named_code
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.core.user_code import only_modules
+from dagrpo.data.verifiers_package import ENVIRONMENT
 from dagrpo.pipeline.crate.finished import recorded_params
 from dagrpo.pipeline.crate.reading import Crate
 from dagrpo.pipeline.identity import code_of
 from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.rewards.components.judge import ANSWERS
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.yaml_text import yaml_value
@@ -38,6 +40,8 @@ OF_THE_MACHINE = (
     "runtime.backend",
 )
 FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's
+# Places that a run writes to: a crate may name these alone.
+WRITTEN = {"rollout.agent.environment": ENVIRONMENT, "reward.components.judge.answers": ANSWERS}
 _ADDRESS = re.compile(r"[\x00-\x20]*(\w+://|[/~])|(.*/)?\.\.(/|$)", re.DOTALL)  # leads out of the folder or to a server
 
 
@@ -96,6 +100,12 @@ def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any
             raise UserError(
                 f"The crate would hand {brief(value)} to a program ({key}). A crate is not trusted with that: read it, and if you want "
                 f"to run it, give it yourself, --set {key}=..."
+            )
+        is_path = isinstance(value, str) and ":" not in value  # the class of an environment has a colon
+        if is_path and key in WRITTEN and value != WRITTEN[key]:
+            raise UserError(
+                f"The crate's {key} is {brief(value)}, to which the run would write: name a place of yours, --set {key}=..., such as "
+                f"{WRITTEN[key]}."
             )
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and _ADDRESS.match(text):

@@ -25,7 +25,8 @@ from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.run_info import SUFFIX
 
 INSIDE = "crate"  # a crate's folder in that of a published model
-LARGEST = 64 << 20  # bytes of a file
+LARGEST = 16 << 20  # bytes of a file
+LARGEST_METADATA = 64 << 20
 MOST_ENTITIES = 200_000
 MOST_FILES = 20_000
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -152,10 +153,10 @@ def _read(folder: Path, name: str, digest: str) -> dict[str, Any]:
 
 
 def _parsed(folder: Path, name: str, digest: str | None = None) -> dict[str, Any]:
-    path = folder / name
+    path, most = folder / name, LARGEST_METADATA if name == METADATA else LARGEST
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            raise UserError(f"{path} is not a file of at most {LARGEST >> 20} MiB: fetch the crate again.")
+        if not path.is_file() or path.stat().st_size > most:
+            raise UserError(f"{path} is not a file of at most {most >> 20} MiB: fetch the crate again.")
         data = path.read_bytes()
         content = read_json(data)
     except (OSError, ValueError) as error:

@@ -47,7 +47,7 @@ def learning_curve(curves: Curves, window: int) -> ReportFigure:
         name="learning_curve",
         figure=figure,
         title="Learning curves",
-        description=_course(curves, window),
+        description=f"{_course(curves, window)}{_early_ends(curves)}",
         caption=f"{curve_in_words(curves, window)} A prompt whose samples all earn the same reward has advantage 0 and "
         "teaches nothing.",
         hovers=hovers,
@@ -63,6 +63,12 @@ def _course(curves: Curves, window: int) -> str:
     )
 
 
+def _early_ends(curves: Curves) -> str:
+    ends = zip(curves.seeds, curves.ends, strict=True)
+    early = ", ".join(f"seed {seed} after step {end}" for seed, end in ends if end < len(curves.steps))
+    return f" training.patience ended {early}; lines go on with its last average." if early else ""
+
+
 def completion_length(curves: Curves, phases: Phases | None, window: int) -> ReportFigure:
     """Draw the completion length over steps, and its distribution at both ends of training."""
     title, metrics = "Completion lengths", recorded_of("completion_length", curves)
@@ -73,7 +79,7 @@ def completion_length(curves: Curves, phases: Phases | None, window: int) -> Rep
     hovers = []
     for axes, metric in zip(panels, metrics, strict=True):
         hovers += metric_curve(axes, curves, metric, window)
-        axes.set_ylim(0, 1.15 * curves[metric.name].max())
+        axes.set_ylim(0, 1.15 * np.nanmax(curves[metric.name]))
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
     edges = np.arange(0.5, longest + width, width)
@@ -115,7 +121,7 @@ def logprob_difference(curves: Curves) -> ReportFigure:
     step_axis(axes)
 
     def values_at(index: int) -> str:
-        largest = ", ".join(f"{label.lower()} {values[:, index].max():.2e}" for label, values in lines.items())
+        largest = ", ".join(f"{label.lower()} {np.nanmax(values[:, index]):.2e}" for label, values in lines.items())
         return f"step {curves.steps[index]:.0f}: {largest}"
 
     legend(figure, [(label, colour, "") for label, colour in colours.items()])

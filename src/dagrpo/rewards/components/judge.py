@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
 KEY_VARIABLE = "JUDGE_API_KEY"
+ANSWERS = "data/judge_answers.jsonl"
 MOST_BYTES = 4 << 20  # of an answer
 TRIES = 2  # until a verdict can be parsed
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -68,7 +69,7 @@ class Config(Weighted):
         description="Most retries of a request that the server does not answer; then the run ends, and can be resumed.",
     )
     answers: str = Field(
-        "data/judge_answers.jsonl",
+        ANSWERS,
         description="File in which answers are recorded by the digest of what was asked; a run repeats from it without the judge.",
     )
 

@@ -106,7 +106,14 @@ class Training(Section):
         0,
         description=(
             "Answer held-out problems of each task of experiment.evaluate every n steps, before the first step "
-            "and after the last. Nothing is selected by them. 0: never."
+            "and after the last. 0: never."
+        ),
+    )
+    patience: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = Field(
+        None,
+        description=(
+            "End a run whose held-out accuracy, the mean over tasks, has not risen above its best for n evaluations in a row. "
+            "The last policy is the result. Needs evaluate_every, and a validation split of each evaluated task. null: never."
         ),
     )
     evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
@@ -133,6 +140,15 @@ class Training(Section):
             raise UserError(
                 f"training.evaluate_every is {self.evaluate_every}, but training.steps is {self.steps}, so that no step between the "
                 "first and the last would be evaluated: lower the former, or set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_patience_has_evaluations(self) -> Self:
+        if self.patience is not None and not self.evaluate_every:
+            raise UserError(
+                f"training.patience is {self.patience}, but training.evaluate_every is 0, so that there are no evaluations to count: "
+                "set the first to null, or the second to a number of steps"
             )
         return self
 

@@ -9,6 +9,7 @@ one.
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
@@ -44,6 +45,7 @@ class HeldOutEvaluations:
         self._report = report
         self._folder = run.state / "held_out"
         self._known = set[int]()  # steps whose evaluations an earlier execution has recorded
+        self.last_step = run.training.steps  # after which training.patience ends the run, as far as is known
         self.is_on = run.training.evaluate_every > 0
         self._tasks = list(_tasks_of(run, tokenizer)) if self.is_on else []
 
@@ -57,7 +59,7 @@ class HeldOutEvaluations:
                 self._rows(step)
 
     def restore(self, finished: int) -> bool:
-        """Report the recorded evaluations of the policies up to that after `finished` steps.
+        """Report the recorded evaluations of the policies up to that after `finished` steps, whose patience may end the run there.
 
         Returns True if that policy's own evaluation is missing. Later ones are repeated: where rollouts are not deterministic,
         their policies may differ now.
@@ -65,6 +67,7 @@ class HeldOutEvaluations:
         self._known = {step for step in range(finished + 1) if self._is_known(step)}
         for step in sorted(self._known):
             self._report_accuracies(step)
+        self._end_without_rise(finished)
         return is_evaluated(self._run.training, finished) and finished not in self._known
 
     def evaluate(self, finished: int, engine: RolloutEngine, grader: Grader) -> None:
@@ -83,13 +86,28 @@ class HeldOutEvaluations:
         logger.info(sentence)
         say(sentence)
         self._report_accuracies(finished)
+        self._end_without_rise(finished)
 
     def write(self, path: Path) -> None:
         """Write held_out.parquet of a finished run; without rows if no evaluation was asked for."""
-        training = self._run.training
-        steps = [step for step in range(training.steps + 1) if is_evaluated(training, step)]
+        steps = [step for step in range(self.last_step + 1) if is_evaluated(self._run.training, step)]
         rows = [dict(row) for step in steps for row in self._rows(step)]
         write_parquet(path, pa.Table.from_pylist(rows, schema=HELD_OUT))
+
+    def _end_without_rise(self, finished: int) -> None:
+        """Set `last_step` to `finished` if training.patience ends the run there. The last step's own evaluation counts if it is due."""
+        patience, every = self._run.training.patience, self._run.training.evaluate_every
+        if patience is None or finished not in range(every, self._run.training.steps, every):
+            return
+        evaluated = range(0, finished + 1, every)
+        accuracies = [fmean(each.accuracy for each in points(self._rows(step))) for step in evaluated]
+        best = accuracies.index(max(accuracies))
+        if len(accuracies) - 1 - best >= patience:
+            self.last_step = finished
+            say(
+                f"train (seed {self._run.seed}) ends after step {finished} of {self._run.training.steps}: its held-out accuracy is at "
+                f"most that after step {evaluated[best]} ({accuracies[best]:.3f}), for {patience} evaluations (training.patience)."
+            )
 
     def _is_known(self, step: int) -> bool:
         try:

@@ -36,9 +36,7 @@ def open_rollout_source(
     source: RolloutSource
     if not setup.world.is_rank_zero:
         weights.give_all_parts()
-        source = RolloutSource(
-            checks=setup.checks, shutdown=setup.shutdown, staleness=run.training.staleness, world=setup.world
-        )
+        source = RolloutSource(checks=setup.checks, shutdown=setup.shutdown, training=run.training, world=setup.world)
         yield source, WeightSync(weights, source, setup.checks, setup.clock, run.training)
         return
     with ExitStack() as stack:
@@ -94,7 +92,7 @@ def _source(
         checks=setup.checks,
         clock=setup.clock,
         shutdown=setup.shutdown,
-        staleness=run.training.staleness,
+        training=run.training,
         world=setup.world,
     )
 

@@ -3,6 +3,7 @@
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.grading import Grader
 from dagrpo.trainer.checks.suite import CheckSuite
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, version_of
@@ -16,17 +17,22 @@ from dagrpo.utils.distributed import World
 class RolloutSource:
     """Source on the ranks that do not sample: they score the probe and follow rank 0."""
 
-    def __init__(self, *, checks: CheckSuite, shutdown: Shutdown, staleness: int, world: World) -> None:
+    def __init__(self, *, checks: CheckSuite, shutdown: Shutdown, training: Training, world: World) -> None:
         self._checks = checks
         self._shutdown = shutdown
-        self._staleness = staleness
+        self._staleness = training.staleness
+        self._has_patience = training.patience is not None
         self._world = world
 
     def next(self, step: int) -> Rollouts | None:
-        """Return the rollouts of `step` (0-based) on rank 0; None elsewhere, and after a signal to stop."""
+        """Return the rollouts of `step` (0-based) on rank 0; None elsewhere, after a signal to stop, and if the run has ended."""
         if not self._shutdown.was_requested:
             self._checks.before_rollouts(None, step)
         return None
+
+    def has_ended(self, finished: int) -> bool:
+        """Return True, in every rank, if training.patience ends the run after `finished` steps. Every rank calls this."""
+        return self._has_patience and bool(self._world.broadcast())
 
     def wait(self) -> bool:
         """Wait until nothing is being sampled; return, in every rank, True if the run continues."""
@@ -63,10 +69,10 @@ class SamplingSource(RolloutSource):
         checks: CheckSuite,
         clock: Clock,
         shutdown: Shutdown,
-        staleness: int,
+        training: Training,
         world: World,
     ) -> None:
-        super().__init__(checks=checks, shutdown=shutdown, staleness=staleness, world=world)
+        super().__init__(checks=checks, shutdown=shutdown, training=training, world=world)
         self.engine = engine
         self.sampler = sampler
         self.prefetch = prefetch
@@ -75,7 +81,8 @@ class SamplingSource(RolloutSource):
         self._clock = clock
 
     def next(self, step: int) -> Rollouts | None:
-        """Return the rollouts of `step` (0-based), of weights that are `staleness` steps older; None after a signal to stop.
+        """Return the rollouts of `step` (0-based), of weights that are `staleness` steps older; None after a signal to stop, and if
+        the held-out answers of this policy end the run.
 
         The engine must hold the weights after `step` updates; it releases its GPU memory for the next one. Raises ServerError
         if the engine fails, and UserError if nothing can be learned.
@@ -89,6 +96,7 @@ class SamplingSource(RolloutSource):
         with self._shutdown.interruptible() as is_allowed:
             if is_allowed:
                 self._evaluate(step)
+            if is_allowed and self._held_out.last_step > step:
                 self.prefetch.start(step)
                 rollouts = self.prefetch.take(step) if self._staleness else self.sampler.sample(step, self._clock)
                 if self._staleness:
@@ -97,6 +105,9 @@ class SamplingSource(RolloutSource):
             self.engine.release_memory()
             self._clock.lap("hand_over")  # part of the weight sync, as is the engine's return to the GPU
         return rollouts
+
+    def has_ended(self, finished: int) -> bool:
+        return self._has_patience and bool(self._world.broadcast(self._held_out.last_step <= finished))
 
     def wait(self) -> bool:
         """Wait until the thread has ended. Its error ends the run once the state is saved."""
