@@ -103,7 +103,7 @@ def test_a_run_with_pictures_brings_both_parts_of_the_model_back(
     assert any(".visual." in f".{name}" for name in before.specs)
     for name in before.specs:
         assert torch.allclose(after.read(name), before.read(name) + 0.001 * run.training.steps), name
-    assert 0.0 < min(read_parquet(run.metrics)["reward/mean"].to_pylist())
+    assert min(read_parquet(run.metrics)["reward/mean"].to_pylist()) > 0.0
 
 
 def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
