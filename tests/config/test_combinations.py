@@ -219,6 +219,23 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "own_gpus is true, and runtime.engine.servers names servers that run elsewhere",
         ),
         (
+            {
+                "rollout": {"deterministic": False},
+                "runtime": {"engine": {"nodes": 2, "servers": ["http://127.0.0.1:30000"]}},
+            },
+            "runtime.engine.nodes is 2, and runtime.engine.servers names servers that run elsewhere",
+        ),
+        (
+            {"runtime": {"engine": {"nodes": 1, "own_gpus": True}}},
+            "runtime.engine.nodes is 1, so that no server shares a machine with the policy: set runtime.engine.own_gpus to false",
+        ),
+        ({"runtime": {"engine": {"nodes": 1, "weight_sync": "tensors"}}}, "leave servers, nodes, own_gpus"),
+        ({"runtime": {"teacher": {"nodes": 1}}}, "own_gpus and nodes are for the policy's engine"),
+        (
+            {"runtime": {"engine": {"nodes": 1}}, "training": {"backend": {"name": "verl"}}},
+            "runtime.engine.nodes is 1, but training.backend verl starts its processes on one machine",
+        ),
+        (
             {"runtime": {"engine": {"own_gpus": True, "release_memory": True}}},
             "a server with its own GPU makes room for no other process",
         ),

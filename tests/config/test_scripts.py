@@ -88,6 +88,13 @@ def test_settings_beside_the_columns_become_parameters() -> None:
     assert set(params.reward.components) == {"accuracy", "tool_effort"}
 
 
+def test_a_share_of_warm_up_is_of_the_steps() -> None:
+    params = composed(["verl/qwen2_5_3b_instruct_search_multiturn"], PRESETS)
+    assert (params.training.steps, params.training.mini_batches) == (331, 2)  # of 169,615 questions, 512 a step
+    assert params.training.learning_rate_warmup_steps == 94 * 2  # 0.285 of the steps, in updates
+    assert params.rollout.agent.model_dump()["max_turns"] == 2
+
+
 def test_a_number_of_steps_counts_before_epochs() -> None:
     assert composed(["verl/qwen2_5_3b_gsm8k_tool_agent_mlflow"], PRESETS).training.steps == 2
 
@@ -102,7 +109,7 @@ def test_a_preset_lies_over_a_script() -> None:
     [
         ("batch", "256", r"line 2 \(verl/.*\): `batch` is '256': write prompts per step"),
         ("special", "tool geo3", r"line 2 \(verl/.*\): `special` is 'tool geo3': `tool geo3` is unknown"),
-        ("reason", "task", r"line 2 \(verl/.*\): `reason` is 'task': write none beside `use`"),
+        ("reason", "video", r"line 2 \(verl/.*\): `reason` is 'video': write none beside `use`"),
         ("lr", "fast", r"line 2 \(verl/.*\): `lr` is 'fast': write a rate"),
         ("n", "2\t3", "line 2 has 19 columns: write 18"),
     ],

@@ -388,7 +388,7 @@ def test_a_server_that_comes_back_gets_the_present_weights_before_its_first_requ
     ]
     said = capsys.readouterr().err
     assert "Its work is repeated by the other 1." in said
-    assert "Server 1 of runtime.engine.servers answers again, and holds the present weights." in said
+    assert "Server 1 answers again, and holds the present weights." in said
 
 
 def test_a_server_that_stays_away_is_asked_again_at_each_weight_sync(serve: Serve, pool_of: MakePool) -> None:

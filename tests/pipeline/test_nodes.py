@@ -1,6 +1,7 @@
 """Training on several hosts: the bytes of one host, and an end in bounded time when one is gone."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,12 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
+from tests.engine import served
+from tests.engine.serving import make_tiny_model
 from tests.hosts import Host, two_hosts
 from tests.trainer import runs
+from torch._C._distributed_c10d import HashStore
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline import nodes
+from dagrpo.pipeline import launch, nodes
 from dagrpo.utils import slurm
 from dagrpo.utils.manifest import MANIFEST
 
@@ -119,6 +124,28 @@ def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("road", [(), ("distributed",)])
+def test_servers_on_hosts_of_their_own_sample_the_bytes_of_servers_beside_the_trainer(
+    road: tuple[str, ...], hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    model, other = make_tiny_model(tmp_path / "model"), tmp_path / "other"
+    shutil.copytree(model, other)
+    weights = {name: 1.1 * tensor for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    models = [str(model), str(other)]
+    here = hosts[0].python(tmp_path, served.__file__, *models, "0", "here.json")
+    said, _ = here.communicate(timeout=SECONDS)
+    assert here.returncode == 0, said
+    (tmp_path / ".state").mkdir()
+    place = ("--nodes", "1+2", hosts[0].address, str(PATIENCE))
+    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", served.__file__, *models, "2", "there.json", *road)
+    others = [hosts[number % 2].python(tmp_path, "-c", JOINED.replace("(1,", f"({number},")) for number in (1, 2)]
+    said, _ = first.communicate(timeout=SECONDS)
+    assert (first.returncode, *(each.wait(60) for each in others)) == (0, 0, 0), said
+    assert (tmp_path / "there.json").read_bytes() == (tmp_path / "here.json").read_bytes()
+
+
+@pytest.mark.nightly
 def test_a_host_that_does_not_come_is_named_in_time(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     place = ("--nodes", "2", hosts[0].address, "5")
     first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", "nothing.py")
@@ -133,15 +160,55 @@ def test_a_host_with_another_disk_is_named(hosts: tuple[Host, Host], tmp_path: P
     folder = tmp_path / nodes.LAUNCHES
     while not (notes := [*folder.glob("*.json")] if folder.is_dir() else []):
         time.sleep(0.1)
-    launch = nodes.read_launch(notes[0])
-    assert launch is not None
+    described = nodes.read_launch(notes[0])
+    assert described is not None
     (tmp_path / "other").mkdir()
-    place = f"{launch.address}:{launch.port}"
+    place = f"{described.address}:{described.port}"
     hosts[1].python(tmp_path / "other", *LAUNCH, "--join", str(notes[0].relative_to(tmp_path)), place, "1")
     said, _ = first.communicate(timeout=120)
     assert first.returncode == 65
     assert "node 1 (b) does not see .state/launches/" in said
     assert "on one file system" in said
+
+
+def _wait_for_end(link: nodes.Link) -> nodes.End:
+    deadline = time.monotonic() + 20
+    while link.end is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return link.end
+
+
+@pytest.fixture
+def launch_of_two(monkeypatch: pytest.MonkeyPatch) -> nodes.Launch:
+    monkeypatch.setattr(nodes, "SECONDS_BETWEEN_SIGNS", 0.05)
+    return nodes.Launch(**(asdict(nodes.UNSEEN) | {"nodes": 2}))
+
+
+def test_two_machines_of_one_number_end_the_training(launch_of_two: nodes.Launch) -> None:
+    store = HashStore()
+    links = [nodes.Link(store, launch_of_two, number) for number in (0, 1, 1)]
+    assert _wait_for_end(links[0]).sentence == "Two machines have joined as node 1: give each a number of its own."
+    for link in links:
+        link.close()
+
+
+@pytest.mark.parametrize("word", ['{"code": 0}', '{"code": 256}', "no JSON"])
+def test_a_word_of_a_stranger_never_ends_a_training_well(word: str, launch_of_two: nodes.Launch) -> None:
+    store = HashStore()
+    link = nodes.Link(store, launch_of_two, 0)
+    store.set("end", word)
+    assert _wait_for_end(link).code == 1
+    link.close()
+
+
+def test_a_machine_with_other_software_is_refused_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = nodes.Launch(**(asdict(nodes.UNSEEN) | {"software": nodes.own_software()}))
+    assert launch._difference(described, tmp_path) is None
+    monkeypatch.setattr(launch, "own_software", lambda: "dagrpo 1234, torch 2.0")
+    assert launch._difference(described, tmp_path) == (
+        f"has dagrpo 1234, torch 2.0; the first node has {described.software}: use the same environment on all nodes."
+    )
 
 
 def _on_loopback(folder: Path, processes: int, script: str, *arguments: object) -> None:
@@ -164,20 +231,20 @@ def test_a_copy_on_each_node_trains_the_policy_that_all_share(tmp_path: Path) ->
     from tests.trainer import updates
 
     initial, _ = runs.make_inputs(tmp_path)
-    for name, more in (("all", ()), ("each", ("--copy-on-each-node",))):
+    for name, more in (("all", ()), ("each", ("--copies", "2"))):
         _on_loopback(tmp_path / name, 2, updates.__file__, initial, tmp_path / name / "out", 0, 3, 0, *more)
     policies = [tmp_path / name / "out" / "policy" for name in ("all", "each")]
     assert all(each.largest is not None and each.largest < 2e-4 for each in compare(*policies).differences)
     assert max(each.largest or 0.0 for each in compare(initial, policies[1]).differences) > 1e-2
     resumed = tmp_path / "resumed"
-    _on_loopback(resumed, 2, updates.__file__, initial, resumed / "out", 0, 1, 0, "--copy-on-each-node")
-    _on_loopback(resumed / "again", 2, updates.__file__, initial, resumed / "out", 1, 3, 0, "--copy-on-each-node")
+    _on_loopback(resumed, 2, updates.__file__, initial, resumed / "out", 0, 1, 0, "--copies", "2")
+    _on_loopback(resumed / "again", 2, updates.__file__, initial, resumed / "out", 1, 3, 0, "--copies", "2")
     assert (resumed / "out" / "policy" / MANIFEST).read_bytes() == (policies[1] / MANIFEST).read_bytes()
 
 
 def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(slurm.JOB_ID, raising=False)
-    with pytest.raises(UserError, match=r"runtime\.nodes is 2, but no address is named: set runtime\.address"):
+    with pytest.raises(UserError, match=r"takes 2 machines .*, but no address is named: set runtime\.address"):
         nodes.place_of_the_first(None, 2)
     assert nodes.place_of_the_first("127.0.0.1:29500", 2) == ("127.0.0.1", 29500, [])
 
@@ -186,7 +253,7 @@ def test_a_slurm_job_with_too_few_nodes_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(slurm.JOB_ID, "14")
     monkeypatch.setattr(slurm, "nodes_of", lambda job: ["n1"])
     with pytest.raises(
-        UserError, match=r"runtime\.nodes is 2, and SLURM job 14 has 1: submit it through profiles/slurm"
+        UserError, match=r"takes 2 machines .*, and SLURM job 14 has 1: submit it through profiles/slurm"
     ):
         nodes.place_of_the_first(None, 2)
 

@@ -1,4 +1,4 @@
-"""SLURM of one node on loopback: Debian's munged, slurmctld and slurmd, without systemd, accounts and a GPU's driver."""
+"""SLURM of two nodes on loopback, on one machine: Debian's munged, slurmctld and slurmd, without systemd, accounts and a GPU's driver."""
 
 import os
 import shutil
@@ -13,7 +13,8 @@ import psutil
 
 PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "squeue")
 SETTINGS = Path("/etc/slurm")  # SLURM_CONF does not reach the jobs of Snakemake's executor
-GPUS = 2  # character devices that no driver answers for
+NODES = ("n1", "n2")
+GPUS = 2  # of the first node: character devices that no driver answers for
 NVIDIA = 195  # their major number
 LEAST_CORES = 4  # that SLURM takes the machine to have: a group may ask for three
 
@@ -21,17 +22,16 @@ CONF = """\
 ClusterName=dagrpo
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort=16817
-SlurmdPort=16818
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
 StateSaveLocation={folder}/ctld
-SlurmdSpoolDir={folder}/d
+SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SlurmdParameters=config_overrides
@@ -45,9 +45,12 @@ ReturnToService=2
 MpiDefault=none
 MinJobAge=600
 KillWait=10
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN
-PartitionName=cpu Nodes={host} Default=YES MaxTime=14-0 State=UP
-PartitionName=gpu Nodes={host} MaxTime=14-0 State=UP
+NodeName=DEFAULT CPUs={cores} RealMemory={memory} State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port=16818 Gres=gpu:{gpus}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port=16819
+PartitionName=cpu Nodes=n1 Default=YES MaxTime=14-0 State=UP
+PartitionName=gpu Nodes=n1 MaxTime=14-0 State=UP
+PartitionName=both Nodes=n1,n2 MaxTime=14-0 State=UP
 """
 
 
@@ -67,7 +70,7 @@ def what_is_missing() -> str:
 def started(folder: Path) -> Iterator[None]:
     """Run SLURM with its state in `folder` as long as the context is open."""
     _start_munge()
-    for name in ("ctld", "d"):
+    for name in ("ctld", *NODES):
         (folder / name).mkdir(parents=True)
     for number in range(GPUS):
         os.mknod(folder / f"nvidia{number}", 0o20666, os.makedev(NVIDIA, number))
@@ -75,19 +78,19 @@ def started(folder: Path) -> Iterator[None]:
     cores, memory = max(LEAST_CORES, os.cpu_count() or 1), psutil.virtual_memory().total // 2**20 - 500
     settings = {
         "slurm.conf": CONF.format(folder=folder, host=host, cores=cores, memory=memory, gpus=GPUS),
-        "gres.conf": f"NodeName={host} Name=gpu File={folder}/nvidia[0-{GPUS - 1}] Flags=nvidia_gpu_env\n",
+        "gres.conf": f"NodeName=n1 Name=gpu File={folder}/nvidia[0-{GPUS - 1}] Flags=nvidia_gpu_env\n",
     }
     SETTINGS.mkdir(exist_ok=True)
     for name, text in settings.items():
         (SETTINGS / name).write_text(text)
     try:
-        for daemon in ("slurmctld", "slurmd"):
-            subprocess.run([daemon], check=True)
+        for daemon in (("slurmctld",), *(("slurmd", "-N", node) for node in NODES)):
+            subprocess.run(daemon, check=True)
         _wait_until_idle()
         yield
     finally:
         subprocess.run(["scancel", "--user=root"], check=False)
-        for daemon in ("slurmd", "slurmctld"):
+        for daemon in (*NODES, "slurmctld"):
             with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
                 process = psutil.Process(int((folder / f"{daemon}.pid").read_text()))
                 process.terminate()
@@ -108,7 +111,7 @@ def _start_munge() -> None:
 
 def _wait_until_idle() -> None:
     deadline = time.monotonic() + 30
-    while "idle" not in shown("sinfo", "--noheader", "--format=%T"):
+    while shown("sinfo", "--noheader", "--partition=both", "--format=%D %T").split() != [f"{len(NODES)}", "idle"]:
         assert time.monotonic() < deadline, shown("sinfo")
         time.sleep(0.2)
 

@@ -14,6 +14,8 @@ from tests.pipeline.snakemake import clones
 from tests.slurm import cluster
 
 from dagrpo.cli.doctor.slurm import findings
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.schema import parse
 from dagrpo.utils import slurm
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
@@ -76,6 +78,30 @@ def test_a_cancelled_job_and_one_whose_time_is_over_are_continued(
     assert head.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-4000:]
     assert len(cluster.jobs_of("train")) - before in (2, 3)  # training may end before SLURM looks at its clock
     assert clones.outputs(folder) == clones.outputs(run_by_snakemake)
+
+
+def test_two_nodes_train_the_policy_of_two_processes_on_one(run_by_slurm: Path, tmp_path: Path) -> None:
+    policy = f"{clones.RUN}/policy/manifest.json"
+    commands = {
+        "nodes": ("snakemake", *COMMAND[4:6], "--set-resources", "train:slurm_partition=both", policy),
+        "processes": ("snakemake", "--cores", "2", policy),
+    }
+    made = {}
+    for key, command in commands.items():
+        folder = _without_training(clones.copied(run_by_slurm, tmp_path / key))
+        runtime = (
+            {"nodes": 2} if key == "nodes" else {"training": clones.TINY["runtime"]["training"] | {"processes": 2}}
+        )
+        (folder / "params.yaml").write_text(
+            params_yaml(parse(clones.TINY | {"runtime": clones.TINY["runtime"] | runtime}))
+        )
+        clones.run(folder, *command)
+        made[key] = {
+            name: digest for name, digest in clones.outputs(folder).items() if name.startswith(f"{clones.RUN}/")
+        }
+    number = cluster.jobs_of("train")[-1]
+    assert cluster.shown("squeue", "--noheader", "--states=all", "--jobs", number, "--format=%N").strip() == "n[1-2]"
+    assert made["nodes"] == made["processes"]
 
 
 def test_jobs_write_no_database_and_the_head_records_their_runs(

@@ -4,6 +4,7 @@ from dagrpo.trainer.sync.digest_table import Computed
 
 COMPUTED = Computed(
     processes=1,
+    copies=1,
     threads=2,
     micro_batch_size=256,
     micro_batch_tokens=0,

@@ -1,7 +1,8 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
 `python -m dagrpo.pipeline.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
-waits in its second step until it is told to stop; the variable STALENESS is training.staleness, SAVE_EVERY the steps between states.
+waits in its second step until it is told to stop; the variable STALENESS is training.staleness, SAVE_EVERY the steps between states,
+COPIES those of the policy.
 """
 
 import json
@@ -424,7 +425,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminate)
     WaitingEngine.waiting = Path(sys.argv[3]) / "sampling"
-    with process_group() as joint:
+    with process_group(copies=int(os.environ.get("COPIES", "1"))) as joint:
         out, every = Path(sys.argv[3]), int(os.environ.get("SAVE_EVERY", "2"))
         inputs = (Path(sys.argv[1]), Path(sys.argv[2]))
         made = training_run(inputs, out / "state", out, int(sys.argv[4]), save_every=every)

@@ -175,9 +175,9 @@ def _main() -> None:
     parser.add_argument("--activation-checkpointing", action="store_true")
     parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
     torch.use_deterministic_algorithms(True)
-    parser.add_argument("--copy-on-each-node", action="store_true")
+    parser.add_argument("--copies", type=int, default=1)
     given = vars(parser.parse_args())
-    with process_group(copy_on_each_node=given.pop("copy_on_each_node")) as joint:
+    with process_group(copies=given.pop("copies")) as joint:
         run(**given, world=joint)
 
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dagrpo.core.errors import TransientError
 from dagrpo.utils.distributed import (
     ALLOCATOR_VARIABLES,
+    _broken_connections_named,
     process_group,
     single_process,
 )
@@ -91,3 +93,21 @@ def test_segments_of_a_gpu_expand_unless_the_user_has_set_the_allocator_up(own: 
     variables = inherited if own is None else inherited | {own: "garbage_collection_threshold:0.8"}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == settings
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5\nncclRemoteError: A call failed",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234",
+    ],
+)
+def test_a_broken_connection_to_another_rank_is_something_that_starts_again(words: str) -> None:
+    with pytest.raises(TransientError, match="Another process of this training has ended"), _broken_connections_named():
+        raise RuntimeError(words)
+
+
+def test_other_errors_of_nccl_keep_their_reason() -> None:
+    words = "NCCL error: unhandled cuda error, NCCL version 2.27.5\nCuda failure 2 'out of memory'"
+    with pytest.raises(RuntimeError, match="out of memory"), _broken_connections_named():
+        raise RuntimeError(words)

@@ -78,6 +78,8 @@ class Engine(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in runtime.engine: those of EngineConfig, and its own
     capabilities: Capabilities
     open: EngineOpener  # imports what it needs inside: parsing params.yaml imports this record
+    # Returns a server of another node's training, not started: see nodes.py. None: it has none (runtime.engine.nodes).
+    start: Callable[..., Any] | None = None
     open_classifier: ClassifierOpener | None = (
         None  # serves reward.components.reward_model; None: it serves no classifiers
     )
@@ -112,7 +114,7 @@ def capabilities_of(config: EngineConfig) -> Capabilities:
 
 def may_share_memory(config: EngineConfig) -> bool:
     """Return True if a server of this section may open the trainer's tensors, so that the trainer has to allocate them for it."""
-    alone = config.gpus == 1 and not config.own_gpus and not config.servers
+    alone = config.gpus == 1 and not config.own_gpus and not config.serves_elsewhere
     chosen = config.weight_sync == "tensors" or (config.weight_sync is None and alone)
     return capabilities_of(config).tensors_by_ipc and chosen
 

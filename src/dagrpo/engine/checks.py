@@ -50,6 +50,8 @@ def _missing(section: str, config: EngineConfig) -> Iterator[str]:
         yield f"{section}.release_memory is true"
     if config.weight_sync == "tensors" and not able.tensors_by_ipc:
         yield f"{section}.weight_sync is tensors"
+    if config.nodes and engine_of(config).start is None:
+        yield f"{section}.nodes is {config.nodes}"
     if config.tensor_parallel > 1 and not able.tensor_parallel:
         yield f"{section}.tensor_parallel is {config.tensor_parallel}"
 
@@ -105,11 +107,12 @@ def _check_elsewhere(section: str, config: EngineConfig) -> None:
             f"{section}.tensor_parallel is {config.tensor_parallel}, and {elsewhere}: start them with as many GPUs, and set "
             f"{section}.tensor_parallel to 1"
         )
-    if config.replicas > 1 or config.own_gpus:
+    if config.replicas > 1 or config.own_gpus or config.nodes:
         key = f"replicas is {config.replicas}" if config.replicas > 1 else "own_gpus is true"
+        key = f"nodes is {config.nodes}" if config.nodes else key
         raise UserError(
-            f"{section}.{key}, and {elsewhere}, beside which a stage starts none: name all of them there, and set replicas to 1 and "
-            "own_gpus to false"
+            f"{section}.{key}, and {elsewhere}, beside which a stage starts none: name all of them there, and set replicas to 1, "
+            "own_gpus to false and nodes to 0"
         )
     if config.release_memory:
         raise UserError(
@@ -130,6 +133,11 @@ def _check_policy(params: Params) -> None:
         raise UserError(
             "rollout.deterministic is true but runtime.engine.servers names servers that others may use: set one of them otherwise "
             "(false, or an empty list)"
+        )
+    if engine.nodes and (engine.own_gpus or engine.release_memory):
+        key = "own_gpus" if engine.own_gpus else "release_memory"
+        raise UserError(
+            f"runtime.engine.nodes is {engine.nodes}, so that no server shares a machine with the policy: set runtime.engine.{key} to false"
         )
     if engine.release_memory and engine.own_gpus:
         raise UserError(
@@ -174,10 +182,10 @@ def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) ->
             f"{key}.weight_sync is {engine.weight_sync}, but a {model}'s weights are loaded once and never synced: set it "
             "to null"
         )
-    if engine.replicas > 1 or engine.own_gpus:
+    if engine.replicas > 1 or engine.own_gpus or engine.nodes:
         raise UserError(
-            f"{key}.replicas and own_gpus are for the policy's engine: a stage starts one server of its {model}, on the "
-            f"first GPU. Set them to 1 and false, or start servers elsewhere and name them in {key}.servers"
+            f"{key}.replicas, own_gpus and nodes are for the policy's engine: a stage starts one server of its {model}, on the "
+            f"first GPU. Set them to 1, false and 0, or start servers elsewhere and name them in {key}.servers"
         )
     shared = sorted({*engine.servers} & {*params.runtime.engine.servers})
     if shared:

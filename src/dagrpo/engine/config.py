@@ -8,6 +8,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.section import Texts
 
+FOLDER = (
+    "DAGRPO_SERVERS"  # environment variable of a training: where the nodes of its servers look for their description
+)
+
 
 class EngineConfig(Choice):
     """Keys of every engine. The Config of an engine adds its own."""
@@ -20,11 +24,12 @@ class EngineConfig(Choice):
         description="Folder through which weights reach the servers. Servers that run elsewhere need one, under the same path. "
         "null: memory (/dev/shm) if it has room.",
     )
-    weight_sync: Literal["folder", "tensors"] | None = Field(
+    weight_sync: Literal["folder", "tensors", "distributed"] | None = Field(
         None,
         description="Road of the weights to a server that the stage starts. folder: safetensors files. tensors: memory that trainer and "
-        "server share, on their common GPU (CUDA IPC) or on the CPU. null: tensors if one server shares the policy's GPU and can open its "
-        "memory, also with release_memory; else folder.",
+        "server share, on their common GPU (CUDA IPC) or on the CPU. distributed: broadcasts to the servers of `nodes`, by NCCL on GPUs "
+        "and gloo on CPUs. null: tensors if one server shares the policy's GPU and can open its memory, also with release_memory; else "
+        "folder.",
     )
     max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         65_536, description="Size of the key-value cache, in tokens."
@@ -39,8 +44,14 @@ class EngineConfig(Choice):
     )
     replicas: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="Number of servers with the same weights that the stage starts, each on a separate GPU if there are GPUs. Each "
-        "samples a part of every batch. Only for runtime.engine: a teacher has one server.",
+        description="Number of servers with the same weights that the stage starts, on each of `nodes` if there are any; each is on a "
+        "separate GPU if there are GPUs. Each samples a part of every batch. Only for runtime.engine: a teacher has one server.",
+    )
+    nodes: Annotated[int, Field(ge=0, le=4096)] = Field(
+        0,
+        description="Machines beside those of runtime.nodes that serve the policy while it is trained, with `replicas` servers on each; 0: "
+        "the first of runtime.nodes serves it. All see the project's folder under the same path. Other stages start their servers on their "
+        "machine alone. Only for runtime.engine. See docs/cluster.md.",
     )
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
@@ -69,15 +80,28 @@ class EngineConfig(Choice):
     )
 
     @model_validator(mode="after")
+    def _broadcasts_reach_nodes_of_their_own(self) -> Self:
+        if self.weight_sync == "distributed" and not self.nodes:
+            raise UserError(
+                "weight_sync is distributed, which is for servers on separate nodes: set it to null, or nodes above 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tensors_reach_one_server_beside_the_trainer(self) -> Self:
-        if self.weight_sync == "tensors" and (self.servers or self.own_gpus or self.gpus > 1):
+        if self.weight_sync == "tensors" and (self.servers or self.nodes or self.own_gpus or self.gpus > 1):
             raise UserError(
                 "weight_sync is tensors, which only one server on the GPU of the policy, or on its CPU, can open: set it to null, or "
-                "leave servers, own_gpus, replicas and tensor_parallel at their defaults"
+                "leave servers, nodes, own_gpus, replicas and tensor_parallel at their defaults"
             )
         return self
 
     @property
+    def serves_elsewhere(self) -> bool:
+        """Return True if the policy in training is served on other machines than the first."""
+        return bool(self.servers) or self.nodes > 0
+
+    @property
     def gpus(self) -> int:
-        """Return the number of GPUs of the servers that a stage starts."""
+        """Return the number of GPUs of the servers that a stage starts on one machine."""
         return self.replicas * self.tensor_parallel

@@ -39,6 +39,10 @@ class ServerUnreachable(ServerError):
     """Error of a server that does not answer at all, with no sign that it is dead."""
 
 
+class ServerAway(ServerUnreachable, TransientError):
+    """Error of a server on another node of this training, which starts it again."""
+
+
 def reason_in(log: Path, start: int = 0) -> str | None:
     """Return the last line of a log that names a reason, such as an exception; None if no such line follows byte `start`.
 

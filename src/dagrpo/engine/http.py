@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from dagrpo.core.escape import one_line
-from dagrpo.engine.errors import ServerError, ServerLost, ServerUnreachable
+from dagrpo.engine.errors import ServerAway, ServerError, ServerLost, ServerUnreachable
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
@@ -29,6 +29,7 @@ class Endpoint:
     api_key: str | None = None
     # Returns why the server does not answer, None for an unknown reason; None: it runs elsewhere.
     diagnose: Callable[[], str | None] | None = None
+    comes_back: bool = False  # it runs on a node of this training, which starts it again
 
 
 class HttpServer:
@@ -38,6 +39,7 @@ class HttpServer:
         """Prepare connections. `timeout`: seconds for one request, from its first byte to the answer's last."""
         self.address = endpoint.address.rstrip("/")
         self._diagnose = endpoint.diagnose
+        self._unreachable = ServerAway if endpoint.comes_back else ServerUnreachable
         self._timeout = timeout
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if endpoint.api_key is not None:
@@ -93,7 +95,7 @@ class HttpServer:
             if (death := await self._diagnosis()) is not None:
                 self._death = ServerLost(death)
             else:
-                self._death = ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}")
+                self._death = self._unreachable(f"{self.address} cannot be reached: {_cause(error)}")
             raise self._death from None
         except TimeoutError:
             raise ServerError(

@@ -131,15 +131,31 @@ class ClassifierOpener(Protocol):
 
 
 class Bucket(Protocol):
-    """Tensors of a weight sync that a server opens together, in memory that it shares with this process."""
+    """Tensors of a weight sync that a server gets together: in memory that it shares with this process, or by a broadcast."""
 
     @property
     def is_last(self) -> bool:
         """Return True for the last bucket of a weight sync."""
         ...
 
-    def payload(self) -> str:
-        """Return the handle for one server and one opening."""
+    def payload(self) -> str | Mapping[str, Any]:
+        """Return the handle for one server and one opening; of a broadcast, the fields of the request."""
+        ...
+
+    def sent(self) -> AbstractContextManager[None]:
+        """Send a broadcast while the block asks the servers for it."""
+        ...
+
+
+class Group(Protocol):
+    """Process group of the trainer and its servers, for broadcasts."""
+
+    def formed(self, servers: int) -> AbstractContextManager[Mapping[str, Any]]:
+        """Form a group with `servers` servers while the block asks them to join, by the fields that it yields."""
+        ...
+
+    def rank_of(self, server: int) -> int:
+        """Return the rank of the first process of a server, which is the so-manieth of the group, from 0."""
         ...
 
 
@@ -179,8 +195,12 @@ class Client(Protocol):
         """Prepare for buckets of weights."""
         ...
 
-    async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
+    async def load_bucket(self, payload: str | Mapping[str, Any], version: WeightVersion | None) -> None:
         """Load one bucket. `version` comes with the last one."""
+        ...
+
+    async def join(self, group: Mapping[str, Any], rank: int) -> None:
+        """Join a group for broadcasts, whose fields are these, from `rank` on."""
         ...
 
     async def end_sync(self) -> None:

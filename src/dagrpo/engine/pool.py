@@ -8,6 +8,7 @@ scheduler then does follows from them. Nothing else may use the server meanwhile
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop, all_of
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.interface import Bucket, Client, HeldWeights, WeightVersion, new_version
+from dagrpo.engine.interface import Bucket, Client, Group, HeldWeights, WeightVersion, new_version
 from dagrpo.engine.sessions import DEAD, SLICE, SessionServers
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 from dagrpo.utils.console import say
@@ -41,6 +42,7 @@ class ServerPool(SessionServers):
         keeps_all: bool = False,
         adapters: AdapterFolders | None = None,
         buckets: Callable[[Tensors], Iterator[Bucket]] | None = None,
+        group: Group | None = None,
     ) -> None:
         """Pool servers that hold the weights `version`, or get them with `load`.
 
@@ -48,12 +50,15 @@ class ServerPool(SessionServers):
         assignment of requests to servers depends on their number.
         `adapters`: the folders of an adapter's versions, if `load` gets those. It is then called before any request.
         `buckets`: cuts weights into buckets of tensors that all servers can open; None: weights travel in the folder.
+        `group`: in which buckets are broadcast, if they are.
         """
         super().__init__(servers, loop, version, keeps_all=keeps_all)
         self._folder = folder
         self._leaves = leaves
         self._adapters = adapters
         self._buckets = buckets
+        self._group = group
+        self._grouped: list[int] = []  # numbers of the servers in the group
 
     def generate(
         self,
@@ -98,6 +103,9 @@ class ServerPool(SessionServers):
         """Load weights into every server, bucket by bucket. After an error no server counts as having the new version."""
         if self._leaves:
             torch.cuda.empty_cache()
+        if self._group is not None:
+            self._loop.run(self._find_again())
+            self._form(self._group)
         self._everywhere(lambda server: server.begin_sync())
         self._send_buckets(buckets)
         if torch.cuda.is_available():
@@ -111,7 +119,28 @@ class ServerPool(SessionServers):
     def _send_buckets(self, buckets: Iterator[Bucket]) -> None:
         for bucket in buckets:
             version = self._version if bucket.is_last else None
-            self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
+            with bucket.sent():
+                self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
+
+    async def _find_again(self) -> None:
+        """Take back servers that were lost and answer again: they get the weights of this sync before a request."""
+        for number in [*self._lost]:
+            self._lost[number].reconnect()
+            with suppress(ServerError):  # it is still away
+                await self._lost[number].empty_cache()
+                self._servers[number] = self._lost.pop(number)
+                say(f"Server {number + 1} answers again.")
+
+    def _form(self, group: Group) -> None:
+        """Form a new group if other servers answer than those of the present one."""
+        numbers = sorted(self._servers)
+        if numbers == self._grouped:
+            return
+        ranks = {id(self._servers[number]): group.rank_of(place) for place, number in enumerate(numbers)}
+        self._grouped = []
+        with group.formed(len(numbers)) as fields:
+            self._everywhere(lambda server: server.join(fields, ranks[id(server)]))
+        self._grouped = numbers
 
     def _everywhere(self, ask: Callable[[Client], Awaitable[None]]) -> None:
         """Call every server at the same time; continue without those that die."""
@@ -162,7 +191,7 @@ class ServerPool(SessionServers):
         except ServerError:  # it is still away, or no server of this engine
             return
         self._servers[server] = self._lost.pop(server)
-        say(f"Server {server + 1} of runtime.engine.servers answers again, and holds the present weights.")
+        say(f"Server {server + 1} answers again, and holds the present weights.")
 
     async def _load(self, server: int, folder: Path) -> None:
         try:

@@ -42,14 +42,15 @@ Server = TypeVar("Server", bound=StartedServer)
 
 
 def start_all(
-    stack: ExitStack, config: EngineConfig, log: Path, make: Callable[[Path, str | None], Server]
+    stack: ExitStack, config: EngineConfig, log: Path, make: Callable[[Path, str | None], Server], *, first: int = 0
 ) -> list[Server]:
-    """Return the servers, ready, until the stack is closed. The first writes `log`, the others write files beside it.
+    """Return the servers, ready, until the stack is closed. Number 0 writes `log`, the others write files beside it.
 
     `make` returns a server with a log and the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them (None: all that this process
     sees). All are started before the first wait: each takes a while. Raises what they raise, and UserError if there are too few GPUs.
     """
-    servers = [make(log_of(log, number), gpus) for number, gpus in enumerate(gpus_of(config, visible_devices()))]
+    numbered = enumerate(gpus_of(config, visible_devices()), start=first)
+    servers = [make(log_of(log, number), gpus) for number, gpus in numbered]
     for server in servers:
         stack.callback(server.stop)
         server.begin()

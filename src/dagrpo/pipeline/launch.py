@@ -4,8 +4,9 @@ A failure is reported in one message, and only if rank 0 has not reported it alr
 in a folder that only their user may enter, and talk over the loopback interface: no port, no torchrun, whose own store
 listens on every interface and is unpickled.
 
-On several nodes there is one launcher on each. That of the first has `--nodes N ADDRESS SECONDS` before COUNT (`auto`: SLURM's
-address); the others `--join FILE ADDRESS:PORT`, and NODE outside SLURM. They talk over the interface of that address (see nodes.py).
+On several nodes there is one launcher on each. That of the first has `--nodes N ADDRESS SECONDS` before COUNT (`N+M`: M more nodes run
+servers alone; `auto`: SLURM's address); the others `--join FILE ADDRESS:PORT`, and NODE outside SLURM. They talk over the interface of that
+address (see nodes.py).
 """
 
 import logging
@@ -26,6 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
+from dagrpo.engine.config import FOLDER
 from dagrpo.pipeline.nodes import (
     SECONDS_BETWEEN_SIGNS,
     UNSEEN,
@@ -34,13 +36,14 @@ from dagrpo.pipeline.nodes import (
     Link,
     command_for_others,
     first_node,
-    interface_of,
     joined,
     own_address,
+    own_software,
     place_of_the_first,
+    servers_of,
     wait_for_note,
 )
-from dagrpo.utils.child_variables import QUIET, sockets_on
+from dagrpo.utils.child_variables import QUIET, interface_of, sockets_on
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import RENDEZVOUS
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
@@ -61,6 +64,7 @@ class Ranks:
     node: int = 0
     nodes: int = 1
     interface: str = "lo"
+    servers: Path | None = None  # folder in which nodes with servers look for their description
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:
@@ -78,26 +82,30 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
         raise SystemExit(end.code)
 
 
-def launch_first(nodes: int, place: str, patience: float, count: int, script: str, arguments: list[str]) -> None:
+def launch_first(
+    nodes: int, engines: int, place: str, patience: float, count: int, script: str, arguments: list[str]
+) -> None:
     """Run the first node's processes once all nodes are there. Raises SystemExit as `launch`, for processes of any node."""
     stopped_by = _signals_to_stop()
-    address, port, others = place_of_the_first(None if place == "auto" else place, nodes)
+    address, port, others = place_of_the_first(None if place == "auto" else place, nodes + engines)
     described = Launch(
         script=script,
         arguments=tuple(arguments),
         processes=count,
-        nodes=nodes,
+        nodes=nodes + engines,
+        engines=engines,
         address=address,
         port=port,
         patience=patience,
         grace=str(grace_seconds()),
+        software=own_software(),
     )
     with first_node(described) as (link, note), _started_by_slurm(others, note, link):
         if not others:
-            commands = ", ".join(f"`dagrpo join {node}`" for node in range(1, nodes))
+            commands = ", ".join(f"`dagrpo join {node}`" for node in range(1, described.nodes))
             say(f"Waiting for the other machines at {address}: run {commands} on them, in this folder.")
         _wait_for_all(link, stopped_by)
-        code = _run_linked(link, interface_of(address), stopped_by)
+        code = _run_linked(link, servers_of(note), interface_of(address), stopped_by)
         if code:
             time.sleep(2 * SECONDS_BETWEEN_SIGNS)  # the other nodes read how all ended
     raise SystemExit(code)
@@ -112,24 +120,66 @@ def launch_other(note: Path, place: str, node: int) -> None:
     link = Link(store, launched or UNSEEN, node)
     del store  # which ends when the link does
     try:
-        if launched is None:
-            sentence = (
-                f"node {node} ({socket.gethostname()}) does not see {note}, which the first node has written: runtime.nodes needs "
-                "the project's folder on one file system, under the same path everywhere."
-            )
+        if wrong := _difference(launched, note):
+            sentence = f"node {node} ({socket.gethostname()}) {wrong}"
             raise SystemExit(link.say_end(End(code=MISTAKE, sentence=sentence)).code)
+        assert launched is not None
         os.environ[GRACE] = launched.grace
         _wait_for_all(link, stopped_by)
-        raise SystemExit(_run_linked(link, interface_of(own_address(address)), stopped_by))
+        own = own_address(address)
+        if node >= launched.trainers:
+            raise SystemExit(_serve(link, servers_of(note), own, stopped_by))
+        raise SystemExit(_run_linked(link, None, interface_of(own), stopped_by))
     finally:
         link.close()
 
 
-def _run_linked(link: Link, interface: str, stopped_by: list[signal.Signals]) -> int:
+def _difference(launched: Launch | None, note: Path) -> str | None:
+    """Return what this machine lacks of the first node's files and software; None if it has both."""
+    if launched is None:
+        return (
+            f"does not see {note}, which the first node has written: runtime.nodes needs the project's folder on one file system, under "
+            "the same path everywhere."
+        )
+    own = own_software()
+    if own != launched.software:
+        return f"has {own}; the first node has {launched.software}: use the same environment on all nodes."
+    return None
+
+
+def _serve(link: Link, folder: Path, address: str, stopped_by: list[signal.Signals]) -> int:
+    """Run this node's servers until the ranks of all others have ended; return the exit code of all nodes."""
+    number = link.node - link.launch.trainers
+    servers = subprocess.Popen((sys.executable, "-m", "dagrpo.engine.nodes", str(folder), str(number), address))
+    try:
+        while not link.are_trainers_well:
+            if stopped_by:
+                link.ask_to_stop()
+            if (end := _word_of_others(link)) is not None:
+                return end.code
+            if servers.poll() is not None:
+                sentence = (
+                    f"node {link.node} ({socket.gethostname()}) serves no more: its log is beside that of the stage."
+                )
+                return link.say_end(End(code=1, sentence=sentence)).code
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        link.say_well()
+        return 0
+    finally:
+        servers.terminate()
+        servers.wait()
+
+
+def _run_linked(link: Link, servers: Path | None, interface: str, stopped_by: list[signal.Signals]) -> int:
     """Run this node's processes, and return the exit code of all nodes; on the first node, after saying why."""
     launched = link.launch
     ranks = Ranks(
-        here=launched.processes, rendezvous=link.rendezvous, node=link.node, nodes=launched.nodes, interface=interface
+        here=launched.processes,
+        rendezvous=link.rendezvous,
+        node=link.node,
+        nodes=launched.trainers,
+        interface=interface,
+        servers=servers if launched.engines else None,
     )
     outcome = _run(ranks, launched.script, [*launched.arguments], stopped_by, link)
     if outcome.ended_by is None and not outcome.failures:
@@ -163,7 +213,7 @@ def _wait_for_all(link: Link, stopped_by: list[signal.Signals]) -> None:
         if time.monotonic() > deadline:
             missing = ", ".join(map(str, link.missing))
             seconds = f"within {link.launch.patience:.0f} seconds (runtime.node_timeout)"
-            sentence = f"runtime.nodes is {link.launch.nodes}, but node {missing} has not joined {seconds}: start it, and this again."
+            sentence = f"training takes {link.launch.nodes} nodes, but node {missing} has not joined {seconds}: start it, and this again."
             end = link.say_end(End(code=MISTAKE, sentence=sentence))
             _print(end.sentence if link.node == 0 else "")
             raise SystemExit(end.code)
@@ -289,6 +339,7 @@ def environment(local: int, ranks: Ranks) -> dict[str, str]:
         | sockets_on(ranks.interface)
         | (QUIET if ranks.nodes > 1 else {})
         | {RENDEZVOUS: ranks.rendezvous}
+        | ({} if ranks.servers is None else {FOLDER: str(ranks.servers.absolute())})
     )
 
 
@@ -307,7 +358,8 @@ def main(arguments: list[str]) -> None:
     """Run the launcher that the command line asks for."""
     match arguments:
         case ["--nodes", nodes, place, patience, count, script, *rest]:
-            launch_first(int(nodes), place, float(patience), int(count), script, rest)
+            trainers, _, engines = nodes.partition("+")
+            launch_first(int(trainers), int(engines or 0), place, float(patience), int(count), script, rest)
         case ["--join", note, place, *node]:
             launch_other(Path(note), place, int(node[0]) if node else int(os.environ["SLURM_NODEID"]) + 1)
         case [count, script, *rest]:

@@ -16,16 +16,19 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from secrets import token_hex
+from typing import Annotated
 
-import psutil
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed, for which no types are declared
 
+import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import slurm
+from dagrpo.utils.distributed import listening_store
+from dagrpo.utils.environment import environment
 from dagrpo.utils.failures import MISTAKE
-from dagrpo.utils.files import write_json
+from dagrpo.utils.files import digest_of, remove, sha256_of, write_json
 from dagrpo.utils.locks import signs_of_life
 
 LAUNCHES = STATES / "launches"  # a file for each training on several nodes that is under way, the oldest first by name
@@ -44,24 +47,44 @@ class Launch:
     arguments: tuple[str, ...]
     processes: int  # of each node
     nodes: int
+    engines: int  # the last ones of these, which run servers alone
     address: str  # of the first node
     port: int
     patience: float  # longest seconds until all nodes are there
     grace: str  # DAGRPO_GRACE_SECONDS
+    software: str  # `own_software` of the first node
+
+    @property
+    def trainers(self) -> int:
+        """Return the number of nodes that train, the first ones."""
+        return self.nodes - self.engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The word with which one node ends all."""
 
-    code: int  # exit code
+    code: Annotated[int, Field(ge=1, le=255)]  # exit code: an end well is no word, and no stranger's
     sentence: str = ""  # why, where rank 0 has not said it
 
 
 UNSEEN = Launch(
-    script="", arguments=(), processes=0, nodes=1, address="", port=0, patience=0.0, grace=""
+    script="", arguments=(), processes=0, nodes=1, engines=0, address="", port=0, patience=0.0, grace="", software=""
 )  # of a node that cannot read it
 _LAUNCH, _WORD = TypeAdapter(Launch), TypeAdapter(End)
+
+
+def own_software() -> str:
+    """Return the digest of this machine's dagrpo, and the versions that its part of a training follows from."""
+    package = Path(dagrpo.__file__).parent
+    digest = digest_of({str(file.relative_to(package)): sha256_of(file) for file in sorted(package.rglob("*.py"))})
+    versions = {name: version for name, version in environment(on_gpu=False).items() if name != "device"}
+    return ", ".join(f"{name} {version}" for name, version in {"dagrpo": digest[:16], **versions}.items())
+
+
+def servers_of(note: Path) -> Path:
+    """Return the folder in which a launch describes servers to its nodes."""
+    return note.with_suffix("")
 
 
 def read_launch(note: Path) -> Launch | None:
@@ -104,6 +127,11 @@ class Link:
     def are_all_well(self) -> bool:
         """Return True once the ranks of every node have ended well."""
         return len(self._well) == self.launch.nodes
+
+    @property
+    def are_trainers_well(self) -> bool:
+        """Return True once the ranks of every node have ended well."""
+        return {*range(self.launch.trainers)} <= self._well
 
     @property
     def missing(self) -> list[int]:
@@ -171,12 +199,19 @@ class Link:
                 if own:
                     self._heard[0] = time.monotonic()  # its store answers
                 if self.end is None and store.check([_END]):
-                    self.end = _WORD.validate_json(store.get(_END))
+                    self.end = _understood(store.get(_END))
                 if self._is_closed.wait(SECONDS_BETWEEN_SIGNS):
                     return
         except RuntimeError:
             if own:
                 self._heard[0] = float("-inf")
+
+
+def _understood(word: bytes) -> End:
+    try:
+        return _WORD.validate_json(word)
+    except ValidationError:
+        return End(code=1, sentence="a word that no node says has come from the network: use one of your own.")
 
 
 @contextmanager
@@ -185,10 +220,17 @@ def first_node(launch: Launch) -> Iterator[tuple[Link, Path]]:
 
     Raises UserError if the address is not this machine's.
     """
-    store, port = _opened(launch)
+    try:
+        store, port = listening_store(launch.address, launch.port, timedelta(seconds=SECONDS_TO_CONNECT))
+    except OSError as error:
+        raise UserError(
+            f"{launch.address}:{launch.port} cannot be opened ({error.strerror}): set runtime.address to an address of the first node "
+            "that the other nodes reach, with a free port if it names one."
+        ) from error
     described = _LAUNCH.validate_python({**asdict(launch), "port": port})
     LAUNCHES.mkdir(parents=True, exist_ok=True)
     note = LAUNCHES / f"{time.time_ns()}-{token_hex(4)}.json"
+    servers_of(note).mkdir(mode=0o700)
     write_json(note, asdict(described))
     link = Link(store, described, 0)
     del store  # which ends when the link does
@@ -197,32 +239,8 @@ def first_node(launch: Launch) -> Iterator[tuple[Link, Path]]:
             yield link, note
     finally:
         note.unlink(missing_ok=True)
+        remove(servers_of(note))
         link.close()
-
-
-def _opened(launch: Launch) -> tuple[Store, int]:
-    """Return a store that listens on the launch's address alone, and its port."""
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((launch.address, launch.port))
-    except OSError as error:
-        listening.close()
-        raise UserError(
-            f"{launch.address}:{launch.port} cannot be opened ({error.strerror}): set runtime.address to an address of the first node "
-            "that the other nodes reach, with a free port if it names one."
-        ) from error
-    listening.listen()
-    port = int(listening.getsockname()[1])
-    store = TCPStore(
-        launch.address,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
-        timeout=timedelta(seconds=SECONDS_TO_CONNECT),
-    )
-    return store, port
 
 
 def joined(address: str, port: int) -> Store:
@@ -235,14 +253,6 @@ def joined(address: str, port: int) -> Store:
         raise UserError(
             f"the first node does not answer at {address}:{port}: start its training, and let this machine reach that address."
         ) from error
-
-
-def interface_of(address: str) -> str:
-    """Return the name of the network interface that has an address of this machine."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == address for each in addresses):
-            return str(name)
-    raise UserError(f"{address} is no address of this machine: set runtime.address to one of the first node's.")
 
 
 def own_address(other: str, port: int = 9) -> str:
@@ -276,7 +286,8 @@ def place_of_the_first(address: str | None, nodes: int) -> tuple[str, int, list[
         return _resolved(host), int(port or 0), others
     if not others:
         raise UserError(
-            f"runtime.nodes is {nodes}, but no address is named: set runtime.address to one of this machine's that the other nodes reach, "
+            f"training takes {nodes} machines (runtime.nodes, runtime.engine.nodes), but no address is named: set "
+            "runtime.address to one of this machine's that the other nodes reach, "
             "or run this in SLURM (profiles/slurm)."
         )
     return own_address(slurm.address_of(others[0])), 0, others
@@ -289,7 +300,8 @@ def _others_in_slurm(nodes: int) -> list[str]:
     names = slurm.nodes_of(job)
     if len(names) < nodes:
         raise UserError(
-            f"runtime.nodes is {nodes}, and SLURM job {job} has {len(names)}: submit it through profiles/slurm, or ask for {nodes} nodes."
+            f"training takes {nodes} machines (runtime.nodes, runtime.engine.nodes), and SLURM "
+            f"job {job} has {len(names)}: submit it through profiles/slurm, or ask for {nodes} nodes."
         )
     own = slurm.own_node()
     return [name for name in names if name != own][: nodes - 1]

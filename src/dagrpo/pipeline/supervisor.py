@@ -122,7 +122,9 @@ def _make(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], l
 
 def _place(runtime: Runtime, nodes: int) -> Sequence[str]:
     """Return the launcher's arguments about several nodes."""
-    return ("--nodes", str(nodes), runtime.address or "auto", str(runtime.node_timeout)) if nodes > 1 else ()
+    if nodes == 1:
+        return ()
+    return ("--nodes", f"{runtime.nodes}+{runtime.engine.nodes}", runtime.address or "auto", str(runtime.node_timeout))
 
 
 def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:

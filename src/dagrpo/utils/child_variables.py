@@ -4,6 +4,9 @@ import os
 import re
 from collections.abc import Sequence
 
+import psutil
+
+from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import is_secret, secret_parameters
 
 HERE = "127.0.0.1,localhost"
@@ -20,6 +23,14 @@ _PASSED = re.compile(
 def sockets_on(interface: str) -> dict[str, str]:
     """Return the variables by which gloo and NCCL listen on one interface; else they do where the host's name points to."""
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface that has an address of this machine."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return str(name)
+    raise UserError(f"{address} is no address of this machine: set runtime.address to one of the first node's.")
 
 
 LOOPBACK = sockets_on("lo")

@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -124,11 +125,11 @@ def single_process() -> World:
 
 
 @contextmanager
-def process_group(threads: int = 1, *, deterministic: bool = False, copy_on_each_node: bool = False) -> Iterator[World]:
+def process_group(threads: int = 1, *, deterministic: bool = False, copies: int = 1) -> Iterator[World]:
     """Yield the world that this process was launched in, or that of one process. Each process computes with `threads` threads.
 
-    `deterministic`: GPUs add up in the same order each time (rollout.deterministic). `copy_on_each_node`: the ranks of each node
-    share a copy of the policy (HSDP), not all ranks one.
+    `deterministic`: GPUs add up in the same order each time (rollout.deterministic). `copies`: of the policy, each
+    shared by ranks that follow one another (HSDP): one for all, or one for each node.
 
     Raises UserError if there are GPUs, but fewer than ranks, or if another launcher has started the ranks, whose store may be
     anyone's; TransientError if the connection to another rank breaks.
@@ -146,7 +147,6 @@ def process_group(threads: int = 1, *, deterministic: bool = False, copy_on_each
     if own is not None and deterministic:
         add_up_in_one_order()
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
-    copies = size // int(os.environ["LOCAL_WORLD_SIZE"]) if copy_on_each_node else 1
     with _broken_connections_named():
         yield World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group(), copies=copies)
     dist.destroy_process_group()  # only on success: after an error the others may never come, and the launcher ends them
@@ -166,6 +166,31 @@ def _broken_connections_named() -> Iterator[None]:
 def _patient_group() -> dist.ProcessGroup:
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     return group
+
+
+def listening_store(address: str, port: int, timeout: timedelta) -> tuple[Any, int]:
+    """Return a store that listens at an address of this machine alone, and its port; `port` 0: a free one.
+
+    Raises OSError if that cannot be opened. It ends when nothing refers to it.
+    """
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address, port))
+    except OSError:
+        listening.close()
+        raise
+    listening.listen()
+    port = int(listening.getsockname()[1])
+    descriptor = listening.detach()
+    return TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, timeout=timeout
+    ), port
+
+
+def own_address() -> str:
+    """Return the first node's address, of a training on several."""
+    return os.environ[RENDEZVOUS].removeprefix(TCP).rpartition(":")[0]
 
 
 def expand_segments() -> None:

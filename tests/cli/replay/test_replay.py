@@ -369,13 +369,16 @@ def test_a_run_that_is_not_what_was_recorded_ends_the_command_with_a_sentence(
 
 
 @pytest.mark.nightly
-def test_what_two_processes_trained_is_computed_again_by_two(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("copies", [1, 2])
+def test_what_two_processes_trained_is_computed_again_by_two_with_as_many_copies_of_the_policy(
+    copies: int, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COPIES", f"{copies}")
     runs.launch(2, runs.__file__, *inputs, tmp_path, 1)
     monkeypatch.chdir(tmp_path)
     folder = _publish(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1), tmp_path / "seed_7")
-    assert read_run(folder).computed([1]).processes == 2
+    computed = read_run(folder).computed([1])
+    assert (computed.processes, computed.copies) == (2, copies)
     assert CliRunner().invoke(application.app, ["replay", str(folder)]).exit_code == 0
 
 

@@ -55,13 +55,13 @@ def test_an_override_run_has_one_name_too() -> None:
 def test_what_a_machine_alone_knows_is_of_this_one() -> None:
     theirs: dict[str, Any] = {
         "data": {"mirror": "/their/mirror"},
-        "runtime": {"engine": {"servers": ["http://them:1"]}},
+        "runtime": {"engine": {"nodes": 2}},
     }
     theirs["runtime"] |= {"nodes": 2, "address": "0.0.0.0", "reward_model": {"servers": ["http://them:2"]}}
     here = parse({"data": {"mirror": "my/mirror"}})
     params = parameters(_crate(theirs), here, ())
     assert params.data.mirror == "my/mirror"
-    assert params.runtime.engine.servers == []
+    assert params.runtime.engine.nodes == 0
     assert params.runtime.reward_model.servers == []
     assert (params.runtime.nodes, params.runtime.address) == (here.runtime.nodes, here.runtime.address)
 

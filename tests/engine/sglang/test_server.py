@@ -185,7 +185,7 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
     server = SGLangServer(tiny_model, sglang.Config(start_timeout=60), tmp_path / "server.log")
     asked: list[int] = []
 
-    def first_the_taken_one(wanted: int | None) -> int:
+    def first_the_taken_one(wanted: int | None, host: str) -> int:
         asked.append(free_port(wanted) if asked else taken)
         return asked[-1]
 

@@ -5,6 +5,8 @@ import os
 import shutil
 from base64 import b64decode
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +26,11 @@ from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, to
 from dagrpo.core.errors import UserError
 from dagrpo.engine import sglang
 from dagrpo.engine.background import BackgroundLoop
-from dagrpo.engine.errors import ServerError
+from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang import connect
+from dagrpo.engine.sglang.broadcast import BroadcastGroup
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.connect import device_of_sync
 from dagrpo.engine.sglang.server import SGLangServer
@@ -144,6 +147,58 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
     ]
 
 
+def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path: Path) -> None:
+    formed: list[int] = []
+    joined: list[tuple[int, int]] = []  # server, rank
+    away: set[int] = set()
+
+    class FakeGroup:
+        @contextmanager
+        def formed(self, servers: int) -> Iterator[Mapping[str, Any]]:
+            formed.append(servers)
+            yield {"group_name": f"{len(formed)}"}
+
+        def rank_of(self, server: int) -> int:
+            return 1 + 2 * server
+
+    def answers(number: int) -> Callable[[str, dict[str, Any]], tuple[int, Any]]:
+        def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+            if path == "/init_weights_update_group":
+                joined.append((number, body["rank_offset"]))
+            return (500, {}) if number in away else Echo()(path, body)
+
+        return answer
+
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
+        clients = [ServerClient(Endpoint(address=serve(answers(number)).address), 5) for number in range(2)]
+        cut = partial(buckets, device=CPU)
+        pool = ServerPool(clients, loop, folder, STARTED_WITH, buckets=cut, group=FakeGroup())
+        for step in (1, 2):
+            pool.load(StateTensors(STATE), f"step_{step}")
+        assert (formed, sorted(joined)) == ([2], [(0, 1), (1, 3)])
+        away.add(0)
+        pool._give_up(0, ServerAway("gone"))
+        pool.load(StateTensors(STATE), "step_3")
+        away.clear()
+        pool.load(StateTensors(STATE), "step_4")
+        assert formed == [2, 1, 2]
+        assert joined[2:3] == [(1, 1)]
+        assert sorted(joined[3:]) == [(0, 1), (1, 3)]
+        for client in clients:
+            loop.run(client.close())
+
+
+def test_sglang_finds_tensors_of_all_types_in_a_broadcast() -> None:
+    received = pytest.importorskip("sglang.srt.weight_sync.tensor_bucket").FlattenedTensorBucket
+    (bucket,) = BroadcastGroup("127.0.0.1", CPU, 60).buckets(StateTensors(STATE))
+    described = {key: value for key, value in bucket.described.items() if key != "group_name"}
+    there = received.empty(**described, device="cpu")
+    there.get_flattened_tensor().copy_(bucket.flat)
+    found = dict(there.reconstruct_tensors())
+    assert {name: tensor.dtype for name, tensor in found.items()} == {name: each.dtype for name, each in STATE.items()}
+    assert all(torch.equal(found[name], each) for name, each in STATE.items())
+
+
 @pytest.mark.server
 def test_a_server_holds_and_samples_what_it_does_of_the_folder(
     server: SGLangServer, pool: ServerPool, tiny_model: Path
@@ -163,6 +218,15 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
         synced.load(StateTensors(state), "scaled")
         assert synced.digests() == digests
         assert synced.generate(requests, lockstep=True) == expected
+        synced.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
+        group = BroadcastGroup("127.0.0.1", CPU, 60)
+        broadcast = ServerPool(
+            [client], loop, folder, STARTED_WITH, buckets=partial(group.buckets, most=largest), group=group
+        )
+        for version in ("scaled again", "scaled"):
+            broadcast.load(StateTensors(state), version)
+            assert broadcast.digests() == digests
+        assert broadcast.generate(requests, lockstep=True) == expected
         synced.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
         assert synced.generate(requests, lockstep=True) == before
         loop.run(client.close())

@@ -114,7 +114,7 @@ def _digests(folder: Path) -> Iterator[tuple[str, str]]:
 
 def wait_for_step(folder: Path, step: int) -> None:
     """Return as soon as the training of a clone has recorded a step."""
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + 1800  # on a busy machine the stages before it take ten minutes
     while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
         assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
         time.sleep(0.02)

@@ -105,7 +105,8 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
     from dagrpo.utils.determinism import explained
     from dagrpo.utils.distributed import process_group
 
-    with explained(), process_group(computed.threads, deterministic=run.rollout.deterministic) as world:
+    deterministic, copies = run.rollout.deterministic, computed.copies
+    with explained(), process_group(computed.threads, deterministic=deterministic, copies=copies) as world:
         here = computed_by(world, computed.budget, computed.hashed_by)
         checks = replay(run, steps, world)
     if not world.is_rank_zero:

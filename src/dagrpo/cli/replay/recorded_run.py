@@ -50,12 +50,12 @@ class RecordedRun:
     def computed(self, steps: Sequence[int]) -> Computed:
         """Return the conditions under which the steps of a replay were computed, with the last one's micro-batches.
 
-        Raises UserError if the number of processes or threads, or the device, differs between them.
+        Raises UserError if the number of processes, threads or copies, or the device, differs between them.
         """
         first = self._first_to_compute(steps[0])
         for step in range(first + 1, steps[-1] + 1):
             before, this = self.digests[step - 1].computed, self.digests[step].computed
-            if (before.processes, before.threads, before.device) != (this.processes, this.threads, this.device):
+            if _described(before) != _described(this):
                 raise UserError(
                     f"{self.folder}: step {step - 1} was computed by {_described(before)}, and step {step} by {_described(this)}: a "
                     f"replay cannot change that on its way from step {first} to step {steps[-1]}. Ask for steps up to {step - 1}, or "
@@ -70,7 +70,8 @@ class RecordedRun:
 
 
 def _described(computed: Computed) -> str:
-    return f"{computed.processes} processes with {computed.threads} threads each on {computed.device}"
+    copies = f" and {computed.copies} copies of the policy" if computed.copies > 1 else ""
+    return f"{computed.processes} processes with {computed.threads} threads each{copies} on {computed.device}"
 
 
 def read_run(folder: Path) -> RecordedRun:

@@ -29,6 +29,7 @@ OF_THE_MACHINE = (
     "data.mirror",
     "runtime.engine.servers",
     "runtime.engine.weights_folder",
+    "runtime.engine.nodes",
     "runtime.teacher.servers",
     "runtime.teacher.weights_folder",
     "runtime.reward_model.servers",

@@ -80,6 +80,12 @@ def _open(*args: Any, **options: Any) -> AbstractContextManager[RolloutEngine]:
     return open_sglang(*args, **options)
 
 
+def _start(*args: Any, **options: Any) -> Any:
+    from dagrpo.engine.sglang.connect import start_server
+
+    return start_server(*args, **options)
+
+
 def _open_classifier(*args: Any, **options: Any) -> AbstractContextManager[Classifier]:
     from dagrpo.engine.sglang.classifier import open_classifier
 
@@ -120,6 +126,7 @@ ENGINE = Engine(
         elsewhere=True,
     ),
     open=_open,
+    start=_start,
     open_classifier=_open_classifier,
     packages=("sglang",),
     key_variable=KEY_VARIABLE,

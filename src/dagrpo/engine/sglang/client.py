@@ -5,7 +5,7 @@ It knows nothing of other servers, text or training.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -177,11 +177,20 @@ class ServerClient:
             await self._http.post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
         await self._http.post("/begin_weight_update", {})
 
-    async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
-        """Load one bucket into the server (see tensor_sync.py); with the last of a weight sync, the server holds `version`."""
+    async def join(self, group: Mapping[str, Any], rank: int) -> None:
+        """Make the server join a group for broadcasts, whose fields are these; its first rank there is `rank`."""
+        await self._http.post("/init_weights_update_group", {**group, "rank_offset": rank})
+
+    async def load_bucket(self, payload: str | Mapping[str, Any], version: WeightVersion | None) -> None:
+        """Load one bucket into the server (see tensor_sync.py, and broadcast.py for fields of a request).
+
+        With the last of a weight sync, the server holds `version`.
+        """
+        by_handle = isinstance(payload, str)
+        own = {"serialized_named_tensors": [payload]} if isinstance(payload, str) else payload
         named = {} if version is None else {"weight_version": version.sent}
-        body = {"serialized_named_tensors": [payload], "load_format": "flattened_bucket", "flush_cache": False}
-        await self._http.post("/update_weights_from_tensor", body | named)
+        path = "/update_weights_from_tensor" if by_handle else "/update_weights_from_distributed"
+        await self._http.post(path, {**own, "load_format": "flattened_bucket", "flush_cache": False, **named})
 
     async def end_sync(self) -> None:
         """Switch the server to the new weights, once it holds all buckets, and empty its cache."""

@@ -89,14 +89,17 @@ def server_command(
     pictures: bool = False,
     adapter: AdapterForm | None = None,
     classifies: bool = False,
+    host: str = HOST,
+    has_weights: bool = True,
 ) -> list[str]:
     """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
     pictures: whether the model accepts any. adapter: served beside the weights, if given. classifies: the model is a classifier.
+    host: the address at which it listens. has_weights: whether it loads those of the model's folder.
     """
     flags = {
         "model-path": str(model.resolve()),
-        "host": HOST,
+        "host": host,
         "port": str(port),
         "config": str(settings),
         "dtype": dtype,
@@ -120,6 +123,7 @@ def server_command(
         "--skip-tokenizer-init",  # tokens in, tokens out
         "--skip-server-warmup",
         "--sleep-on-idle",
+        *(() if has_weights else ("--load-format=dummy",)),  # they come with the next weight sync
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
         *device_flags,
         *(CLASSIFIER_FLAGS if classifies else ()),

@@ -1,12 +1,15 @@
 """Open SGLang, with servers of this stage or servers elsewhere."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
@@ -14,17 +17,22 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import FOLDER
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.interface import Adapter, new_version
+from dagrpo.engine.interface import Adapter, AdapterForm, new_version
+from dagrpo.engine.nodes import OF_NODES, is_served_by_nodes, on_nodes
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.servers import lock_elsewhere, most_connections, raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
 from dagrpo.engine.sglang.answers import MOST_TOKENS
+from dagrpo.engine.sglang.broadcast import BroadcastGroup
 from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.command import HOST
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 from dagrpo.utils.console import say
+from dagrpo.utils.distributed import own_address
 from dagrpo.utils.files import read_object
 
 
@@ -58,32 +66,55 @@ def open_sglang(
         folder = stack.enter_context(WeightsFolder(model, _weights_folder(config)))
         device = device_of_sync(config, loads=weights is not None and adapter is None)
         name = new_version(version)
-        start = partial(
-            SGLangServer,
-            model if weights is None else folder.write(weights),
-            config,
-            dtype=dtype,
-            head_dtype=head_dtype,
-            deterministic=deterministic,
-            version=name.sent,
-            keep_pictures=keep_pictures,
-            adapter=None if adapter is None else adapter.form,
-        )
-        servers = start_all(stack, config, log, lambda log, gpus: start(log=log, only_gpus=gpus))
+        options = {
+            "model": str((model if weights is None else folder.write(weights)).absolute()),
+            "dtype": dtype,
+            "head_dtype": head_dtype,
+            "deterministic": deterministic,
+            "version": name.sent,
+            "keep_pictures": keep_pictures,
+            "adapter": None if adapter is None else asdict(adapter.form),
+        }
+        group = _group_of(config) if adapter is None else None
+        endpoints = _started(stack, config, log, options)
         folder.remove_weights()  # in memory, as a rule, and read
         pool = ServerPool(
-            _clients(stack, loop, [server.endpoint for server in servers], config, model),
+            _clients(stack, loop, endpoints, config, model),
             loop,
             folder,
             name,
             leaves=config.release_memory,
             keeps_all=deterministic,
             adapters=None if adapter is None else AdapterFolders(adapter.form, folder),
-            buckets=None if device is None else partial(buckets, device=device),
+            buckets=group.buckets if group is not None else None if device is None else partial(buckets, device=device),
+            group=group,
         )
         if adapter is not None:
             _serve(adapter, pool, folder, version)
         yield pool
+
+
+def _started(stack: ExitStack, config: Config, log: Path, options: Mapping[str, Any]) -> list[Endpoint]:
+    """Return the servers of this training's own nodes, or those that are started here until the stack is closed."""
+    if is_served_by_nodes(config):
+        return on_nodes(Path(os.environ[FOLDER]), config, log, options)
+    servers = start_all(stack, config, log, lambda log, gpus: start_server(config, log, gpus, HOST, **options))
+    return [server.endpoint for server in servers]
+
+
+def start_server(
+    config: Config,
+    log: Path,
+    gpus: str | None,
+    host: str,
+    *,
+    model: str,
+    adapter: Mapping[str, Any] | None,
+    **options: Any,
+) -> SGLangServer:
+    """Return a server of these arguments, which JSON can take. It is not started."""
+    form = None if adapter is None else TypeAdapter(AdapterForm).validate_python(adapter)
+    return SGLangServer(Path(model), config, log, only_gpus=gpus, host=host, adapter=form, **options)
 
 
 def _pool_elsewhere(
@@ -149,8 +180,18 @@ def device_of_sync(config: Config, *, loads: bool = True) -> torch.device | None
     return None
 
 
+def _group_of(config: Config) -> BroadcastGroup | None:
+    """Return the group in which weights are broadcast to the servers of other nodes; None: they travel otherwise."""
+    if config.weight_sync != "distributed" or not is_served_by_nodes(config):
+        return None
+    device = sync_device(torch.cuda.is_available())
+    return BroadcastGroup(own_address(), device, config.request_timeout, config.tensor_parallel)
+
+
 def _weights_folder(config: Config) -> Path | None:
-    return None if config.weights_folder is None else Path(config.weights_folder).absolute()
+    if config.weights_folder is None:
+        return OF_NODES.absolute() if is_served_by_nodes(config) else None
+    return Path(config.weights_folder).absolute()
 
 
 def _clients(

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -42,6 +43,7 @@ from dagrpo.engine.sglang.command import (
 from dagrpo.engine.sglang.model_check import require_servable
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
+from dagrpo.utils.child_variables import interface_of, sockets_on
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY
@@ -52,7 +54,7 @@ PORTS_TO_TRY = 3  # two servers that start together may be given one port
 
 
 class SGLangServer:
-    """Server on loopback, as a context manager: ready inside the block, stopped after it, with all its processes.
+    """Server of this machine, as a context manager: ready inside the block, stopped after it, with all its processes.
 
     If one of its processes dies in between, the rest are killed, so that callers that wait for an answer get an error at once.
     """
@@ -67,6 +69,7 @@ class SGLangServer:
         head_dtype: HeadDtype = None,
         deterministic: bool = True,
         version: str = "default",
+        host: str = HOST,
         port: int | None = None,
         keep_pictures: bool = False,
         only_gpus: str | None = None,
@@ -75,7 +78,8 @@ class SGLangServer:
     ) -> None:
         """Store the settings; `begin` starts the server.
 
-        `deterministic` matters on a GPU, and to models that accept pictures. `port` None: any free one. `version` is
+        `deterministic` matters on a GPU, and to models that accept pictures. `host`: the address of this machine at which it listens.
+        `port` None: any free one. `version` is
         the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`: those that it sees,
         by index or UUID, with commas; None: all that this process sees, of which it takes the first ones. `adapter`: served beside
         the weights, if given. `classifies`: the model is a sequence classifier.
@@ -87,7 +91,9 @@ class SGLangServer:
         self._head_dtype = head_dtype
         self._deterministic = deterministic
         self._version = version
+        self._host = host
         self._wanted_port = port
+        self._has_weights = True
         self._keep_pictures = keep_pictures
         self._only_gpus = only_gpus
         self._adapter = adapter
@@ -104,7 +110,7 @@ class SGLangServer:
     @property
     def address(self) -> str:
         """Return its address, once started."""
-        return f"http://{HOST}:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     @property
     def endpoint(self) -> Endpoint:
@@ -120,7 +126,7 @@ class SGLangServer:
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
         require_servable(self._model, self._config.tensor_parallel)
-        self._port = free_port(self._wanted_port)
+        self._port = free_port(self._wanted_port, self._host)
         self._process = self._launch(self._port)
         self._begun = True
 
@@ -163,6 +169,16 @@ class SGLangServer:
             self._process.stop()
         self._resources.close()
 
+    def begun_again(self) -> Self:
+        """Begin a server without weights in the place of this one, which is dead, with its address and key; return it."""
+        self.stop()
+        again = copy(self)
+        again._stopping, again._resources = threading.Event(), ExitStack()
+        again._wanted_port, again._has_weights = self._port, False
+        again._dead_worker, again._ready_at = None, 0
+        again.begin()
+        return again
+
     def diagnose(self) -> str | None:
         """Return why it does not answer, in one sentence, if it is dead; None if it is alive."""
         code = self.process.exit_code()
@@ -196,11 +212,15 @@ class SGLangServer:
             pictures=pictures,
             adapter=self._adapter,
             classifies=self._classifies,
+            host=self._host,
+            has_weights=self._has_weights,
         )
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
             inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads
         )
+        if self._config.weight_sync == "distributed" and self._host != HOST:
+            environment |= sockets_on(interface_of(self._host))
         environment |= divided_environment(self._config.tensor_parallel, gpu=gpu)
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
@@ -228,14 +248,14 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def free_port(wanted: int | None) -> int:
-    """Return a free port of loopback. Raises ServerError if all are taken, or the wanted one is."""
+def free_port(wanted: int | None, host: str = HOST) -> int:
+    """Return a free port of an address. Raises ServerError if all are taken, or the wanted one is."""
     with socket.socket() as probe:
         try:
-            probe.bind((HOST, wanted or 0))
+            probe.bind((host, wanted or 0))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            what = f"Port {wanted} of {HOST} is in use" if wanted else f"No port of {HOST} is free"
+            what = f"Port {wanted} of {host} is in use" if wanted else f"No port of {host} is free"
             raise ServerError(f"{what}: stop what holds it, then run again.") from None
         return int(probe.getsockname()[1])

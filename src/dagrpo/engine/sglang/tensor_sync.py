@@ -9,6 +9,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
@@ -49,13 +50,17 @@ class Bucket:
         ForkingPickler(stream).dump({"flattened_tensor": reduced, "metadata": [*self.parts]})
         return base64.b64encode(stream.getvalue()).decode()
 
+    def sent(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: servers open the memory."""
+        return nullcontext()
+
 
 def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> Iterator[Bucket]:
     """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes (None: 512 MiB), or of one
     larger tensor. Raises UserError if shared memory has no room for one.
     """
-    lots = _lots(weights.specs, BUCKET_BYTES if most is None else most)
-    for number, names in enumerate(lots):
+    named = lots(weights.specs, BUCKET_BYTES if most is None else most)
+    for number, names in enumerate(named):
         starts, size = _places([weights.specs[name] for name in names])
         flat = _empty(size, device)
         for name, start in zip(names, starts, strict=True):
@@ -63,7 +68,7 @@ def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> 
             target = flat[start : start + spec.bytes].view(spec.dtype).view(spec.shape)
             target.copy_(weights.read(name).detach())
         parts = tuple(_part(name, weights.specs[name], start) for name, start in zip(names, starts, strict=True))
-        yield Bucket(flat, parts, is_last=number == len(lots) - 1)
+        yield Bucket(flat, parts, is_last=number == len(named) - 1)
 
 
 def sync_device(gpu: bool) -> torch.device:
@@ -133,17 +138,18 @@ def _empty(size: int, device: torch.device) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
 
 
-def _lots(specs: Mapping[str, TensorSpec], most: int) -> list[list[str]]:
-    lots: list[list[str]] = []
+def lots(specs: Mapping[str, TensorSpec], most: int) -> list[list[str]]:
+    """Return the names of tensors by bucket, in order: `most` bytes in each, or one larger tensor."""
+    found: list[list[str]] = []
     size = 0
     for name, spec in specs.items():
         taken = -(-spec.bytes // _ALIGNMENT) * _ALIGNMENT
-        if not lots or size + taken > most:
-            lots.append([])
+        if not found or size + taken > most:
+            found.append([])
             size = 0
-        lots[-1].append(name)
+        found[-1].append(name)
         size += taken
-    return lots
+    return found
 
 
 def _places(specs: list[TensorSpec]) -> tuple[list[int], int]:

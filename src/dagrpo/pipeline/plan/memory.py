@@ -107,7 +107,7 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         return StageMemory(stage=train.STAGE.name, on_device=(*ranks, *servers, *synced))
     if engine.release_memory:
         ranks, servers = _in_turns(ranks, servers)
-    elif engine.own_gpus:
+    elif engine.own_gpus or engine.nodes:
         ranks, servers = _apart(ranks, servers)
     return StageMemory(
         stage=train.STAGE.name, on_device=(*ranks, *servers), on_host=(*_loading(models.policy), *synced)

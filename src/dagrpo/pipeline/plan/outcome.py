@@ -141,7 +141,7 @@ def _about_the_network(params: Params, models: Models, machine: Machine) -> Iter
 def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
     engine, free = params.runtime.engine, machine.shared_memory
     sync_bytes = sum(each.total for stage in needed for each in (*stage.on_device, *stage.on_host) if each.what == SYNC)
-    if engine.servers or engine.weights_folder is not None or free is None or free >= sync_bytes:
+    if engine.serves_elsewhere or engine.weights_folder is not None or free is None or free >= sync_bytes:
         return
     yield (
         f"/dev/shm has {size(free)} free, and the weights on their way to the engine take {size(sync_bytes)}: they would go through "

@@ -107,7 +107,7 @@ def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Value
         yield from (
             {"runtime.engine.max_total_tokens": each} for each in _divided(engine.max_total_tokens, 2, shortest)
         )
-    if machine.on_gpu and not (engine.servers or engine.release_memory or engine.own_gpus):
+    if machine.on_gpu and not (engine.serves_elsewhere or engine.release_memory or engine.own_gpus):
         yield {"runtime.engine.release_memory": True}
     if runtime.head_chunk_tokens is None:
         yield {f"runtime.{section}.head_chunk_tokens": HEAD_CHUNK for section in sections}

@@ -191,7 +191,7 @@ def sampling_seconds(
     """
     engine, shape, each = params.runtime.engine, models.policy, BYTES[params.rollout.dtype]
     ranks = 1 if speed.cores else engine.tensor_parallel
-    servers = len(engine.servers) or (1 if speed.cores else engine.replicas)
+    servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(1, engine.nodes)
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
@@ -205,7 +205,7 @@ def sampling_seconds(
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
     """Return the seconds that a step waits for sampling: only those beyond the update if both overlap."""
     engine, training = params.runtime.engine, params.runtime.training
-    beside = bool(engine.servers) or (speed.cores is None and engine.own_gpus)
+    beside = engine.serves_elsewhere or (speed.cores is None and engine.own_gpus)
     if speed.cores is not None:
         beside = (
             beside or training.threads_of_node(params.runtime.nodes) + engine.threads * engine.replicas <= speed.cores

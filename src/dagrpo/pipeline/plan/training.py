@@ -162,7 +162,7 @@ def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
         trained=shape.trained(training.lora, training.vision),
         passes=passes,
         processes=processes,
-        copies=params.runtime.nodes if runtime.copy_on_each_node else 1,
+        copies=params.runtime.copies,
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
         patches=_patches(models, batch, runtime.micro_batch_patches) if training.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),

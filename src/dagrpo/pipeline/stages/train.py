@@ -184,7 +184,7 @@ def processes(runtime: Runtime) -> int:
 
 
 def nodes(runtime: Runtime) -> int:
-    return runtime.nodes
+    return runtime.nodes + runtime.engine.nodes
 
 
 def launched(params: Mapping[str, Any]) -> bool:

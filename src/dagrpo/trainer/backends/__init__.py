@@ -63,8 +63,13 @@ def check_backend(params: Params) -> None:
     """Raise UserError if training.backend cannot work with the other parameters."""
     config, nodes = params.training.backend, params.runtime.nodes
     backend = BACKENDS.get(config.name)
-    if nodes > 1 and backend.launches_processes:
+    if (nodes > 1 or params.runtime.engine.nodes) and backend.launches_processes:
+        key, one = (
+            (f"runtime.nodes is {nodes}", 1)
+            if nodes > 1
+            else (f"runtime.engine.nodes is {params.runtime.engine.nodes}", 0)
+        )
         raise UserError(
-            f"runtime.nodes is {nodes}, but training.backend {config.name} starts its processes on one machine: set runtime.nodes to 1"
+            f"{key}, but training.backend {config.name} starts its processes on one machine: set {key.partition(' ')[0]} to {one}"
         )
     backend.check(config, params)

@@ -15,8 +15,8 @@ def train(run: "TrainingRun", config: Choice, *, threads: int, report: "Report",
     from dagrpo.utils.cpu_dtypes import warn_of_slow_types
     from dagrpo.utils.distributed import process_group
 
-    copies = run.runtime.training.copy_on_each_node
-    with process_group(threads, deterministic=run.rollout.deterministic, copy_on_each_node=copies) as world:
+    copies = run.runtime.copies
+    with process_group(threads, deterministic=run.rollout.deterministic, copies=copies) as world:
         own_engine = {} if run.runtime.engine.servers else {"rollout.dtype": run.rollout.dtype}
         warn_of_slow_types({"training.dtype": run.training.dtype, **own_engine}, world)
         train_in(run, report, world, report_held_out=report_held_out)

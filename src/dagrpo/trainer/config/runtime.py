@@ -133,11 +133,6 @@ class TrainingRuntime(Section):
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps resume from its end; 0: none.",
     )
 
-    @property
-    def copy_on_each_node(self) -> bool:
-        """Return True if the processes of each node share a copy of the policy, and not all processes one."""
-        return self.shard_within == "node"
-
     def threads_of_node(self, nodes: int) -> int:
         """Return the threads of the processes on one node, on a CPU: each process has as many as if all were on one node."""
         each = max(1, LEAST_THREADS // (self.processes * nodes)) if self.threads is None else self.threads
@@ -230,6 +225,11 @@ class Runtime(Section):
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     backend: BackendRuntime = Field(BackendRuntime(), description="Where another trainer than our own runs.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
+
+    @property
+    def copies(self) -> int:
+        """Return the number of copies of the policy in training: one for all processes, or one on each node."""
+        return self.nodes if self.training.shard_within == "node" else 1
 
     def check(self, params: "Params") -> None:
         """Raise UserError if an engine cannot work with the other sections."""

@@ -85,7 +85,7 @@ class Throughput:
         return cls(
             arithmetic=Arithmetic.of(model),
             update_peak=None if peak is None else peak * world.size,
-            rollout_peak=None if engine.servers or peak is None else peak * engine.replicas,
+            rollout_peak=None if engine.servers or peak is None else peak * engine.replicas * max(1, engine.nodes),
         )
 
     def figures(self, rollouts: Rollouts, seconds: Mapping[str, float]) -> dict[str, float]:

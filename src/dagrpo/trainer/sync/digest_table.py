@@ -31,6 +31,7 @@ class Computed:
     """Conditions, beside parameters and code, that a step's rounding depends on. Digests are comparable if these are equal."""
 
     processes: int
+    copies: int  # of the policy, each sharded over as many processes
     threads: int  # of each process
     micro_batch_size: int
     micro_batch_tokens: int  # 0: any number
@@ -99,6 +100,7 @@ SCHEMA = pa.schema(
     [
         required("step", pa.int32()),  # from 1
         required("processes", pa.int32()),
+        required("copies", pa.int32()),
         required("threads", pa.int32()),
         required("micro_batch_size", pa.int32()),
         required("micro_batch_tokens", pa.int32()),

@@ -33,6 +33,7 @@ def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
     is_gpu = world.device.type == "cuda"
     return Computed(
         processes=world.size,
+        copies=world.copies,
         threads=torch.get_num_threads(),
         micro_batch_size=budget.sequences,
         micro_batch_tokens=budget.tokens or 0,

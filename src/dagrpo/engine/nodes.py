@@ -1,0 +1,121 @@
+"""Servers of a training on separate nodes (runtime.engine.nodes).
+
+The trainer describes its servers in a file of a folder that all nodes see, and only their user may enter; `python -m
+dagrpo.engine.nodes FOLDER NUMBER ADDRESS` on each of these nodes starts them, and answers with their addresses and keys in another.
+They run until that process ends. One that dies is started again, without weights: it gets requests after the next weight sync.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from dagrpo.core.errors import UserError
+from dagrpo.engine import ENGINES
+from dagrpo.engine.config import FOLDER, EngineConfig
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.servers import StartedServer, start_all
+from dagrpo.utils.console import say
+from dagrpo.utils.failures import words_of
+from dagrpo.utils.files import read_json, write_json
+
+OF_NODES = Path(".state/weights")  # where weights go that other nodes read, without a weights_folder
+DESCRIPTION = "servers.json"
+SECONDS_BETWEEN_LOOKS = 0.5
+MOST_RESTARTS = 3  # of each server
+
+
+def is_served_by_nodes(config: EngineConfig) -> bool:
+    """Return True in a training whose servers have separate nodes; other stages start them here."""
+    return config.nodes > 0 and FOLDER in os.environ
+
+
+class RestartableServer(StartedServer, Protocol):
+    """Server on a separate node."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return its address and key, once started."""
+        ...
+
+    def diagnose(self) -> str | None:
+        """Return why it is dead; None if it is alive."""
+        ...
+
+    def begun_again(self) -> Self:
+        """Begin a server without weights in the place of this one, which is dead, with its address and key; return it."""
+        ...
+
+
+def on_nodes(folder: Path, config: EngineConfig, log: Path, options: Mapping[str, Any]) -> list[Endpoint]:
+    """Return the servers of all nodes, once they are ready. `options`: the arguments of the engine's `start`, as JSON takes them.
+
+    Raises ServerError if a node cannot start its servers.
+    """
+    write_json(
+        folder / DESCRIPTION, {"config": config.model_dump(), "log": str(log.absolute()), "options": dict(options)}
+    )
+    say(f"Waiting for the servers of {config.nodes} nodes.")
+    found = [_answer_of(folder, number) for number in range(config.nodes)]
+    return [
+        Endpoint(address=each["address"], api_key=each["api_key"], comes_back=True)
+        for servers in found
+        for each in servers
+    ]
+
+
+def _answer_of(folder: Path, number: int) -> list[dict[str, str]]:
+    """Wait for a node's answer: it has a time limit, and its end is that of all nodes."""
+    while not (path := folder / f"{number}.json").is_file():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    answer = read_json(path)
+    if isinstance(answer, str):
+        raise ServerError(answer)
+    return list(answer)
+
+
+def serve(folder: Path, number: int, address: str) -> None:
+    """Start this node's servers as soon as they are described, at an address of this machine, and watch them for ever.
+
+    Raises ServerError and UserError, after the trainer has got their text, if they cannot be started.
+    """
+    while not (folder / DESCRIPTION).is_file():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    described = read_json(folder / DESCRIPTION)
+    engine = ENGINES.get(described["config"]["name"])
+    config, first = engine.config(**described["config"]), number * described["config"]["replicas"]
+    assert engine.start is not None
+    start, log, options = engine.start, Path(described["log"]), described["options"]
+
+    def make(own_log: Path, gpus: str | None) -> RestartableServer:
+        server: RestartableServer = start(config, own_log, gpus, address, **options)
+        return server
+
+    with ExitStack() as stack:
+        try:
+            servers = start_all(stack, config, log, make, first=first)
+        except (ServerError, UserError) as error:
+            write_json(folder / f"{number}.json", words_of(error))
+            raise
+        ends = [{"address": each.endpoint.address, "api_key": each.endpoint.api_key} for each in servers]
+        write_json(folder / f"{number}.json", ends)
+        _watch(servers)
+
+
+def _watch(servers: Sequence[RestartableServer]) -> None:
+    watched = [(server, MOST_RESTARTS) for server in servers]
+    while True:
+        for place, (server, left) in enumerate(watched):
+            if left and (reason := server.diagnose()):
+                say(f"{reason}. It is started again.")
+                watched[place] = (server.begun_again(), left - 1)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,113 @@
+"""Servers on nodes of their own: what their nodes and the trainer tell each other."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from dagrpo.core.errors import TransientError
+from dagrpo.engine import ENGINES, nodes
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.config import EngineConfig
+from dagrpo.engine.errors import ServerError, ServerUnreachable
+from dagrpo.engine.http import Endpoint, HttpServer
+from dagrpo.engine.sglang.server import free_port
+
+
+@dataclass
+class FakeServer:
+    """A server of a fake engine: what it was started with, and why it is dead."""
+
+    endpoint: Endpoint
+    begun: list["FakeServer"]
+    death: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        self.begun.append(self)
+
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        if self.options.get("model") == "broken":
+            raise ServerError("The server died while it was starting.")
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def diagnose(self) -> str | None:
+        return self.death
+
+    def begun_again(self) -> Self:
+        self.begin()
+        return self
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[FakeServer]:
+    """The servers that nodes have begun."""
+    servers: list[FakeServer] = []
+
+    def start(config: EngineConfig, log: Path, gpus: str | None, host: str, **options: Any) -> FakeServer:
+        return FakeServer(Endpoint(address=f"http://{host}/{log.name}", api_key=log.stem), servers, options=options)
+
+    monkeypatch.setattr(nodes, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(ENGINES, "get", lambda name: SimpleNamespace(config=EngineConfig, start=start))
+    return servers
+
+
+def _serve(folder: Path, number: int) -> None:
+    threading.Thread(target=nodes.serve, args=(folder, number, f"10.0.0.{number}"), daemon=True).start()
+
+
+def _config(**more: int) -> EngineConfig:
+    return EngineConfig.model_validate({"name": "fake", **more})
+
+
+def test_the_trainer_gets_the_servers_of_all_nodes_in_their_order(begun: list[FakeServer], tmp_path: Path) -> None:
+    for number in (1, 0):
+        _serve(tmp_path, number)
+    found = nodes.on_nodes(tmp_path, _config(nodes=2, replicas=2), tmp_path / "train.server.log", {"model": "/m"})
+    names = ["train.server.log", "train.2.server.log", "train.3.server.log", "train.4.server.log"]
+    assert [each.address for each in found] == [f"http://10.0.0.{at // 2}/{name}" for at, name in enumerate(names)]
+    assert [each.api_key for each in found] == [Path(name).stem for name in names]
+    assert {each.options["model"] for each in begun} == {"/m"}
+
+
+def test_a_node_that_cannot_start_its_servers_says_why(begun: list[FakeServer], tmp_path: Path) -> None:
+    def serve() -> None:
+        with pytest.raises(ServerError):
+            nodes.serve(tmp_path, 0, "10.0.0.1")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(ServerError, match=r"The server died while it was starting\."):
+        nodes.on_nodes(tmp_path, _config(nodes=1), tmp_path / "train.server.log", {"model": "broken"})
+    thread.join()
+
+
+def test_a_dead_server_is_begun_again_a_few_times(begun: list[FakeServer], tmp_path: Path) -> None:
+    _serve(tmp_path, 0)
+    nodes.on_nodes(tmp_path, _config(nodes=1), tmp_path / "train.server.log", {"model": "/m"})
+    begun[0].death = "The server died"
+    deadline = time.monotonic() + 10
+    while len(begun) < 1 + nodes.MOST_RESTARTS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert len(begun) == 1 + nodes.MOST_RESTARTS
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_the_end_of_a_server_of_this_training_starts_its_stage_again(comes_back: bool) -> None:
+    address = f"http://127.0.0.1:{free_port(None)}"
+    server = HttpServer(Endpoint(address=address, comes_back=comes_back), timeout=5)
+    with BackgroundLoop() as loop, pytest.raises(ServerUnreachable) as raised:
+        try:
+            loop.run(server.post("/generate", {}))
+        finally:
+            loop.run(server.close())
+    assert isinstance(raised.value, TransientError) == comes_back

@@ -1,0 +1,1 @@
+../../../src/dagrpo/engine/sglang/broadcast.py
