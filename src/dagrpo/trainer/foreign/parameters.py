@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
@@ -12,9 +12,6 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 GATES = "training.gates"
 # The one value that such a trainer has, and what to do, if that is not to set it.
@@ -81,17 +78,6 @@ def require_one_of(sections: Sections, key: str, values: Iterable[str]) -> None:
     """Raise UserError if a parameter has none of the values."""
     if (own := value_of(sections, key)) not in values:
         raise refusal(f"{key} is {own}", f"set it to {' or '.join(values)}")
-
-
-def require_text(params: "Params") -> None:
-    """Raise UserError for a task or a fresh model with pictures; one of the hub is looked at when its stage is done."""
-    from dagrpo.data.task import get_task
-
-    task, model = get_task(params.experiment.train), params.model
-    if task.images:
-        raise refusal(f"the task {task.name} has pictures", "set experiment.train to a task of text")
-    if model.source == "fresh" and model.fresh.takes_pictures:
-        raise refusal("model.fresh.vision.family is not none", "set it to none")
 
 
 def refusal(what: str, remedy: str) -> UserError:

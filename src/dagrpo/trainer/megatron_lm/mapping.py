@@ -9,7 +9,7 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import aggregation_of
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.foreign import parameters
-from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, require_text, value_of
+from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -152,9 +152,10 @@ def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
     from dagrpo.data.task import get_task
 
     format_named(FORMAT, "training.backend megatron_lm")  # its package may be missing
-    require_text(params)
+    if params.model.source == "fresh" and params.model.fresh.takes_pictures:
+        raise refusal("model.fresh.vision.family is not none", "set it to none")
     task = get_task(params.experiment.train)
-    for name, what in (("tools", task.tools), ("a simulated user", task.interaction)):
+    for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
         if what:
             raise refusal(f"the task {task.name} has {name}", "set experiment.train to a task of one turn of text")
     if not params.runtime.backend.source:
