@@ -13,6 +13,7 @@ from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.remedy import refusal
 from dagrpo.pipeline.validation import require_fitting_tasks
+from dagrpo.trainer.verl.mapping import planned
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ROOT / "presets"
@@ -38,6 +39,26 @@ def test_scripts_of_megatron_lm_compose_with_its_own_trainer() -> None:
     assert len(names) == 13
     for name in names:
         assert composed([name, "megatron_lm"], PRESETS).training.backend.name == "megatron_lm"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("verl/qwen2_5_3b_gsm8k_multiturn", {"data.max_response_length": 2047}),
+        ("verl/qwen2_5_0_5b_gsm8k_multiturn_w_interaction", {"actor_rollout_ref.rollout.n": 8}),
+        ("verl/qwen2_5_3b_geo3k_multiturn", {"data.max_response_length": 4095}),
+        ("verl/qwen3_vl_8b_fsdp", {"data.max_prompt_length": 1024}),
+        ("verl/qwen2_5_vl_7b_lora", {"actor_rollout_ref.model.exclude_modules": ".*visual.*"}),
+    ],
+)
+def test_scripts_with_tools_users_and_pictures_compose_with_verl(name: str, keys: dict[str, object]) -> None:
+    found = planned(composed([name, "verl"], PRESETS), {})
+    assert {key: found[key] for key in keys} == keys
+
+
+def test_verl_freezes_no_vision_tower() -> None:
+    with pytest.raises(UserError, match=r"training\.vision is frozen, which the trainer"):
+        composed(["verl/qwen2_5_vl_7b_freeze_vision", "verl"], PRESETS)
 
 
 def test_a_script_has_its_figures() -> None:
@@ -67,6 +88,13 @@ def test_settings_beside_the_columns_become_parameters() -> None:
     assert set(params.reward.components) == {"accuracy", "tool_effort"}
 
 
+def test_a_share_of_warm_up_is_of_the_steps() -> None:
+    params = composed(["verl/qwen2_5_3b_instruct_search_multiturn"], PRESETS)
+    assert (params.training.steps, params.training.mini_batches) == (331, 2)  # of 169,615 questions, 512 a step
+    assert params.training.learning_rate_warmup_steps == 94 * 2  # 0.285 of the steps, in updates
+    assert params.rollout.agent.model_dump()["max_turns"] == 2
+
+
 def test_a_number_of_steps_counts_before_epochs() -> None:
     assert composed(["verl/qwen2_5_3b_gsm8k_tool_agent_mlflow"], PRESETS).training.steps == 2
 
@@ -81,7 +109,7 @@ def test_a_preset_lies_over_a_script() -> None:
     [
         ("batch", "256", r"line 2 \(verl/.*\): `batch` is '256': write prompts per step"),
         ("special", "tool geo3", r"line 2 \(verl/.*\): `special` is 'tool geo3': `tool geo3` is unknown"),
-        ("reason", "task", r"line 2 \(verl/.*\): `reason` is 'task': write none beside `use`"),
+        ("reason", "video", r"line 2 \(verl/.*\): `reason` is 'video': write none beside `use`"),
         ("lr", "fast", r"line 2 \(verl/.*\): `lr` is 'fast': write a rate"),
         ("n", "2\t3", "line 2 has 19 columns: write 18"),
     ],

@@ -19,7 +19,22 @@ import pytest
 from PIL import Image
 
 from dagrpo.data import raw_files
-from dagrpo.data.datasets import aime, bigmath, countdown, dapo, geo3k, gsm8k, math, openmath
+from dagrpo.data.datasets import (
+    aime,
+    bigmath,
+    countdown,
+    dapo,
+    deepscaler,
+    geo3k,
+    gpqa,
+    gsm8k,
+    hh_rlhf,
+    ifeval,
+    math,
+    mmlu_pro,
+    nq_hotpotqa,
+    openmath,
+)
 from dagrpo.data.source import Source
 
 if TYPE_CHECKING:
@@ -31,10 +46,16 @@ SOURCES = (
     bigmath.SOURCE,
     countdown.SOURCE,
     dapo.SOURCE,
+    deepscaler.SOURCE,
     geo3k.SOURCE,
+    gpqa.SOURCE,
     gsm8k.SOURCE,
+    hh_rlhf.SOURCE,
+    ifeval.SOURCE,
     math.MATH,
     math.MATH_500,
+    mmlu_pro.SOURCE,
+    nq_hotpotqa.SOURCE,
     openmath.SOURCE,
 )
 GSM8K_CARD = b"""---

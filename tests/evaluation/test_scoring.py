@@ -1,5 +1,6 @@
 """Scoring four small problems by hand, and what it says of bad input."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,17 @@ def test_there_is_no_score_of_the_text_alone_where_none_was_asked_for(tmp_path: 
     assert "greedy_without_pictures" not in summary
     assert scores["correct_without_pictures"].null_count == scores.num_rows
     assert "greedy_without_pictures" not in values_per_problem(outcomes(scores, tmp_path))
+
+
+def test_instructions_are_counted_one_by_one_and_all_together(tmp_path: Path) -> None:
+    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
+    texts = [('"a"', "a, b"), ("a", '*"a"*')]  # greedy and one sample of each prompt
+    scores, summary = score(write(tmp_path, texts, ground_truth=truth, verifier="ifeval"), SCORING)
+    assert summary["greedy"]["value"] == 1 / 2
+    assert summary["accuracy_by_extractor"]["flexible"]["sampled"] == 1 / 2
+    assert summary["parts_by_extractor"]["strict"] == {"greedy": 3 / 4, "sampled": 1 / 4}
+    assert summary["parts_by_extractor"]["flexible"] == {"greedy": 3 / 4, "sampled": 2 / 4}
+    assert scores["extracted"].to_pylist()[2] == "punctuation:no_comma"
 
 
 def test_published_scorers_have_a_column_each_and_their_accuracies_beside_the_main_ones(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tests.trainer import runs
-from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns
+from tests.trainer import picture_runs, runs
+from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns, with_pictures
 
+from dagrpo.checkpoints.source import open_as
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
@@ -27,11 +28,13 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
 from dagrpo.trainer.verl import composition, running
-from dagrpo.trainer.verl.mapping import Files, configuration
+from dagrpo.trainer.verl.mapping import configuration, planned
 from dagrpo.utils.files import read_json
+from dagrpo.utils.tables import write_parquet
 
 STAND_IN = Path(__file__).parents[1] / "trainer/verl/stand_in/verl/trainer/config/ppo_trainer.yaml"
 DRAWING = str(Path(__file__).with_name("verl_draws.py"))
+SHOWING = str(Path(__file__).with_name("verl_pictures.py"))
 FILTERING = str(Path(__file__).with_name("verl_filter.py"))
 ALGORITHMS: list[dict[str, Any]] = [
     {},
@@ -146,17 +149,16 @@ print("presets composed")
 
 
 def test_verl_accepts_every_script_that_the_page_says_it_trains(python: str, tmp_path: Path) -> None:
-    folder, nowhere = ROOT / "presets", Path("/nowhere")
-    files = Files(model=nowhere, rows=nowhere, attempts=("attempts",), checkpoints=nowhere)
+    folder = ROOT / "presets"
     names = [name for name in presets(folder) if "verl" in trains_with(name, folder)]
-    found = {name: configuration(composed([name, "verl"], folder), {}, 0, files) for name in names}
+    found = {name: planned(composed([name, "verl"], folder), {}) for name in names}
     overrides = {name: [running.override(*each) for each in keys.items()] for name, keys in found.items()}
     (tmp_path / "presets.json").write_text(json.dumps(overrides))
     command = [python, "-c", COMPOSING, composition.__file__, str(tmp_path / "presets.json")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line for line in lines if line.startswith("refused")] == []
     assert lines[-1] == "presets composed"
-    assert len(names) > 30
+    assert len(names) > 60
 
 
 def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(python: str, tmp_path: Path) -> None:
@@ -167,15 +169,67 @@ def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(python: str, tmp
     )
 
 
-def test_an_adapter_that_verl_saves_is_added_as_peft_adds_it(python: str, tmp_path: Path) -> None:
-    make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)
-    command = [python, "-P", lora_checkpoint.__file__, str(tmp_path / "model"), str(tmp_path / "saved")]
+@pytest.fixture(scope="module")
+def shows_pictures(python: str) -> str:
+    """The Python, if verl's processors of pictures can be loaded there: they need torchvision and qwen-vl-utils."""
+    code = "import torchvision, qwen_vl_utils, transformers; transformers.Qwen2VLImageProcessor"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"verl reads no pictures there: {done.stderr.splitlines()[-1]}")
+    return python
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_verls_own_data_set_and_agent_loop_make_the_tokens_of_our_prompts_with_pictures(
+    family: str, shows_pictures: str, tmp_path: Path
+) -> None:
+    run = with_pictures.run_in(tmp_path, family)
+    folder = tmp_path / "state"
+    inputs = write_inputs(run, folder)
+    running._check(shows_pictures, configuration(run, {}, run.seed, running.files_of(run, inputs, folder)), folder)
+    write_parquet(tmp_path / "shown.parquet", with_pictures.rows_of_verl(inputs.rows))
+    configured = folder / f"{running.CONFIGURATION}.yaml"
+    command = [shows_pictures, SHOWING, composition.__file__, str(configured), str(tmp_path / "shown.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    theirs = {each["index"]: each for each in json.loads(done.stdout.splitlines()[-1])}
+    assert sorted(theirs) == [0, 1, 2, 3]
+    for prompt in inputs.prompts[:4]:
+        assert theirs[prompt.index]["prompt"] == list(prompt.token_ids)
+        assert theirs[prompt.index]["sizes"] == with_pictures.sizes(prompt.row.images)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_verls_loop_gets_the_pictures_of_our_own(family: str, shows_pictures: str, tmp_path: Path) -> None:
+    run, path = with_pictures.run_in(tmp_path, family), os.environ.get("PYTHONPATH", "")
+    found = scripted_attempts.attempts(shows_pictures, run, tmp_path / "state", with_pictures.SCRIPTS, path)
+    with_pictures.require_ours(found, run)
+
+
+@pytest.mark.parametrize("family", ["text", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_what_verl_saves_is_read_and_an_adapter_added_as_peft_adds_it(
+    kind: str, family: str, python: str, tmp_path: Path
+) -> None:
+    if family == "text":
+        make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)
+    else:
+        picture_runs.make_inputs(tmp_path, family)
+    command = [python, "-P", lora_checkpoint.__file__, str(tmp_path / "model"), str(tmp_path / "saved"), kind]
     subprocess.run(command, check=True, timeout=600)
-    weights = running.trained_weights(tmp_path / "saved/actor/huggingface", Lora(rank=2, alpha=6))
+    adapter = Lora(rank=2, alpha=6) if kind == "lora" else Lora()
+    weights = running.trained_weights(tmp_path / "saved/actor/huggingface", adapter, tmp_path / "model")
     theirs = load_file(tmp_path / "saved/merged.safetensors")
-    assert weights.specs.keys() == theirs.keys()
-    for name, value in theirs.items():
-        torch.testing.assert_close(weights.read(name), value, rtol=1e-5, atol=1e-5)
+    expected = {short(name): value for name, value in theirs.items()}
+    assert {short(name) for name in weights.specs} == expected.keys()
+    assert weights.specs.keys() == open_as("huggingface", tmp_path / "model").specs.keys()
+    for name in weights.specs:
+        torch.testing.assert_close(weights.read(name), expected[short(name)], rtol=1e-5, atol=1e-5)
+
+
+def short(name: str) -> str:
+    """Return a name without what transformers' and some checkpoints' have more."""
+    return name.replace("language_model.", "").replace("model.visual.", "visual.")
 
 
 def test_the_stand_in_has_the_keys_of_verl(python: str) -> None:

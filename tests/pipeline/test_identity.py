@@ -27,7 +27,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "other.py").write_text("VALUE = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    for remembered in (identity._folder_of, identity._file_of, identity._imports, identity._named_beside):
+    for remembered in (
+        identity._folder_of,
+        identity._file_of,
+        identity._imports,
+        identity._modules_of,
+        identity._named_beside,
+    ):
         remembered.cache_clear()
     return package
 

@@ -121,6 +121,22 @@ def test_a_tool_that_cannot_work_is_refused_before_any_work(
         _check("own_tasks.capitals", "own_tasks.capitals", rollout={"tools": functions})
 
 
+def test_a_task_without_right_answers_is_neither_evaluated_nor_rewarded_by_them() -> None:
+    model = {"reward_model": {"folder": "models/reward"}, "accuracy": {"weight": 0.0}}
+    _check("hh_rlhf", "ifeval", reward={"components": model})
+    with pytest.raises(UserError, match=r"experiment\.evaluate names hh_rlhf, whose problems have no right answers"):
+        _check("hh_rlhf", "hh_rlhf", reward={"components": model})
+    with pytest.raises(UserError, match=r"accuracy, and hh_rlhf has no right answers: set its weight to 0\.0"):
+        _check("hh_rlhf", "ifeval")
+
+
+def test_passed_tests_needs_a_verifier_that_gives_shares() -> None:
+    shares = {"components": {"accuracy": {}, "passed_tests": {}}}
+    _check("ifeval", "ifeval", reward=shares)
+    with pytest.raises(UserError, match=r"passed_tests\.weight is 1\.0, but the verifier gsm8k runs no tests"):
+        _check("arithmetic", "arithmetic", reward=shares)
+
+
 def test_a_reward_for_tool_calls_needs_a_task_with_tools() -> None:
     with pytest.raises(ValueError, match=r"components.tool_calls.weight is 0.1, but gsm8k offers no tool to call"):
         _check("gsm8k", "gsm8k", reward={"components": {"tool_calls": {"weight": 0.1}}})

@@ -1,6 +1,8 @@
 """The judge: hostile attempts, strict verdicts, recorded answers. The server follows a script."""
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -228,6 +230,44 @@ def test_an_answer_outside_the_protocol_ends_the_run_and_is_no_verdict(judge: Ju
         judge.graded("a", url=f"{other.address}/v1")
     other.http.shutdown()
     other.http.server_close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8 tokens",
+        "The input (9 tokens) is longer than the model's context length",
+    ],
+)
+def test_a_text_that_exceeds_the_context_has_no_verdict_and_another_error_400_ends_the_run(
+    judge: Judge, message: str
+) -> None:
+    said = [message]
+    other = ScriptedServer(lambda path, body: (400, {"error": {"message": said[0]}}))
+    (one,), _ = judge.graded("a", url=f"{other.address}/v1")
+    assert one.trajectory.excluded
+    said[0] = "response_format is not supported"
+    with pytest.raises(UserError, match=r"answers 400: .*response_format is not supported"):
+        judge.graded("b", url=f"{other.address}/v1")
+    other.http.shutdown()
+    other.http.server_close()
+
+
+def test_as_many_questions_are_open_as_the_parameter_says(judge: Judge) -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def verdict(body: dict[str, Any]) -> Any:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.02)
+        with lock:
+            now[0] -= 1
+        return {"reason": "r", "score": 10}
+
+    judge.verdict = verdict
+    judge.graded(*map(str, range(12)), concurrency=3)
+    assert 1 < most[0] <= 3
 
 
 def test_a_server_that_hangs_up_is_asked_again(judge: Judge) -> None:

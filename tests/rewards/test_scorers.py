@@ -15,6 +15,26 @@ from dagrpo.rewards.verifiers import get_verifier
 
 GSM8K = ("verl_gsm8k", "verl_gsm8k_flexible", "lm_eval_gsm8k_strict", "lm_eval_gsm8k_flexible")
 MATH = ("verl_math_dapo", "verl_math_dapo_or_box", "hendrycks_math", "math_verify")
+CHOICES = ("lm_eval_mmlu_pro", "mmlu_pro", "lm_eval_gpqa_strict")
+# completion, ground truth, the scorers of choices, in the order above, that find it right
+OF_CHOICES: list[tuple[str, str, str]] = [
+    ("The answer is (C).", "C", "111"),
+    ("The answer is C", "C", "110"),  # GPQA's rule leaves out the last character
+    ("The answer is (C)", "C", "111"),
+    ("the answer is (B). No: the answer is (C).", "C", "000"),
+    ("Answer: C", "C", "010"),
+    ("It is (A), or rather (C)", "C", "010"),
+    ("**The answer is (C)**", "C", "111"),
+    ("I do not know", "I", "010"),
+    ("None of them", "C", "000"),
+]
+# completion, ground truth, whether Search-R1's rule finds it right
+OF_SEARCH: list[tuple[str, str, bool]] = [
+    ("<answer> The Beatles! </answer>", '["Beatles", "x"]', True),
+    ("<answer>a</answer> <answer>b\n</answer>", '["b"]', True),
+    ("<answer>Paris,France</answer>", '["Paris France"]', False),
+    ("Beatles", '["Beatles"]', False),
+]
 # completion, ground truth, the scorers of GSM8K and of MATH, in the order above, that find it right
 GOLDEN: list[tuple[str, str, str, str]] = [
     ("So it is.\n#### 18", "18", "1111", "0001"),
@@ -61,8 +81,19 @@ def test_a_scorer_has_the_verdicts_of_its_published_rule(place: int, grader: Gra
     assert [text for text, right, hand in zip(texts, verdicts, expected, strict=True) if right != hand] == []
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_a_scorer_of_choices_has_the_verdicts_of_its_published_rule(place: int) -> None:
+    right = SCORERS.get(CHOICES[place]).right
+    assert [text for text, truth, by in OF_CHOICES if right(text, truth) != (by[place] == "1")] == []
+
+
+def test_search_r1s_exact_match_is_the_published_one() -> None:
+    right = SCORERS.get("verl_search_r1").right
+    assert [text for text, truth, by_hand in OF_SEARCH if right(text, truth) != by_hand] == []
+
+
 def test_all_scorers_have_a_golden_case_and_a_source_with_its_license() -> None:
-    assert sorted((*GSM8K, *MATH)) == SCORERS.own_names()
+    assert sorted((*GSM8K, *MATH, *CHOICES, "verl_search_r1")) == SCORERS.own_names()
     for name in SCORERS.own_names():
         assert any(license in SCORERS.get(name).source for license in ("(MIT)", "(Apache-2.0)"))
 

@@ -25,6 +25,7 @@ RIGHT = {
     "geo3k": ("<think>half</think> It is \\boxed{2\\sqrt{11}}", "2 \\sqrt { 11 }"),
     "exact_match": ("<answer>Paris</answer>", '["Paris"]'),
     "substring_match": ("<answer>It is Paris.</answer>", '["Paris"]'),
+    "choice": ("So the answer is (C).", "C"),
     "countdown": ("<answer>(3 + 5) * 3</answer>", '{"numbers": [3, 3, 5], "target": 24}'),
 }
 # verifier -> a right text whose number has full-width digits and a unicode minus, and its ground truth
@@ -53,7 +54,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 def test_every_verifier_is_known_by_its_own_name() -> None:
-    assert VERIFIERS.own_names() == sorted([*RIGHT, "reported", "unit_tests"])  # which read no value
+    assert VERIFIERS.own_names() == sorted([*RIGHT, "ifeval", "none", "reported", "unit_tests"])  # which read no value
     assert all(get_verifier(name).name == name for name in VERIFIERS.own_names())
 
 

@@ -22,7 +22,7 @@ from tests.tracking.conftest import (
 from tests.tracking.test_pages import page
 
 from dagrpo.tracking import record
-from dagrpo.tracking.contents import Contents, Summary
+from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.runs import PARENT, Runs, open_experiment
 from dagrpo.tracking.store import open_client
@@ -88,9 +88,13 @@ def test_a_training_and_its_report_are_recorded_in_few_requests(project: Path, m
     curves = pa.table({"step": range(1, 21)} | {name: [1 / step for step in range(1, 21)] for name in names})
     steps = [Step(step, STARTED + step, dict.fromkeys(names, 1 / step)) for step in range(1, 21)]
     count = counted(monkeypatch)
-    write(project, execution(stage_record("train")), Contents(steps=steps))
-    assert count["log_batch"] == 4, "two with 1,800 points, and before and after them one with params or tags"
-    assert count["get_metric_history"] == 0
+    write(
+        project,
+        execution(stage_record("train")),
+        Contents(steps=steps, artifacts=[Artifact(name="a.txt", content=b"a")]),
+    )
+    assert count["log_batch"] == 3, "two with the seed's 1,800 points, and one with all of the stage"
+    assert count["get_metric_history"] == count["get_run"] == 0
     summary = Summary(seed=0, content=page(), curves=curves)
     write(project, execution(stage_record("report", None)), Contents(summaries=[summary]))
     assert count["get_metric_history"] == 0, "the run has the last values, so that it has all of them"

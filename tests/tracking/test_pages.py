@@ -132,6 +132,14 @@ def test_a_killed_and_resumed_training_is_one_whole_curve(project: Path) -> None
     assert parent.info.status == "FINISHED"
 
 
+def test_a_chart_can_have_the_samples_seen_as_its_axis(project: Path) -> None:
+    record = stage_record(params={"training": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 4}})
+    write(project, execution(record), Contents(steps=[Step(step, STARTED, {"reward/mean": 0.5}) for step in (1, 2)]))
+    (parent,) = parent_runs(project).values()
+    points = open_client(tracking_uri(project)).get_metric_history(parent.info.run_id, "rollout/samples_seen")
+    assert [(point.step, point.value) for point in points] == [(1, 32), (2, 64)]
+
+
 def test_training_of_other_code_has_a_run_of_its_own(project: Path) -> None:
     for key in ("e", "f"):
         train(project, 1, key=key * 64)

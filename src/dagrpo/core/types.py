@@ -154,7 +154,9 @@ class Score:
     verdict: Verdict
     verifier: str  # the one that judged: reward.verifier, or the row's own
     reward: float = 0.0
-    passed: float | None = None  # share of the tests that a program passes; None: not asked for, or no program
+    passed: float | None = (
+        None  # share of tests that a program passes, or of instructions followed; None: not asked for, or no answer
+    )
     components: Mapping[str, float] = field(
         default_factory=dict
     )  # each component with a weight -> its value, unweighted

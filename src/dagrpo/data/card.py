@@ -34,6 +34,7 @@ class Card:
     counts: Mapping[str, int]  # split -> problems written
     levels: Mapping[str, Mapping[str, int]]  # level -> split -> problems written; empty for a task without levels
     passages: int  # written, for a tool to search
+    untested: bool  # the task was written from the description of the data set, and never read its real rows before
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers to follow over runs, by the names they have in MLflow."""
@@ -70,6 +71,8 @@ class Card:
             (f"train: shares words with {task}", f"{count:,} ({remaining[task]:,} left)")
             for task, count in self.contamination.by_task.items()
         ]
+        if self.untested:
+            rows.append(("untested", "the task was written from the data set's description: look at a few rows"))
         if self.prompt_tokens.tools_shown is False:
             rows.append(("tools", "left out by the chat template: the policy is not told of them"))
         return rows + [

@@ -179,6 +179,7 @@ def _card(task: str, task_rows: TaskRows, params: Data, sieve: Sieve, findings: 
         counts={split: len(rows) for split, rows in sieve.splits.items()},
         levels={level: _at_level(sieve, level) for level in task_rows.levels},
         passages=len(task_rows.passages),
+        untested=task_rows.untested,
     )
 
 

@@ -15,7 +15,7 @@ from dagrpo.data.source import SPLITS, Place, RawFile, Source
 if TYPE_CHECKING:
     from dagrpo.utils.hub import Wanted
 
-SUFFIXES = (".jsonl", ".parquet")
+SUFFIXES = (".jsonl", ".parquet", ".json", ".csv", ".jsonl.gz")
 
 
 def mirror_place(source: Source, folder: Path) -> Place:
@@ -33,7 +33,7 @@ def mirror_place(source: Source, folder: Path) -> Place:
 
 
 def _mirror_file(source: Source, split: str, folder: Path, name: Path) -> RawFile | None:
-    candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))
+    candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))  # of names with one suffix
     present = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
     if present is not None:
         path = folder / present
@@ -49,6 +49,11 @@ def _mirror_file(source: Source, split: str, folder: Path, name: Path) -> RawFil
 
 def hub_place(source: Source) -> Place:
     """Return the files of each split, downloaded when they are read. Raises UserError, with a remedy, if the hub does not have them."""
+    if not source.revision:
+        raise UserError(
+            f"{source.repository} has no commit in its task's file, so it is not read from the hub: set data.mirror to a folder with "
+            f"{', '.join(source.mirror_files.values())} (docs/tasks.md)."
+        )
     urls = _urls(source)
     files = {}
     for split, name in source.hub_splits.items():

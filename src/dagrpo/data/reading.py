@@ -1,10 +1,14 @@
-"""Rows of JSONL and Parquet files, in order and in bounded memory.
+"""Rows of JSONL, JSON, CSV and Parquet files in bounded memory.
 
 A source may hold every row many times over: of copies only the first is given, and Arrow finds most of them before
 any becomes a Python object.
 """
 
+import csv
+import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +26,7 @@ from dagrpo.utils.parquet_size import BUFFER_BYTES, decodes_to_more
 BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once
 LONGEST_LINE = 64 << 20  # bytes
+LARGEST_FILE = 1 << 30  # bytes of a JSON or CSV file, which is read at once
 MOST_BYTES = 4 << 30  # of a parquet file's columns, decoded
 ROW_BYTES = 200  # that a row takes in memory even if all its values are null, of which a file stores nothing
 
@@ -52,10 +57,12 @@ class Reader:
         if path.suffix == ".parquet":
             for start, batch in _parquet(self._source, path, label):
                 yield batch.num_rows, _numbered(self._source, batch, start, self._seen)
-        elif path.suffix == ".jsonl":
+        elif path.suffix in (".jsonl", ".gz"):
             yield from ((1, [numbered]) for numbered in _lines(self._source, path, label))
+        elif path.suffix in (".json", ".csv"):
+            yield from ((1, [numbered]) for numbered in enumerate(_whole(path, label), start=1))
         else:
-            raise UserError(f"{label} is neither .jsonl nor .parquet: convert it to one of them.")
+            raise UserError(f"{label} is neither .jsonl, .json, .csv nor .parquet: convert it to one of them.")
 
     def _is_first(self, row: RawRow) -> bool:
         if not self._source.copies:
@@ -68,15 +75,36 @@ class Reader:
 
 
 def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
-    with path.open("rb") as file:  # bytes: a text may hold other line separators
-        if not any(line.strip() for line in _whole_lines(file, label)):
-            raise UserError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
-        file.seek(0)
-        for number, line in enumerate(_whole_lines(file, label), start=1):
-            yield number, _parse(label, number, line)
+    try:
+        # Bytes: a text may hold other line separators.
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            if not any(line.strip() for line in _whole_lines(file, label)):
+                raise UserError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
+            file.seek(0)
+            for number, line in enumerate(_whole_lines(file, label), start=1):
+                yield number, _parse(label, number, line)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UserError(f"{label} is damaged: replace it with a complete copy of {source.repository}.") from None
 
 
-def _whole_lines(file: BinaryIO, label: str) -> Iterator[bytes]:
+def _whole(path: Path, label: str) -> list[dict[str, Any]]:
+    """Return the rows of a JSON list or of a CSV file; a row that is a list has the columns 0, 1, ..."""
+    if path.stat().st_size > LARGEST_FILE:
+        raise UserError(f"{label} has more than {LARGEST_FILE >> 30} GiB: convert it to .jsonl or .parquet.")
+    csv.field_size_limit(LARGEST_FILE)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text), strict=True)) if path.suffix == ".csv" else json.loads(text)
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise UserError(
+            sentence(f"{label} is not valid {path.suffix[1:].upper()} ({error}): correct the file.")
+        ) from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict | list) for row in rows):
+        raise UserError(f"{label} is not a list of rows: correct the file.")
+    return [row if isinstance(row, dict) else {str(n): value for n, value in enumerate(row)} for row in rows]
+
+
+def _whole_lines(file: BinaryIO | gzip.GzipFile, label: str) -> Iterator[bytes]:
     """Yield the lines one by one. Raises UserError for a line so long that it would fill the memory."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):

@@ -27,14 +27,15 @@ class Source:
 
     repository: str
     configuration: str | None = None  # None: the only one
-    revision: str  # a full commit: a branch can move
+    revision: str = ""  # a full commit: a branch can move; "": unknown, so that it is read from a mirror alone
     hub_splits: Mapping[str, str]  # our split -> the hub's
-    mirror_files: Mapping[str, str]  # our split -> file under data.mirror, .jsonl or .parquet
+    mirror_files: Mapping[str, str]  # our split -> file under data.mirror, .jsonl or another form (reading.py)
     columns: Mapping[str, Sequence[str]]  # field -> the dotted paths it goes by: `answer`, `prompt.0.content`
     optional: Sequence[str] = ()  # fields that a row may lack: they read as null
     # Our split -> rows of the whole data set, where they are known; copies are not counted.
     rows: Mapping[str, int] = field(default_factory=dict)
     copies: Sequence[str] = ()  # rows that agree in these fields are copies of one; (): every row stands for itself
+    untested: bool = False  # written from the data set's description: no real row of it has been read by its task
     sampled: bool = False  # too large to be read whole: reading ends with data.max_train + data.held_out problems
 
     @property

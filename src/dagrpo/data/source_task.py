@@ -78,6 +78,7 @@ def _load(task: Task, source: Source, to_row: ToRow, params: "Data", only: str |
         expected={**{split: 0 for split in SPLITS if split not in source.mirror_files}, **source.rows},
         read={split: part.read for split, part in splits.items()},
         held_out=source.held_out,
+        untested=source.untested,
     )
 
 

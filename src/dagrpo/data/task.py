@@ -29,6 +29,7 @@ class TaskRows:
     held_out: bool = False  # no test split in the source: data.held_out problems of train become one
     levels: Sequence[str] = ()  # where a row's `ability` is its level: all of them
     passages: Sequence[Passage] = ()  # of all splits, for a tool that searches
+    untested: bool = False  # as in Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

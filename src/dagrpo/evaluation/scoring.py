@@ -32,8 +32,10 @@ from dagrpo.evaluation.outcomes import (
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import worker_count
 from dagrpo.rewards.scorers import SCORERS
+from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 
 OF_BLIND = "correct_without_pictures"
@@ -63,7 +65,22 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     scores = graded[scoring.extractor]
     for name, correct in by_scorer.items():
         scores = scores.append_column(name, pa.array(correct, pa.bool_()))
-    return scores, summarise({**graded, scoring.extractor: scores}, scoring, completions)
+    summary = summarise({**graded, scoring.extractor: scores}, scoring, completions)
+    by_part = {name: _parts_had(table, table_scores, name) for name, table_scores in graded.items()}
+    return scores, summary | ({"parts_by_extractor": by_part} if any(by_part.values()) else {})
+
+
+def _parts_had(completions: pa.Table, scores: pa.Table, extractor: Extractor) -> dict[str, float]:
+    """Return the share of all parts of the ground truths (instructions) that greedy and sampled completions have."""
+    parts_of = get_verifier(completions.column("verifier")[0].as_py()).parts
+    if parts_of is None:
+        return {}
+    had: dict[str, list[bool]] = {}
+    names = ("completion", "ground_truth", "sample_index")
+    for text, truth, sample in zip(*(scores.column(name).to_pylist() for name in names), strict=True):
+        kind = had.setdefault("greedy" if sample == GREEDY else "sampled", [])
+        kind += [has for _, has in parts_of(own_text(text), truth, extractor)]
+    return {kind: sum(values) / len(values) for kind, values in had.items()}
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:

@@ -163,6 +163,7 @@ def in_order() -> tuple[Stage, ...]:
     return tuple(all_stages()[name] for name in TopologicalSorter(makers).static_order())
 
 
+@cache
 def _stages_after(name: str) -> set[str]:
     """Return the stages that read an output of this one, directly or through others."""
     after = {stage.name for stage in all_stages().values() if name in _makers(patterns_of(stage.inputs))}

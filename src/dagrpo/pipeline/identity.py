@@ -53,13 +53,18 @@ def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ())
     `plugins` are the modules that the parameters select; the stage includes what they import from their own packages.
     `files` are code other than modules.
     """
+    return sorted({*_modules_of(start, tuple(plugins)), *map(_name, files)})
+
+
+@cache
+def _modules_of(start: str, plugins: tuple[str, ...]) -> frozenset[str]:
     parsed = _parsed_before()
     before = dict(parsed)
-    found = {_name(file) for file in (*_files((start, *plugins)), *files)}
+    found = frozenset(map(_name, _files((start, *plugins))))
     if parsed != before:
         with suppress(OSError, UserError):  # a folder that cannot be written costs time alone
             write_json(PARSED, parsed)
-    return sorted(found)
+    return found
 
 
 def code_digest(files: Iterable[str]) -> str:

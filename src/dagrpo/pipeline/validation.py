@@ -39,6 +39,7 @@ def require_fitting_tasks(params: Params) -> None:
         or [*_unknown_tools(params)]
         or [
             *_oracles(params.experiment.evaluate, params.evaluation),
+            *_without_answers(params),
             *_scorers(params),
             *_rewards_without_tools(params),
             *_rewards_without_tests(params),
@@ -73,6 +74,20 @@ def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
             )
 
 
+def _without_answers(params: Params) -> Iterator[str]:
+    """Yield an error for each use of a task that has no right answers, where only these would count."""
+    for name in params.experiment.evaluate:
+        if not get_verifier(get_task(name).verifier).judges:
+            yield f"experiment.evaluate names {name}, whose problems have no right answers: evaluate another task."
+    train, accuracy = get_task(params.experiment.train), params.reward.components.get("accuracy")
+    verifier = train.verifier if params.reward.verifier == "task" else params.reward.verifier
+    if accuracy is not None and accuracy.counts and not get_verifier(verifier).judges:
+        yield (
+            f"reward.components has accuracy, and {train.name} has no right answers: set its weight to 0.0, and reward by reward_model "
+            "or judge."
+        )
+
+
 def _scorers(params: Params) -> Iterator[str]:
     """Yield an error for each published scorer that is for none of the evaluated tasks."""
     verifiers = {get_task(name).verifier for name in params.experiment.evaluate}
@@ -100,10 +115,10 @@ def _rewards_without_tests(params: Params) -> Iterator[str]:
     task = get_task(params.experiment.train)
     verifier = task.verifier if params.reward.verifier == "task" else params.reward.verifier
     for name, config in params.reward.components.items():
-        if COMPONENTS.get(name).needs_tests and config.counts and get_verifier(verifier).tests is None:
+        if COMPONENTS.get(name).needs_tests and config.counts and not get_verifier(verifier).gives_shares:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but the verifier {verifier} runs no tests: set it to 0.0, or train "
-                "on a task with the verifier unit_tests."
+                "on a task with the verifier unit_tests or ifeval."
             )
 
 

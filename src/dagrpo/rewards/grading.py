@@ -114,6 +114,9 @@ class Grader:
             if known[name].by_report:
                 scores.append(_by_report(reported[row] if reported else {}, name))
                 continue
+            if known[name].parts:
+                scores.append(_by_parts(known[name], own_text(text), truth, extractor, row))
+                continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
             if verdict is None and answer is not None and known[name].tests:
                 programs[row] = answer
@@ -182,6 +185,20 @@ def _by_report(rewards: Mapping[str, float], verifier: str) -> Score:
     """Return the score by a report. The verdict stands for the answer, so that a majority of attempts can be right."""
     verdict = verdict_of(rewards)
     return Score(extracted=None if verdict == "missing" else verdict, verdict=verdict, verifier=verifier)
+
+
+def _by_parts(verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int) -> Score:
+    """Return the score by the parts of the ground truth; the answer is the names of those that the text has."""
+    assert verifier.parts is not None
+    if not text.strip():
+        return _score(None, "missing", verifier.name)
+    try:
+        parts = verifier.parts(text, truth, extractor)
+    except UserError as error:
+        raise UserError(f"row {row}: {error}") from None
+    had = [name for name, has in parts if has]
+    verdict: Verdict = "right" if len(had) == len(parts) else "wrong"
+    return replace(_new_score(", ".join(had), verdict, verifier.name), passed=len(had) / len(parts))
 
 
 def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> bool | None:

@@ -51,6 +51,7 @@ _LIGHT, _DENYING = frozenset(_LIGHT_WORDS.split()), frozenset(_DENYING_WORDS.spl
 _OR_GLUED = re.compile(r"[\"'`*_$(]*+(?:or|not)[\"'`*_$(\\]++[0-9]", re.IGNORECASE)
 _RESULT = re.compile(r"[0-9)]=")
 _INSTEAD = ("instead", "of")
+_DID_NOT = re.compile(r"\b(?:(?:do|does|did) not|(?:don|doesn|didn)['\u2019]t) [a-z]+\Z")  # sell
 _TAKEN_BACK = re.compile(
     r"[^.;:!?,\n]{0,20}?\b(?:(?:is|was|are|were|be)\s++(?:\w++\s++)?(?:wrong|incorrect|false|mistaken|invalid|untrue|impossible"
     r"|not\s++(?:the|right|correct|it|true|possible)\b)|(?:isn't|wasn't)\s++(?:the|right|correct|it|true)\b)",
@@ -104,7 +105,7 @@ def is_denied(before: list[str], token: str) -> bool:
         return True
     if words[-1:] == ["or"] and _RESULT.search(token) and not any(map(str.isdecimal, "".join(words[-2:-1]))):
         return False  # half as many, or 60/2=30
-    if tuple(words[-2:]) == _INSTEAD or _OR_GLUED.match(token):
+    if tuple(words[-2:]) == _INSTEAD or _OR_GLUED.match(token) or _DID_NOT.search(" ".join(words[-3:])):
         return True
     for word in reversed(words):
         if word in _DENYING or word.replace("\u2019", "'") in _DENYING:

@@ -101,15 +101,19 @@ def _without_unicode_punctuation(character: str) -> str:
     return character if character in _APOSTROPHES else " "
 
 
-@lru_cache(maxsize=1 << 14)
-def accepted_texts(ground_truth: str) -> tuple[str, ...]:
-    """Return the normalised texts that a ground truth accepts. Raises UserError if it is not a JSON list of texts."""
+def texts_of(ground_truth: str) -> list[str]:
+    """Return the texts of a ground truth as they are written; none if it is not a JSON list of texts."""
     try:
         texts = json.loads(ground_truth)
     except (ValueError, RecursionError):
-        texts = None
-    listed = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
-    accepted = tuple(map(normalise, texts)) if listed else ()
+        return []
+    return texts if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else []
+
+
+@lru_cache(maxsize=1 << 14)
+def accepted_texts(ground_truth: str) -> tuple[str, ...]:
+    """Return the normalised texts that a ground truth accepts. Raises UserError if it is not a JSON list of texts."""
+    accepted = tuple(map(normalise, texts_of(ground_truth)))
     if not accepted or "" in accepted:
         raise UserError(
             f"{ground_truth[:40]!r} is not a JSON list of texts with a letter or digit in each: "

@@ -47,4 +47,12 @@ class Verifier:
     same: Callable[[str, str], bool | None] = same_text
     by_report: bool = False  # the report of the attempt's program or environment decides, and no text is read
     tests: "Callable[[UnitTests], Tests] | None" = None  # what runs answers in the place of `equal`
+    # Text, ground truth -> the parts of the ground truth by name, and whether the text has each; all: right. None: it has no parts.
+    parts: Callable[[str, str, Extractor], Sequence[tuple[str, bool]]] | None = None
+    judges: bool = True  # False: a task without right answers, which cannot be scored
     literal: bool = False  # extractor exact compares texts character by character, without `equal`
+
+    @property
+    def gives_shares(self) -> bool:
+        """Return whether an answer can be right in part: by its tests, or the parts of its ground truth."""
+        return self.tests is not None or self.parts is not None

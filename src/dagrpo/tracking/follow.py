@@ -48,6 +48,7 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
             steps, offset = [], 0
         write_steps(target, steps)
         target.run.log(points=_readings(monitors, sample))
+        target.runs.flush()
         sample += 1
         if works:
             time.sleep(pause_s)

@@ -83,6 +83,7 @@ def settle_parents(runs: Runs, working: Iterable[Execution] = ()) -> None:
     for parent in list(runs.where(role="parent")):
         if parent.status == "RUNNING" or parent.run_id in busy:
             _settle(runs, parent, is_busy=parent.run_id in busy)
+    runs.flush()
 
 
 def _settle(runs: Runs, parent: Run, *, is_busy: bool) -> None:

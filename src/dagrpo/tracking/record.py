@@ -82,6 +82,7 @@ def write_run(runs: Runs, execution: Execution, contents: Contents, begun: Run |
     run.log(tags=tags)
     if not contents.missing:
         run.remove_tag(INCOMPLETE)
+    runs.flush()  # what its parent got too: a closed run is not written again
     run.close(execution.status, execution.ended)
 
 

@@ -1,12 +1,19 @@
-"""Runs of an MLflow experiment, fetched once; requests have what is new."""
+"""Runs of an MLflow experiment, fetched once; requests have what is new.
+
+A server with passwords takes some tenths of a second for each request: params, tags and points wait until `flush` or `close`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from mlflow.entities import DatasetInput, LifecycleStage, LoggedModelInput, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
@@ -29,6 +36,7 @@ class Run:
     status: str
     started: int  # milliseconds since 1970
     ended: int | None
+    artifacts: str  # where its files are
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)  # the latest values
@@ -38,6 +46,10 @@ class Run:
     models_made: set[str] = field(default_factory=set)
     is_new: bool = False  # created by this process
     _histories: dict[str, Series] = field(default_factory=dict)
+    _new_params: list[Param] = field(default_factory=list)  # to be sent
+    _new_tags: list[RunTag] = field(default_factory=list)
+    _new_points: list[Metric] = field(default_factory=list)
+    _files: ArtifactRepository | None = None
 
     @classmethod
     def of(cls, client: MlflowClient, run: MlflowRun, *, is_new: bool = False) -> Self:
@@ -50,6 +62,7 @@ class Run:
             status=run.info.status,
             started=run.info.start_time,
             ended=run.info.end_time or None,
+            artifacts=str(run.info.artifact_uri),
             params=dict(run.data.params),
             tags=dict(run.data.tags),
             metrics=dict(run.data.metrics),
@@ -67,15 +80,13 @@ class Run:
         tags: Mapping[str, object] | None = None,
         points: Iterable[Metric] = (),
     ) -> None:
-        """Send params, tags and points of curves that the run lacks, in as few requests as MLflow's limits allow."""
+        """Add params, tags and points of curves that the run lacks."""
         new_params = {key: value for key, value in (params or {}).items() if self.params.get(key) != value}
         texts = {key: tag_value(value) for key, value in (tags or {}).items()}
         new_tags = {key: value for key, value in texts.items() if self.tags.get(key) != value}
-        self._send(
-            [Param(key, value) for key, value in new_params.items()],
-            [RunTag(key, value) for key, value in new_tags.items()],
-            new_points := list(points),
-        )
+        self._new_params += [Param(key, value) for key, value in new_params.items()]
+        self._new_tags += [RunTag(key, value) for key, value in new_tags.items()]
+        self._new_points += (new_points := list(points))
         self.params |= new_params
         self.tags |= new_tags
         for point in new_points:
@@ -83,7 +94,11 @@ class Run:
             if point.key in self._histories:
                 self._histories[point.key].setdefault(point.step, []).append(point.value)
 
-    def _send(self, params: list[Param], tags: list[RunTag], points: list[Metric]) -> None:
+    def flush(self) -> None:
+        """Send what `log` has added, in as few requests as MLflow's limits allow."""
+        params, self._new_params = self._new_params, []
+        tags, self._new_tags = [*{tag.key: tag for tag in self._new_tags}.values()], []
+        points, self._new_points = self._new_points, []
         while params or tags or points:
             some_params, params = params[:MOST_PARAMS], params[MOST_PARAMS:]
             some_tags, tags = tags[:MOST_TAGS], tags[MOST_TAGS:]
@@ -91,9 +106,18 @@ class Run:
             some_points, points = points[:room], points[room:]
             self.client.log_batch(self.run_id, metrics=some_points, params=some_params, tags=some_tags)
 
+    def write_file(self, name: str, content: bytes, folder: str = "") -> None:
+        """Write a file beside the run. Unlike MlflowClient, it takes no request to find the folder."""
+        self._files = self._files or get_artifact_repository(self.artifacts, tracking_uri=self.client.tracking_uri)
+        with TemporaryDirectory(prefix="dagrpo-") as temporary:
+            path = Path(temporary, name)
+            path.write_bytes(content)
+            self._files.log_artifact(str(path), folder or None)
+
     def history(self, key: str) -> Series:
         """Return the values of a metric by step, asked once."""
         if key not in self._histories:
+            self.flush()
             known = self.client.get_metric_history(self.run_id, key) if key in self.metrics else []
             series: Series = {}
             for point in known:
@@ -104,6 +128,7 @@ class Run:
     def remove_tag(self, name: str) -> None:
         """Remove a tag, if it is there."""
         if self.tags.pop(name, None) is not None:
+            self.flush()
             self.client.delete_tag(self.run_id, name)
 
     def reopen(self) -> None:
@@ -113,7 +138,8 @@ class Run:
             self.status = "RUNNING"
 
     def close(self, status: str, ended: int | None = None) -> None:
-        """Set the status and the time of the end; without one MLflow takes the present."""
+        """Send what waits, then set the status and the time of the end; without one MLflow takes the present."""
+        self.flush()
         self.client.set_terminated(self.run_id, status, ended)
         self.status, self.ended = status, ended or now_ms()
 
@@ -166,6 +192,11 @@ class Runs:
         created = Run.of(self.client, run, is_new=True)
         self._runs = sorted([created, *self._runs], key=lambda each: -each.started)
         return created
+
+    def flush(self) -> None:
+        """Send what waits for any run."""
+        for run in self._runs:
+            run.flush()
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the experiment."""

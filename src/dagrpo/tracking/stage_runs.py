@@ -42,6 +42,7 @@ def open_run(runs: Runs, execution: Execution, begun: Run | None = None) -> Run:
     begun: a closed run of this execution to continue, if there is one.
     """
     run = close_others(runs, execution) or begun or _create(runs, execution)
+    describe(runs.by_id(run.tags[PARENT]), execution)
     run.log(params=flatten(execution.record["params"]), tags=digest_tags("input", execution.record["inputs"]))
     return run
 
@@ -75,7 +76,6 @@ def digest_tags(kind: str, digests: Mapping[str, str]) -> dict[str, str]:
 def _create(runs: Runs, execution: Execution) -> Run:
     parent = find_parent(runs, execution, execution.record.get("seed"))
     parent.reopen()
-    describe(parent, execution)
     before = runs.where(**{PARENT: parent.run_id, "identity": execution.identity})
     attempt = 1 + sum(1 for _ in before)
     tags = _tags(execution) | {PARENT: parent.run_id, ATTEMPT: str(attempt)}

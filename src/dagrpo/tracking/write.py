@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -20,6 +18,7 @@ from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics.rollout import SAMPLES_SEEN
 from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step
@@ -67,9 +66,9 @@ def write_contents(target: Target, contents: Contents) -> None:
     run = target.run
     write_steps(target, contents.steps)
     for artifact in contents.artifacts:
-        _write_file(run, artifact.content, artifact.name, artifact.folder)
+        run.write_file(artifact.name, artifact.content, artifact.folder)
         if target.execution.stage == "report" and not artifact.folder:  # where people look for it
-            _write_file(target.parent, artifact.content, artifact.name)
+            target.parent.write_file(artifact.name, artifact.content)
     tables = _write_tables(run, contents.tables)
     run.log(tags={**contents.tags, **tables})
     policy = _input_policy(target)
@@ -88,21 +87,21 @@ def write_steps(target: Target, steps: Sequence[Step]) -> None:
 
     Those of an execution that has finished also where an earlier attempt had other values.
     """
+    size = _samples_per_step(target.execution)
     points = [
         Metric(metric_name(name), value if math.isfinite(value) else math.nan, step.time, step.step)
         for step in steps
-        for name, value in step.values.items()
+        for name, value in (dict(step.values) | ({SAMPLES_SEEN: step.step * size} if size else {})).items()
     ]
     run = target.parent if target.execution.trains else target.run
     is_first = target.run.tags.get(ATTEMPT, "1") == "1"
     log_points(run, points, are_final=target.execution.status == "FINISHED", is_first=is_first)
 
 
-def _write_file(run: Run, content: bytes, name: str, folder: str = "") -> None:
-    with TemporaryDirectory(prefix="dagrpo-") as temporary:
-        path = Path(temporary, name)
-        path.write_bytes(content)
-        run.client.log_artifact(run.run_id, str(path), folder or None)
+def _samples_per_step(execution: Execution) -> int:
+    """Return the number of trajectories that a step of GRPO learns from; 0 for other stages."""
+    training = execution.record["params"].get("training", {}) if execution.stage == "train" else {}
+    return int(training.get("prompts_per_step", 0) * training.get("samples_per_prompt", 0))
 
 
 def _write_tables(run: Run, tables: Mapping[str, pa.Table]) -> dict[str, str]:
@@ -110,7 +109,7 @@ def _write_tables(run: Run, tables: Mapping[str, pa.Table]) -> dict[str, str]:
     for name, table in tables.items():
         frame = pd.DataFrame(table.to_pydict())
         text = frame.to_json(orient="split", index=False, date_format="iso")
-        run.client.log_text(run.run_id, text, f"{name}.json")
+        run.write_file(f"{name}.json", text.encode())
     marks = [{"path": f"{name}.json", "type": "table"} for name in tables]
     return {LOGGED_ARTIFACTS: json.dumps(marks)} if marks else {}
 

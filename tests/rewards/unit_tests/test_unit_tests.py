@@ -1,14 +1,19 @@
 """Programs against tests in the three forms of rows, in Python and bash."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from tests.loopback import listening
 from tests.rewards.unit_tests.conftest import Share
 
 from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.unit_tests.pool import SandboxedTests
 from dagrpo.rewards.unit_tests.running import same_output
 from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo_sandbox import Limits
+from dagrpo_sandbox.server import application
 
 ADD = json.dumps(
     {
@@ -159,3 +164,17 @@ def test_the_grader_gives_verdicts_and_shares(share: Share) -> None:
     with Grader(1.0, 1, UnitTests(seconds=1.0, memory_mb=256, parallel=2)) as grader:
         scores = grader.judge(texts, [SUMS] * 3, ["unit_tests"] * 3, "strict", fractions=True)
     assert [(score.verdict, score.passed) for score in scores] == [("wrong", 0.5), ("right", 1.0), ("missing", None)]
+
+
+@pytest.mark.usefixtures("sandboxes")
+def test_a_sandbox_fusion_server_gives_the_same_shares() -> None:
+    answers = [("print(3)", SUMS), ("print(sum(map(int, input().split())))", SUMS), ("read a b; echo $((a + b))", BASH)]
+
+    async def shares() -> list[float | None]:
+        async with listening(application(Limits(), 1)) as url:
+            tests = SandboxedTests(UnitTests(sandbox_fusion=url))
+            found = await asyncio.to_thread(tests.shares, answers, fractions=True)
+            await asyncio.to_thread(tests.close)
+            return found
+
+    assert asyncio.run(shares()) == [0.5, 1.0, 1.0]

@@ -24,8 +24,9 @@ def attempts(python: str, run: Any, folder: Path, scripts: Mapping[int, Sequence
     from dagrpo.trainer.verl.mapping import configuration
     from dagrpo.utils.files import read_json, write_json
 
-    files = running.files_of(run, write_inputs(run, folder), folder)
-    keys = configuration(run, {}, run.seed, files, several_turns=True)
+    inputs = write_inputs(run, folder)
+    files = running.files_of(run, inputs, folder)
+    keys = configuration(run, {}, run.seed, files, several_turns=running.has_turns(run, inputs))
     job = {
         "composition": composition.__file__,
         "overrides": [running.override(name, value) for name, value in keys.items()],
@@ -61,7 +62,8 @@ def _run(job: Mapping[str, Any]) -> list[Any]:
 
 
 def _plain(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {"prompt": asked["prompt_ids"], "sampling": dict(asked["sampling_params"])}
+    pictures = [list(each.size) for each in asked["image_data"] or []]
+    return {"prompt": asked["prompt_ids"], "sampling": dict(asked["sampling_params"]), "pictures": pictures}
 
 
 def _sequence(output: Any) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def _sequence(output: Any) -> dict[str, Any]:
     return {
         **{name: getattr(output, name) for name in names},
         "info": output.extra_fields["reward_extra_info"],
+        "pictures": len(output.multi_modal_data.get("images", [])),
         "versions": [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")],
     }
 

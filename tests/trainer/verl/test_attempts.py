@@ -1,10 +1,10 @@
-"""Attempts with tools and users, which verl's agent loops have our process make; verl's stand-in runs them here."""
+"""Attempts with tools, users and pictures, which verl's agent loops have our process make; verl's stand-in runs them here."""
 
 import sys
 from pathlib import Path
 
 import pytest
-from tests.trainer.verl import scripted_attempts, several_turns
+from tests.trainer.verl import scripted_attempts, several_turns, with_pictures
 
 STAND_IN = Path(__file__).with_name("stand_in")
 pytestmark = pytest.mark.nightly
@@ -15,3 +15,9 @@ def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(tmp_path: Path) 
     scripts = several_turns.SCRIPTS
     found = scripted_attempts.attempts(sys.executable, run, tmp_path / "state", scripts, str(STAND_IN))
     several_turns.require_ours(found, run)
+
+
+def test_verl_gets_the_placeholders_and_pictures_of_our_own_prompts(tmp_path: Path) -> None:
+    run = with_pictures.run_in(tmp_path, "qwen2_5_vl")
+    found = scripted_attempts.attempts(sys.executable, run, tmp_path / "state", with_pictures.SCRIPTS, str(STAND_IN))
+    with_pictures.require_ours(found, run)

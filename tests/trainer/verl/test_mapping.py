@@ -146,7 +146,10 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
     [
         ({"rollout": {"deterministic": True}}, "rollout.deterministic is true.*set it to false"),
         ({"training": {"dtype": "float32"}}, "training.dtype is float32.*set it to bfloat16"),
-        ({"model": {"fresh": {"vision": {"family": "qwen2_5_vl"}}}}, "model.fresh.vision.family is not none"),
+        (
+            {"model": {"fresh": {"vision": {"family": "qwen2_5_vl"}}}, "training": {"vision": "frozen"}},
+            "training.vision is frozen.*set it to trained, or train an adapter",
+        ),
         ({"training": {"dtype": "float16"}}, "training.dtype is float16.*set it to bfloat16"),
         (
             {

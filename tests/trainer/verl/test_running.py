@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.trainer import runs
 from tests.trainer.foreign_runs import run_in, silent_for, train
+from tests.trainer.verl import with_pictures
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
@@ -90,6 +91,19 @@ def test_an_attempt_that_cannot_be_graded_ends_the_run(run: TrainingRun, monkeyp
     monkeypatch.setenv("STAND_IN_TURNS", '["#### 1"]')
     with pytest.raises(UserError, match=r"step 1 cannot be graded: row 0"):
         train(run)
+
+
+def test_a_run_with_pictures_brings_both_parts_of_the_model_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    run = with_pictures.run_in(tmp_path, "qwen2_5_vl")
+    train(run)
+    before, after = open_tensors(run.initial), open_tensors(run.policy)
+    assert any(".visual." in f".{name}" for name in before.specs)
+    for name in before.specs:
+        assert torch.allclose(after.read(name), before.read(name) + 0.001 * run.training.steps), name
+    assert min(read_parquet(run.metrics)["reward/mean"].to_pylist()) > 0.0
 
 
 def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:

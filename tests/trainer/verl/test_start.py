@@ -26,6 +26,7 @@ def test_verl_starts_its_own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     found = environment(Path("/state/attempt_001.jsonl"))
     assert "RAY_ADDRESS" not in found
+    assert found["SGLANG_VLM_CACHE_SIZE_MB"] == "0"  # it would keep what former weights made of a picture
     assert found["VERL_FILE_LOGGER_PATH"] == "/state/attempt_001.jsonl"
 
 

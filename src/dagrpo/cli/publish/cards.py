@@ -183,7 +183,7 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
                 dataset_name=task,
                 dataset_config=source.configuration if source is not None else None,
                 dataset_split="test",
-                dataset_revision=source.revision if source is not None else None,
+                dataset_revision=source.revision or None if source is not None else None,
                 metric_type="accuracy",
                 metric_name=f"{metric_label(name)} in percent ({100 * summary['confidence']:g}% interval {low:.1f} to {high:.1f})",
                 metric_value=round(100 * estimate["value"], 2),

@@ -1,6 +1,7 @@
 """The page docs/scripts.md: every script, what is equal and what is not."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ PATH = Path("docs/scripts.md")
 HEAD = """# Scripts of verl and Megatron-LM
 
 Generated from `presets/scripts.tsv`, which has one script a line, by `dagrpo generate`. The table holds the settings of every script of
-verl's `examples/sglang_multiturn`, `examples/grpo_trainer` and `examples/tuning`, and of Megatron-LM's `examples/rl`, as they resolve when
-the script runs. {presets} of {all} are presets, trained by our own trainer with SGLang:
+verl's `examples/sglang_multiturn`, `grpo_trainer`, `tuning` and `ascend_extras`, and of Megatron-LM's `examples/rl`, as they resolve when
+the script runs. {presets} of {all} are presets, for our own trainer with SGLang and, as the table counts, for others:
+
+{counts}
 
     dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu
     dagrpo plan verl/qwen2_5_3b_gsm8k_multiturn_4xgpu --gpu H100
@@ -58,13 +61,15 @@ COLUMNS = (
     "| preset | trains with | script, state | model | data | GPUs | here | prompts | samples | rate | KL | tokens | steps "
     "| beside the columns | differs | published score |"
 )
+COUNTS = "| folder, state | scripts | {backends} | on paper alone |"
 OTHERS = "| script, state | model | data | GPUs | trainer, engine |"
 
 
 def page(folder: Path) -> str:
     """Return the page of the table in the folder of presets."""
-    every = scripts(folder).values()
-    return "\n".join(_lines([each for each in every if each.use], [each for each in every if not each.use], folder))
+    every = [*scripts(folder).values()]
+    backends = {each: ["ours", *trains_with(each.preset, folder)] if each.use else [] for each in every}
+    return "\n".join(_lines(backends, [each for each in every if not each.use]))
 
 
 def trains_with(preset: str, folder: Path) -> list[str]:
@@ -80,9 +85,11 @@ def _fits(names: list[str], folder: Path) -> bool:
     return True
 
 
-def _lines(presets: list[Script], others: list[Script], folder: Path) -> Iterator[str]:
-    yield HEAD.format(presets=len(presets), all=len(presets) + len(others)) + "## Presets\n"
-    yield from _table(COLUMNS, (_preset(each, ["ours", *trains_with(each.preset, folder)]) for each in presets))
+def _lines(backends: dict[Script, list[str]], others: list[Script]) -> Iterator[str]:
+    presets = {script: names for script, names in backends.items() if names}
+    counts = "\n".join(_counts(backends))
+    yield HEAD.format(presets=len(presets), all=len(backends), counts=counts) + "## Presets\n"
+    yield from _table(COLUMNS, (_preset(*each) for each in presets.items()))
     yield "\n## Scripts that are no presets\n"
     yield "They are here on paper alone: whether such a script runs with verl or Megatron-LM was not tried.\n"
     for reason, text in sorted(REASONS.items()):
@@ -90,6 +97,25 @@ def _lines(presets: list[Script], others: list[Script], folder: Path) -> Iterato
             yield f"### {text[0].upper()}{text[1:]}\n"
             yield from _table(OTHERS, map(_other, of_reason))
             yield ""
+
+
+def _counts(backends: dict[Script, list[str]]) -> Iterator[str]:
+    """Yield a table with the number of scripts of each folder and state, by the backends that take them."""
+    names = sorted({name for each in backends.values() for name in each}, key=lambda name: (name != "ours", name))
+    folders = Counter((script.source.split("/")[0], script.state) for script in backends)
+    taken = Counter(
+        (script.source.split("/")[0], script.state, name) for script, each in backends.items() for name in each
+    )
+    rows = (
+        [
+            f"`{folder}`, {state}",
+            str(count),
+            *(str(taken[folder, state, name]) for name in names),
+            str(count - taken[folder, state, "ours"]),
+        ]
+        for (folder, state), count in sorted(folders.items())
+    )
+    yield from _table(COUNTS.format(backends=" | ".join(names)), rows)
 
 
 def _table(header: str, rows: Iterator[list[str]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dagrpo.config.scripts.table import Script
 from dagrpo.core.suggest import nearest
 
 # Rows of a train split, copies not counted, by task: what an epoch is.
-ROWS = {"gsm8k": 7473, "geo3k": 2101, "dapo": 17_917}
+ROWS = {"gsm8k": 7473, "geo3k": 2101, "dapo": 17_917, "search-r1": 169_615}
 # Settings of speed and place, which change results to rounding at most.
 PLACE = re.compile(
     r"bridge|fused|eager|DeepEP|CPU Adam|dist ckpt|recompute full|act\. offload|no resume|Megatron-FSDP|fsdp\d+|profiler \w+"
@@ -65,7 +65,7 @@ SETTINGS: Mapping[str, Callable[..., Settings]] = {
     r"asst turns (\d+)": lambda turns: {"rollout.agent.max_turns": int(turns)},
     # A user turn, a result or an answer of the user, is followed by one more of the policy.
     r"user turns (\d+)": lambda turns: {"rollout.agent.max_turns": int(turns) + 1},
-    r"tool (gsm8k|geo3k|code)": lambda _: {},  # the task has it
+    r"tool (gsm8k|geo3k|code|search)": lambda _: {},  # the task has it
     r"interaction": lambda: {"rollout.agent.max_turns": 6},  # five user turns by its configuration
     r"seed (\d+)": lambda seed: {"experiment.seeds": [int(seed)]},
     r"(\d+) steps": lambda steps: {"training.steps": int(steps)},
@@ -81,7 +81,11 @@ def sections(script: Script) -> dict[str, Any]:
     if values[CLIP + "name"] == "gspo":
         del values[CLIP + "dual_clip"]
     values |= _schedule(script, values)
-    values["training.learning_rate_warmup_steps"] *= values["training.mini_batches"]  # verl counts steps, not updates
+    warmup = values["training.learning_rate_warmup_steps"]
+    steps = int(float(warmup[1:]) * values["training.steps"]) if warmup[0] == "r" else int(warmup)
+    values["training.learning_rate_warmup_steps"] = (
+        steps * values["training.mini_batches"]
+    )  # verl counts steps, not updates
     nested: dict[str, Any] = {"use": script.use.split()}
     for key, value in values.items():
         section = nested
@@ -119,11 +123,13 @@ def _batch(script: Script) -> Settings:
 
 def _rate(script: Script) -> Settings:
     rate, warmup, decay = script.match(
-        "lr", r"([\d.e-]+)(?: wu(\d+))?(?: wd([\d.]+))?", "a rate, wu and steps, wd and weight decay"
+        "lr",
+        r"([\d.e-]+)(?: wu(\d+|r[\d.]+))?(?: wd([\d.]+))?",
+        "a rate, wu and steps (wur: a share of all), wd and weight decay",
     )
     return {
         "training.learning_rate": float(str(rate)),
-        "training.learning_rate_warmup_steps": int(warmup or 0),
+        "training.learning_rate_warmup_steps": warmup or "0",
         "training.weight_decay": float(decay or 0.01),
     }
 

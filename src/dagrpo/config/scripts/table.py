@@ -19,8 +19,6 @@ REASONS = {
     "one_sample": "one sample per prompt, whose advantage is always 0: nothing is learned",
     "pickle": "the weights are published as a pickle, which is never read here",
     "pictures": "pictures are known for Qwen2.5-VL and Qwen3-VL without experts",
-    "reward_model": "its reward is a reward model's; rewards are programs here",
-    "task": "its data set is no task here: add one (tasks.md)",
     "union": "it trains on GSM8K and MATH together; one task is trained on here",
     "unpublished": "the weights are not published",
     "video": "its prompts have videos",

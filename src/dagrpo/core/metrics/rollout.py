@@ -5,7 +5,15 @@ Means are over the trajectories of the update.
 
 from dagrpo.core.metrics.definition import Metric, Plot
 
+SAMPLES_SEEN = "rollout/samples_seen"
 _ALWAYS = (
+    Metric(
+        name=SAMPLES_SEEN,
+        unit="trajectories",
+        meaning="Trajectories that the policy has been updated with since the first step. In MLflow alone, as an axis of its charts.",
+        reading="grows by `training.prompts_per_step` times `training.samples_per_prompt`",
+        remedy="compare runs of other batch sizes by it, not by steps",
+    ),
     Metric(
         name="rollout/length_mean",
         unit="tokens",

@@ -109,7 +109,8 @@ class Component(Generic[ConfigType]):
     limits: Callable[[ConfigType], tuple[float, float]] | None = None
     needs_tools: bool = False  # always 0 on a task without tools, which is refused
     needs_report: bool = False  # always 0 with an agent that never reports, which is refused
-    needs_tests: bool = False  # always 0 with a verifier that runs no tests, which is refused; all tests are run, also after one that fails
+    # Always 0 with a verifier without tests or parts, which is refused; all tests are run, also after one that fails.
+    needs_tests: bool = False
 
 
 COMPONENTS: Plugins[Component[Any]] = Plugins(

@@ -1,6 +1,7 @@
 """judge: the verdict of a model on the attempt, by a rubric."""
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -83,6 +84,8 @@ class _Judged:
 
 
 REFUSED_TEXTS = (413, 422)  # statuses with which a server refuses one text, and not every one
+# In the body of status 400, which also means a wrong parameter: the text exceeds the context.
+TOO_LONG = re.compile(rb"context[_ ](?:length|window)|longer than the model", re.IGNORECASE)
 
 
 class _Judge:
@@ -176,10 +179,9 @@ class _Judge:
                         raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
                     if time.monotonic() > deadline:
                         raise ConnectionError(f"did not answer within {self._config.seconds:g} s")
-                if response.status_code in REFUSED_TEXTS:
-                    return Answer(
-                        text="", prompt_tokens=0, completion_tokens=0
-                    )  # such as longer than its context: no verdict
+                refused = response.status_code == 400 and TOO_LONG.search(received)
+                if refused or response.status_code in REFUSED_TEXTS:
+                    return Answer(text="", prompt_tokens=0, completion_tokens=0)  # no verdict
                 if response.status_code != 200:
                     raise ConnectionError(f"answers {response.status_code}: {_beginning(received)}")
         except httpx.HTTPError as error:

@@ -1,15 +1,15 @@
-"""passed_tests: the share of its tests that a program passes."""
+"""passed_tests: the share of tests passed, or of instructions followed."""
 
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rewards.components import Component, Weighted
 
 
 class Config(Weighted):
-    """The share of tests that a program passes."""
+    """The share of tests that a program passes, or of instructions that a text follows."""
 
 
 def passed_tests(graded: GradedTrajectory, config: Config) -> float:
-    """Return the share; 0 without a program, or if it cannot be tested."""
+    """Return the share; 0 without an answer, or if it cannot be tested."""
     return graded.score.passed or 0.0
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Config(Choice):
-    """verl 0.9.1 (arXiv 2409.19256), which trains tasks of text; runtime.backend.python names its Python."""
+    """verl 0.9.1 (arXiv 2409.19256), which trains tasks of text and of pictures; runtime.backend.python names its Python."""
 
     settings: Unchecked = Field(
         {},
@@ -25,9 +25,9 @@ class Config(Choice):
 
 def check(config: Config, params: "Params") -> None:
     """Raise UserError for the first parameter that verl cannot honour."""
-    from dagrpo.trainer.verl.mapping import refuse
+    from dagrpo.trainer.verl.mapping import planned
 
-    refuse(params, config.settings)
+    planned(params, config.settings)
 
 
 def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:

@@ -16,7 +16,7 @@ from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.core.trajectory import Prompt
-from dagrpo.models.pictures import takes_pictures
+from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, write_tables
 from dagrpo.trainer.run import TrainingRun
@@ -40,17 +40,18 @@ class Inputs:
 
 
 def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> Inputs:
-    """Write the checkpoint in a format, and the rows to train on. Raises UserError for a model that takes pictures."""
+    """Write the checkpoint in a format, and the rows to train on. Raises UserError for pictures in another than HUGGINGFACE."""
     model, rows = folder / "initial", folder / "train.parquet"
     folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
         write_as(format, open_checkpoint(run.initial), model, SHARD_BYTES)
-    if takes_pictures(model):
+    pictures = processor_of(model)
+    if pictures and format != HUGGINGFACE:
         raise UserError(
             "the model takes pictures, and the trainer of training.backend is tried with models of text alone: choose one, or train with "
             "training.backend: {name: fsdp}."
         )
-    renderer = PromptRenderer(load_tokenizer(model), run.rollout)
+    renderer = PromptRenderer(load_tokenizer(model), run.rollout, pictures)
     prompts = training_prompts(run.train_split, renderer, run.training)
     write_parquet(rows, read_parquet(run.train_split).take([prompt.index for prompt in prompts]))
     return Inputs(model=model, rows=rows, prompts=prompts)

@@ -1,9 +1,12 @@
 """Weights of verl's checkpoint with the adapter that it holds beside them."""
 
+from collections.abc import Collection
+
 from torch import Tensor
 
 from dagrpo.checkpoints.lora_layers import NAME, PREFIX, low_rank_update
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.engine.sglang.digests import LONGER
 
 BASE = "base_layer."
 
@@ -14,12 +17,14 @@ class MergedAdapter:
     verl saves PEFT's own names: `base_model.model.<layer>.base_layer.weight` beside `<layer>.lora_A.default.weight`.
     """
 
-    def __init__(self, tensors: Tensors, scale: float) -> None:
-        """Wrap the tensors of a checkpoint. `scale`: alpha / rank."""
+    def __init__(self, tensors: Tensors, scale: float, names: Collection[str]) -> None:
+        """Wrap the tensors of a checkpoint. `scale`: alpha / rank; `names`: of the model, which PEFT saves as transformers has them."""
         self._tensors = tensors
         self._scale = scale
         self._saved = {
-            name.removeprefix(PREFIX).replace(f".{BASE}", "."): name for name in tensors.specs if ".lora_" not in name
+            _published(name.removeprefix(PREFIX).replace(f".{BASE}", "."), names): name
+            for name in tensors.specs
+            if ".lora_" not in name
         }
         self.specs = {name: tensors.specs[saved] for name, saved in self._saved.items()}
 
@@ -32,3 +37,9 @@ class MergedAdapter:
             return tensor
         update = low_rank_update(self._tensors.read(up), self._tensors.read(down), self._scale)
         return (tensor.float() + update).to(tensor.dtype)
+
+
+def _published(name: str, names: Collection[str]) -> str:
+    """Return a name as checkpoints of Qwen2.5-VL have it, unless it is among `names`."""
+    parts = next(((short, long) for short, long in LONGER if name not in names and name.startswith(long)), ("", ""))
+    return parts[0] + name.removeprefix(parts[1])

@@ -1,10 +1,12 @@
 """Agent loop of verl: a process of dagrpo makes each attempt.
 
 verl's Python executes this file, the `function_tool_path` of its agent loops, in an environment without this package: only the standard
-library and verl are there. attempt_process.py is the other end of the pipe.
+library, Pillow and verl are there. attempt_process.py is the other end of the pipe.
 """
 
 import asyncio
+import base64
+import io
 import itertools
 import json
 import time
@@ -111,16 +113,20 @@ class _Policy:
         self._servers = servers
         self._sampling_params = sampling_params
         self._name = name
+        self._pictures: list[Any] = []
         self._seconds = 0.0
         self._fields: dict[str, Any] = {}
 
     async def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return a continuation of a question's tokens, by at most as many as it says."""
+        if "pictures" in question:
+            self._pictures = [_picture(each) for each in question["pictures"]]
         started = time.perf_counter()
         output = await self._servers.generate(
             request_id=self._name,
             prompt_ids=question["prompt"],
             sampling_params={**self._sampling_params, **question["sampling"]},
+            image_data=self._pictures or None,
         )
         self._seconds += time.perf_counter() - started
         last = {"max_global_steps": output.extra_fields.get("max_global_steps")}
@@ -140,7 +146,7 @@ class _Policy:
             response_logprobs=sample["logprobs"],
             reward_score=done["reward"],
             num_turns=done["turns"],
-            multi_modal_data={},
+            multi_modal_data={"images": self._pictures} if self._pictures else {},
             metrics=AgentLoopMetrics(generate_sequences=self._seconds),
             extra_fields={
                 **self._fields,
@@ -149,3 +155,9 @@ class _Policy:
                 "reward_extra_info": dict(done["components"]),
             },
         )
+
+
+def _picture(content: str) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB")

@@ -11,20 +11,26 @@ Each attempt goes to the log of draws, or the error that the user has to correct
 """
 
 import asyncio
+import base64
 import itertools
 import json
 import os
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from transformers import PreTrainedTokenizerBase
+
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
+from dagrpo.core.image_tokens import before_pictures, collapsed
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
-from dagrpo.core.types import Completion
+from dagrpo.core.types import EXCLUDED, Completion, PictureTokens, PromptPictures
 from dagrpo.engine.errors import ServerError
+from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.config import Rollout
@@ -32,6 +38,7 @@ from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.prompts import PromptRenderer, tools_of
 from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
+from dagrpo.tools import InfrastructureFailure
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import AGENT
@@ -46,12 +53,19 @@ class Attempts:
     """Attempts at the prompts of a train split, many at the same time."""
 
     def __init__(
-        self, job: Mapping[str, Any], prompts: list[Prompt], agent: OpenAgent, grader: Grader, replies: IO[str]
+        self,
+        job: Mapping[str, Any],
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: list[Prompt],
+        agent: OpenAgent,
+        grader: Grader,
+        replies: IO[str],
     ) -> None:
         self._reward = Reward.model_validate(job["reward"])
         self._seed = int(job["seed"])
         self._draws = DrawLog(Path(job["state"]) / DRAWS)
         self._prompts = {prompt.row.index: prompt for prompt in prompts}
+        self._tokenizer = tokenizer
         self._agent = agent
         self._grader = grader
         self._replies = replies
@@ -76,12 +90,12 @@ class Attempts:
         prompt = self._prompts[index]
         session = self._agent.session(
             prompt,
-            self._complete(number),
+            self._complete(number, prompt.pictures),
             sampling_seed(self._seed, "rollout", step, index, sample),
             f"{step}-{index}-{sample}",
         )
         try:
-            trajectory = await self._agent.make_attempt(prompt, sample, session)
+            trajectory = of_one_sequence(await self._agent.make_attempt(prompt, sample, session))
             _require_sound(trajectory, step)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
         except ServerError as error:  # verl's servers: verl decides what it means
@@ -98,42 +112,64 @@ class Attempts:
                 reason = trajectory.fault or "it has no token"
                 self._send(attempt=number, error=f"left out ({trajectory.stop_reason}): {reason}")
 
-    def _complete(self, number: int) -> Complete:
-        """Return the policy of an attempt."""
+    def _complete(self, number: int, pictures: PromptPictures | None) -> Complete:
+        """Return the policy of an attempt, which shows the pictures with its first question."""
+        shown = [base64.b64encode(file).decode() for file in pictures.files] if pictures else []
+        stops = {"stop_token_ids": list(pictures.tokens.unwritten)} if pictures else {}
 
         async def complete(prompt: tuple[int, ...], most: int) -> Completion:
+            if pictures and pictures.files:
+                self._require_encoded_alike(prompt, pictures.tokens)
             turn = next(self._numbers)
             answer = self._turns[turn] = asyncio.get_running_loop().create_future()
-            self._send(attempt=number, ask={"turn": turn, "prompt": prompt, "sampling": {"max_new_tokens": most}})
-            return _completion(await answer)
+            question = {"turn": turn, "prompt": prompt, "sampling": {"max_new_tokens": most, **stops}}
+            self._send(attempt=number, ask=question | ({"pictures": shown} if shown else {}))
+            shown.clear()
+            return _completion(await answer, pictures)
 
         return complete
+
+    def _require_encoded_alike(self, prompt: tuple[int, ...], tokens: PictureTokens) -> None:
+        """Raise InfrastructureFailure unless SGLang 0.5.12 reads these tokens: it decodes a prompt with pictures, and encodes its text."""
+        sent = collapsed(prompt, tokens)
+        if tuple(self._tokenizer.encode(self._tokenizer.decode(sent), add_special_tokens=False)) != sent:
+            raise InfrastructureFailure(
+                "its tokens are not those of their text, and verl's SGLang reads the text of a prompt with pictures"
+            )
 
     def _send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._replies, flush=True)
 
 
-def _completion(answer: Mapping[str, Any]) -> Completion:
-    """Return the policy's answer as the completion of a turn."""
+def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> Completion:
+    """Return the policy's answer as the completion of a turn, cut before a token that no policy may write."""
     if "error" in answer:
         raise ServerError(answer["error"])
+    tokens, logprobs, reason = tuple(answer["tokens"]), tuple(answer["logprobs"]), answer["reason"] or "stop"
+    whole = len(tokens) if pictures is None else before_pictures(tokens, pictures.tokens)
     return Completion(
-        token_ids=tuple(answer["tokens"]),
-        logprobs=tuple(answer["logprobs"]),
-        finish_reason=answer["reason"] or "stop",
+        token_ids=tokens[:whole],
+        logprobs=logprobs[:whole],
+        finish_reason="length" if whole < len(tokens) else reason,
     )
 
 
 def _require_sound(trajectory: Trajectory, step: int) -> None:
-    """Raise UserError for calls that the chat format lost, and for several sequences: verl would fill the batch up, and update again."""
+    """Raise UserError for calls that the chat format lost."""
     from dagrpo.trainer.checks.usable import require_no_dropped_calls  # its package takes seconds
 
     require_no_dropped_calls([trajectory], step)
-    if (count := sum(sample.trained > 0 for sample in trajectory.samples)) > 1:
-        raise UserError(
-            f"a conversation has become {count} sequences, since the chat template rewrites what was sampled, and verl takes one each: "
-            "choose a model whose template keeps it, or train with training.backend: {name: fsdp}"
-        )
+
+
+def of_one_sequence(trajectory: Trajectory) -> Trajectory:
+    """Return an attempt, excluded if it is several sequences: verl would fill the batch up, and update again."""
+    if (count := sum(sample.trained > 0 for sample in trajectory.samples)) <= 1:
+        return trajectory
+    fault = (
+        f"it became {count} sequences, since the chat template rewrites what was sampled: choose a model whose template keeps it, or "
+        "training.backend: {name: fsdp}"
+    )
+    return replace(trajectory, stop_reason=EXCLUDED, fault=fault)
 
 
 def _drawn(trajectory: Trajectory) -> Drawn:
@@ -178,7 +214,7 @@ def main(path: Path) -> None:
         Reward.model_validate(job["reward"]),
     )
     tokenizer = load_tokenizer(initial)
-    renderer = PromptRenderer(tokenizer, rollout)
+    renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
     prompts = training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),
@@ -191,7 +227,7 @@ def main(path: Path) -> None:
         Grader(reward.verify_seconds, unit_tests=reward.unit_tests) as grader,
         open_agent(rollout, tokenizer, tools_of(prompts), env) as agent,
     ):
-        agent.run(Attempts(job, prompts, agent, grader, replies).serve())
+        agent.run(Attempts(job, tokenizer, prompts, agent, grader, replies).serve())
 
 
 if __name__ == "__main__":

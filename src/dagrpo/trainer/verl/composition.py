@@ -1,8 +1,8 @@
 """Program that composes and validates a configuration by verl's own code.
 
 `python composition.py JOB`, with verl's Python, on a CPU: composes the overrides over verl's configuration, asks verl whether it is
-valid, looks up names that verl itself looks up only when it needs them, reads the rows as verl does, and has its agent loop make one
-attempt. Writes the configuration as YAML, and to the file `reply` what it has found: `{"error": ...}` if verl refuses.
+valid, looks up names that verl itself looks up only when it needs them, reads the rows as verl does, and has its agent loop make a few
+attempts. Writes the configuration as YAML, and to the file `reply` what it has found: `{"error": ...}` if verl refuses.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = "0.9.1"
+TRIED = 4  # rows at which an attempt is made
 
 
 class Refused(Exception):
@@ -130,6 +131,26 @@ class ScriptedPolicy:
         return TokenOutput(token_ids=tokens, log_probs=[-0.5] * len(tokens), stop_reason=reason, extra_fields=steps)
 
 
+def require_pictures(worker: Any, sequence: Any, model: str) -> None:
+    """Raise Refused unless verl's processor makes as many tokens of a sequence's pictures as it has placeholders."""
+    from torch import ones_like, tensor
+    from transformers import AutoConfig
+
+    if not sequence.multi_modal_data:
+        return
+    ids, config = tensor([*sequence.prompt_ids, *sequence.response_ids]), AutoConfig.from_pretrained(model)
+    inputs = worker._compute_multi_modal_inputs(sequence, ids)
+    if "image_grid_thw" not in inputs:
+        raise Refused(
+            f"it has no processor of pictures for {model}: torchvision and qwen-vl-utils have to be installed there"
+        )
+    made = int(inputs["image_grid_thw"].prod(dim=1).sum()) // config.vision_config.spatial_merge_size**2
+    placeholders = int((ids == config.image_token_id).sum())
+    if made != placeholders:
+        raise Refused(f"its processor makes {made} tokens of the pictures of a prompt that has {placeholders} for them")
+    worker._compute_position_ids(ids[None], ones_like(ids)[None], inputs)
+
+
 async def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]], step: int = 0) -> list[list[Any]]:
     """Return the sequences of an attempt at each row, by verl's worker of agent loops and the loop of the configuration.
 
@@ -139,6 +160,8 @@ async def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]], st
 
     class Worker(AgentLoopWorker):  # type: ignore[misc]
         async def _agent_loop_postprocess(self, output: Any, validate: bool, **_: Any) -> Any:
+            for each in output if isinstance(output, list) else [output]:
+                require_pictures(self, each, config.actor_rollout_ref.model.path)
             return output
 
     rollout = config.actor_rollout_ref.rollout
@@ -168,9 +191,10 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     rows = read_rows(config, tokenizer)
-    policy = ScriptedPolicy(tokenizer, [[rows[0]["reward_model"]["ground_truth"]]])
+    first = [rows[place] for place in range(min(TRIED, len(rows)))]
+    policy = ScriptedPolicy(tokenizer, [[row["reward_model"]["ground_truth"]] for row in first])
     try:
-        [[*_, sequence]] = asyncio.run(attempted(config, policy, [rows[0]]))
+        [*_, sequence], *_ = asyncio.run(attempted(config, policy, first))
     except Exception as error:
         raise Refused(f"its agent loop cannot make an attempt: {error}") from error
     return {

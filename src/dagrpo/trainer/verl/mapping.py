@@ -13,7 +13,8 @@ from dagrpo.models.published import CONFIGS
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.dynamic_sampling import MOST_ROUNDS, DynamicSampling
-from dagrpo.trainer.config.lora import Lora, TrainedLora
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import (
     Sections,
@@ -21,7 +22,6 @@ from dagrpo.trainer.foreign.parameters import (
     refuse_settings,
     require_one_of,
     require_only,
-    require_text,
     value_of,
 )
 from dagrpo.trainer.verl import agent_loop
@@ -61,13 +61,14 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
     "runtime.training.save_every": ("trainer.save_freq",),
 }
-# The one value that verl has, and what to do, if that is not to set it; of a tower, which a model of text has not, presets say anything.
+# The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
     **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
     "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
     "training.lora.vision": (False, ""),
+    "runtime.training.micro_batch_patches": (None, ""),
     "training.staleness": (0, ""),
     "training.order": ("shuffled", ""),
     "training.dynamic_sampling.oversampling": (
@@ -97,7 +98,7 @@ def configuration(
         **_batches(sections, longest),
         **_filter(sections.training.dynamic_sampling),
         **_seeds(seed),
-        **_adapter(sections.training.lora),
+        **_adapter(sections.training),
         **_fixed(files),
     }
     refuse_settings(settings, keys)
@@ -108,17 +109,16 @@ def configuration(
     return {**keys, **settings}
 
 
-def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first parameter that verl cannot honour."""
+def planned(params: "Params", settings: Mapping[str, Any]) -> Keys:
+    """Return verl's keys before any file is there. Raises UserError for the first parameter that verl cannot honour."""
     from dagrpo.data.task import get_task
 
-    require_text(params)
     require_no_adapted_experts(params.training.lora, SimpleNamespace(**CONFIGS.get(params.model.repository or "", {})))
     task = get_task(params.experiment.train)
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
     several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
-    configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
+    return configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
 
 
 def require_no_adapted_experts(lora: Lora, config: Any) -> None:
@@ -197,13 +197,18 @@ def _seeds(seed: int) -> Keys:
     }
 
 
-def _adapter(lora: TrainedLora) -> Keys:
+def _adapter(training: Training) -> Keys:
+    """Return the keys of an adapter in the language model. Raises UserError for a frozen tower without one: verl reads no key of it."""
+    lora = training.lora
     if not lora.is_on:
+        if training.vision == "frozen":
+            raise refusal("training.vision is frozen", "set it to trained, or train an adapter (training.lora.rank)")
         return {}
     return {
         f"{ARR}.model.lora_rank": lora.rank,
         f"{ARR}.model.lora_alpha": lora.alpha,
         f"{ARR}.model.target_modules": lora.target_modules or "all-linear",
+        f"{ARR}.model.exclude_modules": ".*visual.*",
         f"{ARR}.model.lora.merge": lora.serving == "merged",
         # Beside an adapter SGLang reads the weights from the folder; else the trainer sends them.
         f"{ARR}.rollout.load_format": "dummy" if lora.serving == "merged" else "safetensors",

@@ -14,8 +14,10 @@ from transformers import AutoConfig
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.models.pictures import takes_pictures
 from dagrpo.trainer.backend_files import Metrics, Program, write_job
-from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.lora import Lora, untrained_tower
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.foreign.files import (
     HUGGINGFACE,
     Attempts,
@@ -51,7 +53,8 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     checkpoints = folder / "checkpoints"
     inputs = write_inputs(run, folder)
     require_no_adapted_experts(run.training.lora, AutoConfig.from_pretrained(inputs.model).get_text_config())
-    several_turns = _has_several_turns(run, inputs)
+    _require_tower_agrees(run.training, takes_pictures(inputs.model))
+    several_turns = has_turns(run, inputs)
     keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
     found = _check(python, keys, folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
@@ -85,7 +88,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     finished = latest(checkpoints)
     require_finished(run, finished, "verl")
     weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
-    take_outputs(run, trained_weights(weights, run.training.lora), weights, rows[:finished], checkpoints)
+    take_outputs(run, trained_weights(weights, run.training.lora, inputs.model), weights, rows[:finished], checkpoints)
 
 
 def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
@@ -98,13 +101,21 @@ def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
     return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
 
 
-def trained_weights(folder: Path, lora: Lora) -> Tensors:
-    """Return the weights that verl has saved, with the adapter added, if one was trained."""
+def trained_weights(folder: Path, lora: Lora, initial: Path) -> Tensors:
+    """Return the weights that verl has saved, with the adapter added, if one was trained. `initial`: the folder that it began with."""
     saved = open_as(HUGGINGFACE, folder)
-    return MergedAdapter(saved, lora.alpha / lora.rank) if lora.is_on else saved
+    if not lora.is_on:
+        return saved
+    return MergedAdapter(saved, lora.alpha / lora.rank, open_as(HUGGINGFACE, initial).specs)
 
 
-def _has_several_turns(run: TrainingRun, inputs: Inputs) -> bool:
+def _require_tower_agrees(training: Training, pictures: bool) -> None:
+    if pictures and training.lora.is_on and training.vision == "trained":
+        raise UserError(untrained_tower("training"))
+
+
+def has_turns(run: TrainingRun, inputs: Inputs) -> bool:
+    """Return True if an attempt at any of the prompts may have several turns."""
     return has_several_turns(run.rollout, offered=any(each.tools or each.row.interaction for each in inputs.prompts))
 
 
@@ -150,9 +161,12 @@ def command(python: str, folder: Path) -> list[str]:
 
 
 def environment(attempt: Path) -> dict[str, str]:
-    """Return the environment of verl, which is to start its own Ray and not to join a cluster."""
+    """Return the environment of verl, which is to start its own Ray and not to join a cluster.
+
+    SGLang 0.5.12 caches what a vision tower makes of a picture, and nothing empties that cache, not even new weights.
+    """
     others = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    return {**others, "VERL_FILE_LOGGER_PATH": str(attempt)}
+    return {**others, "VERL_FILE_LOGGER_PATH": str(attempt), "SGLANG_VLM_CACHE_SIZE_MB": "0"}
 
 
 def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) -> Program:

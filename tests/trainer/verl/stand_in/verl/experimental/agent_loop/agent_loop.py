@@ -1,9 +1,15 @@
 """Stand-in for verl's agent loops and the worker that runs them."""
 
+import io
 import runpy
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import torch
+
+from dagrpo.models.pictures import PictureProcessor
 
 _LOOPS: dict[str, Any] = {}
 
@@ -49,3 +55,19 @@ class AgentLoopWorker:
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **_: Any) -> Any:
         raise NotImplementedError
+
+    def _compute_multi_modal_inputs(self, output: Any, input_ids: Any) -> dict[str, Any]:
+        processor = PictureProcessor.of(Path(self._config.actor_rollout_ref.model.path))
+        return {
+            "image_grid_thw": torch.stack(
+                [processor.pixels(_png(each)).grid for each in output.multi_modal_data["images"]]
+            )
+        }
+
+    def _compute_position_ids(self, input_ids: Any, attention_mask: Any, inputs: Any) -> None:
+        return None
+
+
+def _png(picture: Any) -> bytes:
+    picture.save(file := io.BytesIO(), "PNG")
+    return file.getvalue()

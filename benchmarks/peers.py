@@ -1,11 +1,15 @@
-"""A GRPO step on a CPU: this trainer with SGLang against TRL's GRPOTrainer with transformers' generate, in one run.
+"""GRPO on a CPU: this trainer with SGLang against TRL's GRPOTrainer with transformers' generate, in turn.
 
     make oracle     # once: the peer's environment
-    python -m benchmarks.grpo_step MODEL --prompts 4 --samples 4 --tokens 64 [--dtype bfloat16]
+    python -m benchmarks.peers MODEL --prompts 4 --samples 4 --tokens 64 [--dtype bfloat16]
+    python -m benchmarks.peers MODEL --prompts 16 --samples 8 --tokens 16 --terms 2 --steps 40 --learn 0.001
 
 Both get the same model folder, the same questions in its chat template, as many samples, completions of at most as many
-tokens at temperature 1, a reward that differs within groups (whether the text has an even number of characters) and one
-update per step on all completions at once. A completion may end early: the mean lengths are printed. The first step warms up;
+tokens at temperature 1, and one update per step on all completions at once. The reward differs within groups: whether the text
+has an even number of characters; with `--learn`, whether its last number is the sum, and then both trained policies are asked
+new sums by transformers, greedily. A ratio is of the medians of a run; of several runs their median counts, with the range.
+
+A completion may end early: the mean lengths are printed. The first step warms up;
 of the others the median counts. Processor seconds are of all processes of a side, its server included; memory is the peak
 of their anonymous memory together. With `--staleness 1` ours samples while it updates, and
 `generation` is what it waited for. `rest` is grading, gates and records here, and scoring and preparation there.
@@ -13,7 +17,10 @@ of their anonymous memory together. With `--staleness 1` ours samples while it u
 
 import argparse
 import json
+import math
 import os
+import random
+import re
 import statistics
 import subprocess
 import sys
@@ -30,7 +37,7 @@ from tests.rollout.problems import task_row
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
-from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.convert import convert, export
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import Row
 from dagrpo.data.schema import to_table
@@ -46,6 +53,8 @@ from dagrpo.utils.tables import write_parquet
 
 PEER_PYTHON = Path(os.environ.get("DAGRPO_OBJECTIVES_PYTHON", ".venv-objectives/bin/python"))
 PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "tokens")
+HELD_OUT = 512  # sums that neither side has trained on
+NUMBER = re.compile(r"-?[0-9]+")
 Figures = Mapping[str, float]
 
 
@@ -54,7 +63,14 @@ def even(graded: GradedTrajectory, config: Weighted) -> float:
     return float(len(graded.trajectory.text) % 2 == 0)
 
 
+def right(graded: GradedTrajectory, config: Weighted) -> float:
+    """1 for a text whose last number is the answer."""
+    trajectory = graded.trajectory
+    return float(NUMBER.findall(trajectory.text)[-1:] == [trajectory.prompt.row.ground_truth])
+
+
 EVEN = Component(config=Weighted, function=even, limits=lambda config: (0.0, 1.0))
+RIGHT = Component(config=Weighted, function=right, limits=lambda config: (0.0, 1.0))
 
 
 def main() -> None:
@@ -66,6 +82,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--terms", type=int, default=30, help="of the sum that each question asks for")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--learn", type=float, help="learning rate; none: 1e-6, a reward by length, and no test")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--micro-batch-tokens", type=int, help="ours; none: all completions at once, as the peer's")
     parser.add_argument(
@@ -81,30 +99,44 @@ def main() -> None:
     if given.side:
         _train(json.loads(given.side))
         return
+    runs = [_run_both(given, number) for number in range(given.runs)]
+    print(f"{'':12}{'ours':>10}{'TRL':>10}  TRL / ours")
+    for part in runs[0][0]:
+        ours, theirs = ([run[side].get(part, math.nan) for run in runs] for side in (0, 1))
+        ratios = sorted(b / a for a, b in zip(ours, theirs, strict=True) if a)
+        shown = f"  {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if ratios else ""
+        print(f"{part:12}{statistics.median(ours):10.3f}{statistics.median(theirs):10.3f}{shown}", flush=True)
+
+
+def _run_both(given: argparse.Namespace, number: int) -> tuple[Figures, Figures]:
+    """One run of each side after the other; the peer's figures are missing with --ours-only."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = _settings(given, Path(folder))
-        ours = _measured(
-            [sys.executable, "-m", "benchmarks.grpo_step", str(given.model), "--side", json.dumps(settings)]
-        )
-        if given.ours_only:
-            print({part: round(value, 2) for part, value in ours.items()})
-            return
-        peer = Path(__file__).with_name("grpo_step_peer.py")
-        theirs = _measured([str(given.peer_python), str(peer), json.dumps(settings)])
-    print(f"{'':12}{'ours':>10}{'TRL':>10}{'TRL / ours':>12}")
-    for part in (*PARTS, "MiB"):
-        ratio = f"{theirs[part] / ours[part]:12.2f}" if ours[part] and part != "tokens" else ""
-        print(f"{part:12}{ours[part]:10.2f}{theirs[part]:10.2f}{ratio}")
+        settings = _settings(given, Path(folder), number)
+        peer = [str(given.peer_python), str(Path(__file__).with_name("peers_trl.py"))]
+        own = [sys.executable, "-m", "benchmarks.peers", str(given.model), "--side"]
+        sides = [own] if given.ours_only else [own, peer]
+        found = [_measured([*side, json.dumps(settings)]) for side in sides]
+        if given.learn:
+            for name, figures in zip(("ours", "theirs"), found, strict=False):
+                asked = settings | {"model": str(Path(folder, name, "trained"))}
+                figures["right"] = json.loads(subprocess.check_output([*peer, json.dumps(asked), "--test"]))
+    print({"run": number, "ours": found[0], "theirs": found[-1]}, flush=True)
+    return found[0], found[1] if len(found) > 1 else {}
 
 
-def _settings(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str, Any]:
     """What both sides get, as JSON can say it."""
-    count = given.prompts * given.steps
-    questions = ["+".join(str((7 * row + term) % 10) for term in range(given.terms)) + "=?" for row in range(count)]
+    draw = random.Random(number)
+    count, most = given.prompts * given.steps, 9 if given.terms > 2 else 49
+    sums = [[draw.randint(0, most) for _ in range(given.terms)] for _ in range(count + HELD_OUT)]
     return {
         "model": str(given.model.resolve()),
         "folder": str(folder),
-        "questions": questions,
+        "sums": sums[:count],
+        "held_out": [each for each in sums[count:] if each not in sums[:count]],
+        "learning_rate": given.learn or 1e-6,
+        "learn": given.learn is not None,
+        "seed": number,
         "prompts": given.prompts,
         "samples": given.samples,
         "tokens": given.tokens,
@@ -124,11 +156,14 @@ def _measured(command: list[str]) -> dict[str, float]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         peak = _Peak(process.pid)
         assert process.stdout is not None
-        lines = [line for line in process.stdout if line.startswith('{"')]  # the peer prints its own in other quotes
+        begun, lines = time.perf_counter(), list[str]()
+        for line in process.stdout:
+            lines += [line] if line.startswith('{"') else []  # the peer prints its own in other quotes
     if process.returncode:
         raise SystemExit(f"{command[0]} ended with {process.returncode}")
     steps: list[Figures] = [json.loads(line) for line in lines][1:]
-    return {part: statistics.median(step[part] for step in steps) for part in PARTS} | {"MiB": peak.mebibytes}
+    found = {part: statistics.median(step[part] for step in steps) for part in PARTS}
+    return found | {"MiB": peak.mebibytes, "whole": time.perf_counter() - begun}
 
 
 class _Peak:
@@ -184,19 +219,21 @@ def _train(given: dict[str, Any]) -> None:
         print(json.dumps(told), flush=True)
 
     train(run, report, single_process())
+    if given["learn"]:
+        export(run.policy, Path(given["folder"], "ours", "trained"), Checkpoint())
 
 
 def _run(given: dict[str, Any]) -> TrainingRun:
     folder = Path(given["folder"]) / "ours"
     folder.mkdir()
     convert(Path(given["model"]), folder / "initial", Checkpoint())
-    write_parquet(folder / "train.parquet", to_table([_row(*each) for each in enumerate(given["questions"])]))
+    write_parquet(folder / "train.parquet", to_table([_row(*each) for each in enumerate(given["sums"])]))
     shape = {
         "steps": given["steps"],
         "prompts_per_step": given["prompts"],
         "samples_per_prompt": given["samples"],
         "max_prompt_tokens": 4096,
-        "learning_rate": 1e-6,
+        "learning_rate": given["learning_rate"],
         "dtype": given["dtype"],
         "staleness": given["staleness"],
         "digests_every": 0,
@@ -204,14 +241,15 @@ def _run(given: dict[str, Any]) -> TrainingRun:
     }
     parallel = {"max_running_requests": max(given["prompts"] * given["samples"], 2), "max_total_tokens": 32768}
     parallel["threads"] = given["engine_threads"]
+    component = "RIGHT" if given["learn"] else "EVEN"
     own = {"save_every": given["steps"], "keep_states": 0}
     own |= {name: given[name] for name in ("micro_batch_tokens", "share_prompts")}
     return TrainingRun(
         initial=folder / "initial",
         train_split=folder / "train.parquet",
-        seed=7,
+        seed=given["seed"],
         rollout=Rollout.model_validate({"max_new_tokens": given["tokens"], "dtype": given["dtype"]}),
-        reward=Reward.model_validate({"components": {"benchmarks.grpo_step:EVEN": {"weight": 1.0}}}),
+        reward=Reward.model_validate({"components": {f"benchmarks.peers:{component}": {"weight": 1.0}}}),
         algorithm=Algorithm(),
         training=Training.model_validate(shape),
         runtime=Runtime.model_validate({"training": own, "engine": parallel}),
@@ -219,8 +257,10 @@ def _run(given: dict[str, Any]) -> TrainingRun:
     )
 
 
-def _row(number: int, question: str) -> Row:
-    return task_row(question, index=number, answer="#### 0", ground_truth="0", data_source="benchmark")
+def _row(number: int, terms: list[int]) -> Row:
+    truth = str(sum(terms))
+    question = "+".join(map(str, terms)) + "=?"
+    return task_row(question, index=number, answer=f"#### {truth}", ground_truth=truth, data_source="benchmark")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The peer of benchmarks/grpo_step.py: steps of TRL's GRPOTrainer, a line of JSON for each. Imports nothing of dagrpo."""
+"""The peer of benchmarks/peers.py: steps of TRL's GRPOTrainer, a line of JSON for each. Imports nothing of dagrpo."""
 
 import argparse
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import psutil
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+
+NUMBER = re.compile(r"-?[0-9]+")
 
 
 def tree_processor_seconds() -> float:
@@ -67,11 +70,49 @@ def by_length(completions: list[Any], **columns: Any) -> list[float]:
     return [float(len(each[0]["content"]) % 2 == 0) for each in completions]
 
 
+def by_answer(completions: list[Any], **columns: Any) -> list[float]:
+    """1 for a text whose last number is the sum."""
+    return [
+        float(NUMBER.findall(each[0]["content"])[-1:] == [truth])
+        for each, truth in zip(completions, columns["truth"], strict=True)
+    ]
+
+
+def problem(terms: list[int]) -> dict[str, Any]:
+    question = "+".join(map(str, terms)) + "=?"
+    return {"prompt": [{"role": "user", "content": question}], "truth": str(sum(terms))}
+
+
+def share_right(given: dict[str, Any]) -> float:
+    """The share of the held-out sums that the model answers rightly, greedily."""
+    tokenizer = AutoTokenizer.from_pretrained(given["model"], padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(given["model"], dtype=torch.float32)
+    rows = [problem(terms) for terms in given["held_out"]]
+    texts = [
+        tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True, enable_thinking=False)
+        for row in rows
+    ]
+    right = 0.0
+    for first in range(0, len(rows), 64):
+        inputs = tokenizer(texts[first : first + 64], return_tensors="pt", padding=True, add_special_tokens=False)
+        written = model.generate(**inputs, max_new_tokens=given["tokens"], do_sample=False)[
+            :, inputs.input_ids.shape[1] :
+        ]
+        answers = [[{"content": text}] for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
+        right += sum(by_answer(answers, truth=[row["truth"] for row in rows[first : first + 64]]))
+    return right / len(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", type=json.loads)
-    given: dict[str, Any] = parser.parse_args().settings
-    rows = [{"prompt": [{"role": "user", "content": question}]} for question in given["questions"]]
+    parser.add_argument("--test", action="store_true", help="print the share of held-out sums that are right")
+    arguments = parser.parse_args()
+    given: dict[str, Any] = arguments.settings
+    if arguments.test:
+        print(share_right(given))
+        return
+    rows = [problem(terms) for terms in given["sums"]]
     bfloat16 = given["dtype"] == "bfloat16"
     config = GRPOConfig(
         output_dir=given["folder"],
@@ -79,7 +120,9 @@ def main() -> None:
         num_generations=given["samples"],
         max_completion_length=given["tokens"],
         max_steps=given["steps"],
-        learning_rate=1e-6,
+        learning_rate=given["learning_rate"],
+        lr_scheduler_type="constant",
+        seed=given["seed"],
         temperature=1.0,
         beta=0.0,
         bf16=False,
@@ -95,7 +138,7 @@ def main() -> None:
     trainer = Timed(
         model=given["model"],
         args=config,
-        reward_funcs=by_length,
+        reward_funcs=by_answer if given["learn"] else by_length,
         train_dataset=Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(Path(given["model"]), padding_side="left"),
         callbacks=[told],
@@ -111,6 +154,8 @@ def main() -> None:
 
     trainer._generate_and_score_completions = scored
     trainer.train()
+    if given["learn"]:
+        trainer.save_model(str(Path(given["folder"], "theirs", "trained")))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,222 @@
+"""The 25 instructions of IFEval (Zhou et al. 2023, arXiv:2311.07911) as functions of a text.
+
+Words of the data are taken literally; the published program reads them as regular expressions. Each function takes linear time.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagrpo.rewards.instructions.languages import language
+from dagrpo.rewards.instructions.sentences import capital_words, sentence_count
+
+RELATIONS = ("less than", "at least")
+OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+_JSON_FENCES = ("```json", "```Json", "```JSON", "```")
+_POSTSCRIPTS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+_DIVIDER = re.compile(r"\s?\*\*\*\s?")
+_HIGHLIGHT = re.compile(r"\*[^\n*]*\*")
+_DOUBLE = re.compile(r"\*\*([^\n*]*)\*\*")
+
+
+def _related(count: int, threshold: int, relation: str) -> bool:
+    return count < threshold if relation == RELATIONS[0] else count >= threshold
+
+
+def _in_case(text: str, has_case: bool) -> bool:
+    return has_case and language(text) in (None, "en")
+
+
+def _paragraphs(text: str, number: int) -> bool:
+    parts = [part.strip() for part in _DIVIDER.split(text)]
+    if "" in parts[1:-1]:
+        return False
+    return len(parts) - (not parts[0]) - (len(parts) > 1 and not parts[-1]) == number
+
+
+def _first_word(text: str, number: int, nth: int, first: str) -> bool:
+    paragraphs = text.split("\n\n")
+    filled = sum(bool(paragraph.strip()) for paragraph in paragraphs)
+    words = paragraphs[nth - 1].split() if nth <= filled else []
+    if not words:
+        return False
+    word = re.split(r"[.,?!'\"]", words[0].lstrip("'").lstrip('"'), maxsplit=1)[0]
+    return filled == number and word.lower() == first.lower()
+
+
+def _placeholders(text: str) -> int:
+    """Return the number of `[...]`, each on one line."""
+    count = 0
+    for line in text.split("\n"):
+        at = line.find("[")
+        while at >= 0 and (end := line.find("]", at)) >= 0:
+            count, at = count + 1, line.find("[", end)
+    return count
+
+
+def _bullets(text: str) -> int:
+    lines = [line.lstrip() for line in text.split("\n")]
+    return sum(line.startswith("-") or (line[:1] == "*" and line[1:2] not in ("", "*")) for line in lines)
+
+
+def _highlights(text: str) -> int:
+    single = sum(bool(each.strip("*").strip()) for each in _HIGHLIGHT.findall(text))
+    return single + sum(bool(each.strip()) for each in _DOUBLE.findall(text))
+
+
+def _title(text: str) -> bool:
+    for line in text.split("\n"):
+        start, end = line.find("<<"), line.rfind(">>")
+        if 0 <= start < end - 2 and line[start : end + 2].lstrip("<").rstrip(">").strip():
+            return True
+    return False
+
+
+def _json(text: str) -> bool:
+    text = text.strip()
+    for fence in _JSON_FENCES:
+        text = text.removeprefix(fence)
+    try:
+        json.loads(text.removesuffix("```").strip())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _two_responses(text: str) -> bool:
+    parts = [part.strip() for part in text.split("******")]
+    filled = [part for part in parts if part]
+    return "" not in parts[1:-1] and len(filled) == 2 and filled[0] != filled[1]
+
+
+def _count(word: str, text: str) -> int:
+    return len(re.findall(re.escape(word.strip()), text, re.IGNORECASE))
+
+
+def _existence(text: str, words: Sequence[str]) -> bool:
+    return all(_count(word, text) for word in words)
+
+
+def _absent(text: str, words: Sequence[str]) -> bool:
+    return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in words)
+
+
+def _sections(text: str, mark: str) -> int:
+    return len(re.findall(re.escape(mark.strip()) + r"\s?\d+", text))
+
+
+def _postscript(text: str, marker: str) -> bool:
+    return re.search(_POSTSCRIPTS.get(marker.strip(), re.escape(marker.strip().lower())), text.lower()) is not None
+
+
+def _quoted(text: str) -> bool:
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An instruction: whether a text follows it, and the names of its parameters in the data."""
+
+    follows: Callable[..., bool]  # of a text and the parameters
+    parameters: tuple[str, ...] = ()
+
+
+CHECKS: Mapping[str, Check] = {
+    "change_case:capital_word_frequency": Check(
+        lambda text, number, relation: _related(capital_words(text), number, relation),
+        ("capital_frequency", "capital_relation"),
+    ),
+    "change_case:english_capital": Check(lambda text: _in_case(text, text.isupper())),
+    "change_case:english_lowercase": Check(lambda text: _in_case(text, text.islower())),
+    "combination:repeat_prompt": Check(
+        lambda text, prompt: text.strip().lower().startswith(prompt.strip().lower()), ("prompt_to_repeat",)
+    ),
+    "combination:two_responses": Check(_two_responses),
+    "detectable_content:number_placeholders": Check(
+        lambda text, number: _placeholders(text) >= number, ("num_placeholders",)
+    ),
+    "detectable_content:postscript": Check(_postscript, ("postscript_marker",)),
+    "detectable_format:constrained_response": Check(lambda text: any(option in text for option in OPTIONS)),
+    "detectable_format:json_format": Check(_json),
+    "detectable_format:multiple_sections": Check(
+        lambda text, mark, number: _sections(text, mark) >= number, ("section_spliter", "num_sections")
+    ),
+    "detectable_format:number_bullet_lists": Check(lambda text, number: _bullets(text) == number, ("num_bullets",)),
+    "detectable_format:number_highlighted_sections": Check(
+        lambda text, number: _highlights(text) >= number, ("num_highlights",)
+    ),
+    "detectable_format:title": Check(_title),
+    "keywords:existence": Check(_existence, ("keywords",)),
+    "keywords:forbidden_words": Check(_absent, ("forbidden_words",)),
+    "keywords:frequency": Check(
+        lambda text, word, number, relation: _related(_count(word, text), number, relation),
+        ("keyword", "frequency", "relation"),
+    ),
+    "keywords:letter_frequency": Check(
+        lambda text, letter, number, relation: _related(Counter(text.lower())[letter.lower()], number, relation),
+        ("letter", "let_frequency", "let_relation"),
+    ),
+    "language:response_language": Check(lambda text, code: language(text) in (None, code), ("language",)),
+    "length_constraints:nth_paragraph_first_word": Check(
+        _first_word, ("num_paragraphs", "nth_paragraph", "first_word")
+    ),
+    "length_constraints:number_paragraphs": Check(_paragraphs, ("num_paragraphs",)),
+    "length_constraints:number_sentences": Check(
+        lambda text, number, relation: _related(sentence_count(text), number, relation), ("num_sentences", "relation")
+    ),
+    "length_constraints:number_words": Check(
+        lambda text, number, relation: _related(len(re.findall(r"\w+", text)), number, relation),
+        ("num_words", "relation"),
+    ),
+    "punctuation:no_comma": Check(lambda text: "," not in text),
+    "startend:end_checker": Check(
+        lambda text, end: text.strip().strip('"').lower().endswith(end.strip().lower()), ("end_phrase",)
+    ),
+    "startend:quotation": Check(lambda text: _quoted(text.strip())),
+}
+_LISTS = ("keywords", "forbidden_words")
+_TEXTS = (
+    "prompt_to_repeat",
+    "postscript_marker",
+    "section_spliter",
+    "keyword",
+    "letter",
+    "language",
+    "first_word",
+    "end_phrase",
+)
+
+
+def mistake(instruction: object, parameters: object) -> str:
+    """Return what is wrong with an instruction and its parameters; "" if nothing is."""
+    check = CHECKS.get(instruction) if isinstance(instruction, str) else None
+    if check is None or not isinstance(parameters, Mapping):
+        return f"{str(instruction)[:60]!r} is no instruction with its parameters"
+    wrong = [name for name in check.parameters if not _is_valid(name, parameters.get(name))]
+    return f"{instruction} has no valid {', '.join(wrong)}" if wrong else ""
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    if name.endswith("relation"):
+        return value in RELATIONS
+    if name in _LISTS:
+        return isinstance(value, list) and bool(value) and all(isinstance(each, str) and each.strip() for each in value)
+    if name in _TEXTS:
+        return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def follows(text: str, instruction: str, parameters: Mapping[str, Any]) -> bool:
+    """Return True if a text follows the instruction; a blank text follows none."""
+    check = CHECKS[instruction]
+    return bool(text.strip()) and check.follows(text, *(parameters[name] for name in check.parameters))
+
+
+def loosened(text: str) -> list[str]:
+    """Return the text with and without its first line, its last line and its asterisks: one has to follow an instruction, loosely."""
+    lines = text.split("\n")
+    texts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    return [*texts, *(each.replace("*", "") for each in texts)]

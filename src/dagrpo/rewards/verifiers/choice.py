@@ -1,0 +1,68 @@
+"""choice: the letter of an option, `the answer is (C)`."""
+
+import re
+
+from dagrpo.core.errors import UserError
+from dagrpo.core.section import Extractor
+from dagrpo.rewards.reading import last_boxed
+from dagrpo.rewards.verifier import Verifier
+
+LETTERS = "ABCDEFGHIJ"
+_DRESSING = r"(?:[\s*_$(\[{]|\\(?:boxed|text|textbf|mathbf|mathrm)(?=\{))*+"
+_ANSWER = re.compile(rf"(?i:answer\s*+(?:is|[:\uff1a]))[\s:*_$]*+{_DRESSING}([A-J])(?![\w'\u2019])")
+_OTHER = re.compile(r"[\s*_$)\]}]*+(?:,?\s*+\b(?:or|and)\b|[/,&])[\s*_$(\[]*+[A-J](?!\w)")  # a second letter
+_GOES_ON = re.compile(r"[*_$]*+[ \t]++[^\W\d_]")  # a word after a bare letter: `A good question`
+_CLOSING = re.compile(r"[\s*_$)\]}.]*+\Z")
+_ALONE = re.compile(r"\A[\s*_$(\[{]*+([A-J])[\s*_$)\]}.]*+\Z")
+_BRACKETED = re.compile(r"\(([A-J])\)")
+
+
+def extract(text: str, extractor: Extractor) -> str | None:
+    r"""Return the letter that a text gives as its answer.
+
+    strict: after the last `answer is` or `answer:`, in brackets, emphasis or a box or bare, without a second letter beside it; exact: with
+    nothing after it; flexible: that, else in the last `\boxed{...}`, else alone on the last line, else the last one in round brackets.
+    """
+    stated = None
+    for stated in _ANSWER.finditer(text):  # noqa: B007 (the last one)
+        pass
+    letter = None if stated is None else _letter(text, stated)
+    if extractor == "exact":
+        return letter if stated and _CLOSING.match(text, stated.end()) else None
+    return _anywhere(text) if stated is None and extractor == "flexible" else letter
+
+
+def _letter(text: str, stated: re.Match[str]) -> str | None:
+    bare = text[stated.start(1) - 1].isspace()
+    if _OTHER.match(text, stated.end()) or (bare and _GOES_ON.match(text, stated.end())):
+        return None
+    return stated[1]
+
+
+def _anywhere(text: str) -> str | None:
+    lines = text.rstrip().rsplit("\n", 1)
+    alone = _ALONE.match(last_boxed(text) or lines[-1])
+    bracketed = None if alone else _BRACKETED.findall(text)
+    return alone[1] if alone else bracketed[-1] if bracketed else None
+
+
+def check(ground_truth: str) -> None:
+    """Raise UserError unless a ground truth is one letter from A to J."""
+    if len(ground_truth) != 1 or ground_truth not in LETTERS:
+        raise UserError(f"{ground_truth[:40]!r} is no letter from A to J: correct the ground truth.")
+
+
+def equal(answer: str, ground_truth: str) -> bool:
+    """Return True if it is the same letter."""
+    check(ground_truth)
+    return answer == ground_truth
+
+
+VERIFIER = Verifier(
+    name="choice",
+    extract=extract,
+    equal=equal,
+    formatted=lambda text: extract(text, "strict") is not None,
+    check=check,
+    same=str.__eq__,
+)

@@ -1,0 +1,56 @@
+"""Process that makes verl's attempts: what it asks verl's servers, and which attempts it leaves out."""
+
+import asyncio
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.trainer.attempts import graded
+
+from dagrpo.core.types import PictureTokens, PromptPictures
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.tools import InfrastructureFailure
+from dagrpo.trainer.verl.attempt_process import Attempts, of_one_sequence
+
+TOKENIZER = character_tokenizer(128)
+
+
+def asked(text: str, special: bool, tmp_path: Path) -> str:
+    """Return what is sent for a prompt of a picture, three tokens of it, and a text; with its marks as plain characters or not."""
+    image, own = 1000, TOKENIZER.encode("ab", add_special_tokens=False)
+    written = TOKENIZER.encode(text, add_special_tokens=False, split_special_tokens=not special)
+    pictures = PromptPictures(
+        files=(b"a picture",), tokens=PictureTokens(image=image, video=1001, start=own[0], end=own[1])
+    )
+    replies = io.StringIO()
+    attempts = Attempts(
+        {"reward": {}, "seed": 0, "state": str(tmp_path)}, TOKENIZER, [], cast(Any, None), cast(Any, None), replies
+    )
+
+    async def ask() -> None:
+        waiting = asyncio.ensure_future(attempts._complete(0, pictures)((*written,), 5))
+        await asyncio.sleep(0)
+        if waiting.done():
+            waiting.result()
+        waiting.cancel()
+
+    asyncio.run(ask())
+    return replies.getvalue()
+
+
+def test_a_prompt_with_pictures_is_asked_if_its_text_has_its_tokens(tmp_path: Path) -> None:
+    assert '"pictures": ["YSBwaWN0dXJl"]' in asked("1+1<|end|>", special=True, tmp_path=tmp_path)
+
+
+def test_a_prompt_with_pictures_whose_text_would_be_read_as_other_tokens_is_not_asked(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureFailure, match="its tokens are not those of their text"):
+        asked("1+1<|end|>", special=False, tmp_path=tmp_path)
+
+
+def test_a_conversation_of_several_sequences_is_left_out() -> None:
+    one = graded(0, 0, reward=1.0).trajectory
+    two = replace(one, samples=one.samples * 2)
+    assert of_one_sequence(one) is one
+    assert (of_one_sequence(two).learned, of_one_sequence(two).fault[:22]) == (False, "it became 2 sequences,")
