@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -19,7 +20,9 @@ from torch._C._distributed_c10d import HashStore
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline import launch, nodes
+from dagrpo.pipeline import launch, nodes, supervisor
+from dagrpo.pipeline.stages.train import STAGE
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils import slurm
 from dagrpo.utils.manifest import MANIFEST
 
@@ -240,6 +243,19 @@ def test_a_copy_on_each_node_trains_the_policy_that_all_share(tmp_path: Path) ->
     _on_loopback(resumed, 2, updates.__file__, initial, resumed / "out", 0, 1, 0, "--copies", "2")
     _on_loopback(resumed / "again", 2, updates.__file__, initial, resumed / "out", 1, 3, 0, "--copies", "2")
     assert (resumed / "out" / "policy" / MANIFEST).read_bytes() == (policies[1] / MANIFEST).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "place"),
+    [
+        ({}, ()),
+        ({"nodes": 2}, ("--nodes", "2+0", "auto", "300.0")),
+        ({"engine": {"nodes": 2}, "address": "10.0.0.1"}, ("--nodes", "1+2", "10.0.0.1", "300.0")),
+    ],
+)
+def test_the_launcher_is_told_how_many_nodes_train_and_serve(runtime: dict[str, Any], place: tuple[str, ...]) -> None:
+    given = Runtime.model_validate(runtime)
+    assert supervisor._place(given, STAGE.nodes(given)) == place
 
 
 def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

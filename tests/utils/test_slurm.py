@@ -65,3 +65,11 @@ def test_accounts_and_gpus_are_there_if_slurm_says_so(answers: Answers) -> None:
     answers("sinfo", "(null)\ngpu:a100:4\n")
     assert slurm.has_accounting()
     assert slurm.has_gpus()
+
+
+def test_a_job_has_the_cores_that_slurm_gave_it_where_nothing_confines_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2})
+    monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
+    assert slurm.own_cores() == 3
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
+    assert slurm.own_cores() == 1

@@ -43,6 +43,7 @@ from dagrpo.pipeline.nodes import (
     servers_of,
     wait_for_note,
 )
+from dagrpo.utils import slurm
 from dagrpo.utils.child_variables import QUIET, interface_of, sockets_on
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import RENDEZVOUS
@@ -232,7 +233,7 @@ def _started_by_slurm(others: list[str], note: Path, link: Link) -> Iterator[Non
     if not others:
         yield
         return
-    step = subprocess.Popen(command_for_others(others, note, link, max(1, len(os.sched_getaffinity(0)))))
+    step = subprocess.Popen(command_for_others(others, note, link, slurm.own_cores()))
     try:
         yield
     finally:

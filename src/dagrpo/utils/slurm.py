@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 
 JOB_ID = "SLURM_JOB_ID"
@@ -56,6 +57,11 @@ def _is_here(cluster: str) -> bool:
 def own_node() -> str:
     """Return SLURM's name of this machine; "" outside of its jobs."""
     return os.environ.get("SLURMD_NODENAME", "")
+
+
+def own_cores() -> int:
+    """Return the cores of this machine that its job has, to which SLURM need not confine its processes."""
+    return min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_ON_NODE") or sys.maxsize))
 
 
 def nodes_of(job: str) -> list[str]:

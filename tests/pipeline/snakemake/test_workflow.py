@@ -72,7 +72,7 @@ def test_training_on_several_nodes_asks_slurm_for_them_and_for_the_gpus_of_each(
     monkeypatch.chdir(tmp_path)
     runtime: dict[str, object] = {"nodes": 2, "training": {"processes": 4}}
     rule = _rule(monkeypatch, "train", runtime, "slurm")
-    assert rule.resources == {"nodes": 2, "tasks": 2, "mpi": "srun", "gres": "gpu:4"}
+    assert rule.resources == {"nodes": 2, "tasks": 2, "mpi": "srun", "gres": "gpu:4", "tasks_per_gpu": 0}
     assert rule.gpus({"experiment": "mine"}) == 0
     assert _rule(monkeypatch, "sft", runtime, "slurm").resources == {}
     by_hand = _rule(monkeypatch, "train", runtime, "local")

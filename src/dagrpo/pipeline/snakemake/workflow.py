@@ -260,7 +260,8 @@ class Rule:
     def resources(self) -> dict[str, int | str]:
         """Return the resources that SLURM needs for a job of several nodes; {} for other stages, and outside of SLURM.
 
-        `mpi`: the stage is started on the first node without srun, and starts the others itself. GPUs of each node: `gres`.
+        `mpi`: the stage is started on the first node without srun, and starts the others itself. GPUs of each node: `gres`;
+        `tasks_per_gpu` 0: the executor would else ask for `tasks` tasks on each of them.
         """
         runtime = self._any.runtime
         nodes = self._stage.nodes(runtime)
@@ -268,7 +269,7 @@ class Rule:
             return {}
         gpus = self._stage.needs(runtime).gpus if self._has_gpus else 0
         asked: dict[str, int | str] = {"nodes": nodes, "tasks": nodes, "mpi": "srun"}
-        return asked | {"gres": f"gpu:{gpus}"} if gpus else asked
+        return asked | {"gres": f"gpu:{gpus}", "tasks_per_gpu": 0} if gpus else asked
 
     def _input(self, name: str) -> Callable[[Mapping[str, str]], str | list[str]]:
         stage = self._stage
