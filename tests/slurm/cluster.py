@@ -91,9 +91,9 @@ def started(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["scancel", "--user=root"], check=False)
-        for daemon in (*NODES, "slurmctld"):
+        for name in (*NODES, "slurmctld"):
             with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
-                process = psutil.Process(int((folder / f"{daemon}.pid").read_text()))
+                process = psutil.Process(int((folder / f"{name}.pid").read_text()))
                 process.terminate()
                 process.wait(timeout=60)
         for name in settings:

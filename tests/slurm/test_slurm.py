@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -80,22 +81,18 @@ def test_a_cancelled_job_and_one_whose_time_is_over_are_continued(
     assert clones.outputs(folder) == clones.outputs(run_by_snakemake)
 
 
-@pytest.mark.skip(reason='open: srun refuses the step of the second node ("More processors requested than permitted")')
 def test_two_nodes_train_the_policy_of_two_processes_on_one(run_by_slurm: Path, tmp_path: Path) -> None:
     policy = f"{clones.RUN}/policy/manifest.json"
     commands = {
         "nodes": ("snakemake", *COMMAND[4:6], "--set-resources", "train:slurm_partition=both", policy),
         "processes": ("snakemake", "--cores", "2", policy),
     }
-    made = {}
+    made, runtime = {}, cast("dict[str, Any]", clones.TINY["runtime"])
+    changes = {"nodes": {"nodes": 2}, "processes": {"training": runtime["training"] | {"processes": 2}}}
     for key, command in commands.items():
         folder = _without_training(clones.copied(run_by_slurm, tmp_path / key))
-        runtime = (
-            {"nodes": 2} if key == "nodes" else {"training": clones.TINY["runtime"]["training"] | {"processes": 2}}
-        )
-        (folder / "params.yaml").write_text(
-            params_yaml(parse(clones.TINY | {"runtime": clones.TINY["runtime"] | runtime}))
-        )
+        params = parse(clones.TINY | {"runtime": runtime | changes[key]})
+        (folder / "params.yaml").write_text(params_yaml(params))
         clones.run(folder, *command)
         made[key] = {
             name: digest for name, digest in clones.outputs(folder).items() if name.startswith(f"{clones.RUN}/")
