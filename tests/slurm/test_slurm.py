@@ -84,7 +84,7 @@ def test_a_cancelled_job_and_one_whose_time_is_over_are_continued(
 def test_two_nodes_train_the_policy_of_two_processes_on_one(run_by_slurm: Path, tmp_path: Path) -> None:
     policy = f"{clones.RUN}/policy/manifest.json"
     commands = {
-        "nodes": ("snakemake", *COMMAND[4:6], "--set-resources", "train:slurm_partition=both", policy),
+        "nodes": ("snakemake", *COMMAND[4:6], policy, "--set-resources", "train:slurm_partition=both"),
         "processes": ("snakemake", "--cores", "2", policy),
     }
     made, runtime = {}, cast("dict[str, Any]", clones.TINY["runtime"])
