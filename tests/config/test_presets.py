@@ -81,6 +81,8 @@ def test_a_used_experiment_does_not_lend_its_name(folder: Path) -> None:
 def test_an_unknown_preset_is_refused_with_the_nearest_one(folder: Path) -> None:
     with pytest.raises(UserError, match=r"there is no preset `smal` in .*: the nearest one is `small`"):
         composed(["smal"], folder)
+    with pytest.raises(UserError, match=r"there is no preset `gpqa` in .*: it is a task; name it in experiment\.tasks"):
+        composed(["gpqa"], folder)
 
 
 def test_presets_that_use_each_other_are_refused(folder: Path) -> None:

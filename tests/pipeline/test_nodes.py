@@ -262,6 +262,10 @@ def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.Monk
     monkeypatch.delenv(slurm.JOB_ID, raising=False)
     with pytest.raises(UserError, match=r"takes 2 machines .*, but no address is named: set runtime\.address"):
         nodes.place_of_the_first(None, 2)
+    with pytest.raises(UserError, match="no address is named"):
+        nodes.require_address(None, 2)
+    nodes.require_address("127.0.0.1", 2)
+    nodes.require_address(None, 1)
     assert nodes.place_of_the_first("127.0.0.1:29500", 2) == ("127.0.0.1", 29500, [])
 
 

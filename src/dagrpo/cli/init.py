@@ -49,19 +49,21 @@ use rule * from dagrpo
 '''
 
 
-def init(folder: Annotated[Path, typer.Argument(help="folder to write; its name is yours to choose")]) -> None:
+def init(
+    folder: Annotated[Path, typer.Argument(help="folder to write; its name is yours to choose")] = Path(),
+) -> None:
     """Write a folder for experiments: params.yaml, Snakefile, dvc.yaml, a profile, and a git repository outside of another one."""
     there = [name for name in WRITTEN if (folder / name).exists()]
     if there:
-        raise UserError(f"{folder} has {' and '.join(there)} already: name another folder.")
+        raise UserError(f"{folder.resolve()} has {' and '.join(there)} already: name another folder.")
     params = composed([PRESET])
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder):
         _write(params)
         _make_repository()
-    typer.echo(f"Written: {folder}, with the experiment {PRESET} in params.yaml. Next:")
+    typer.echo(f"Written: {folder.resolve()}, with the experiment {PRESET} in params.yaml. Next:")
     for step in (
-        f"cd {shlex.quote(str(folder))}",
+        *([f"cd {shlex.quote(str(folder))}"] if folder != Path() else []),
         "snakemake --cores all target",
         "dagrpo new task capitals --package src/my_lab",
     ):

@@ -19,6 +19,7 @@ from dagrpo.config.scripts.settings import sections
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
 from dagrpo.core.suggest import nearest
+from dagrpo.data.task import TASKS
 from dagrpo.utils.yaml_text import read_yaml
 
 FOLDER = PRESETS
@@ -161,5 +162,8 @@ def _path(name: str, folder: Path) -> Path:
         return path
     names = known(folder)
     if name not in names:
-        raise UserError(f"there is no preset `{name}` in {folder}: {nearest(name, names)}.")
+        remedy = f"{nearest(name, names)}."
+        if name in TASKS.own_names():
+            remedy = "it is a task; name it in experiment.tasks, and in experiment.train or experiment.evaluate of params.yaml."
+        raise UserError(f"there is no preset `{name}` in {folder}: {remedy}")
     return names[name]

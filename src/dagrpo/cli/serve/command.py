@@ -28,7 +28,9 @@ def serve(
     from dagrpo.cli.serve.policy import open_policies
     from dagrpo.cli.serve.site import run_site
     from dagrpo.cli.show.place import run_folder
+    from dagrpo.utils.console import say
 
     names = ("base", "trained") if policy == "both" else (policy,)
+    say(f"Starting a server for each policy ({', '.join(names)}): up to some minutes.")
     with open_policies(run_folder(run, seed), names, task) as policies:
         run_site(policies, port)

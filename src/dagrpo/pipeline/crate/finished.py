@@ -17,6 +17,7 @@ from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.tracking.variations import TRY
 from dagrpo.utils.files import canonical_json, digest_of, read_object
 from dagrpo.utils.provenance import File, execution_of, in_order, provenances_of
 from dagrpo.utils.run_info import Account, read_accounts
@@ -61,7 +62,8 @@ def read_finished(name: str) -> Finished:
     params = parse_with_tasks(values, f"the records of {name}")
     missing = [path for path in expected(params, name) if not path.is_file()]
     if missing:
-        raise UserError(f"{name} is not finished: {missing[0]} is missing; run `snakemake --cores all target`.")
+        values = ", with the values of --config that this run began with" if TRY in name else ""
+        raise UserError(f"{name} is not finished: {missing[0]} is missing; run `snakemake --cores all target`{values}.")
     _require_one_run(name, records)
     code = {each.stage: files for each in records if (files := _code(each, params)) is not None}
     accounts = read_accounts(Path("logs", name), [each.provenance for each in records])

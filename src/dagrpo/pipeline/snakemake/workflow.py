@@ -22,6 +22,7 @@ from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
+from dagrpo.pipeline.nodes import require_address
 from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
@@ -184,6 +185,9 @@ class Experiment:
         require_possible_weights_folder(self.params)
         require_source(self.params)
         require_reward_files(self.params)
+        if not executor_name().startswith(SLURM):
+            runtime = self.params.runtime
+            require_address(runtime.address, max(stage.nodes(runtime) for stage in dag.in_order()))
         is_run = runs_jobs()
         if is_run:
             require_status_of_jobs()
