@@ -70,4 +70,5 @@ VERIFIER = Verifier(
     formatted=lambda text: extract(text, "strict") is not None,
     check=check,
     same=str.__eq__,
+    reads_truths_of=("exact_match", "substring_match", "math"),
 )

@@ -64,5 +64,6 @@ VERIFIER = Verifier(
     formatted=lambda text: bool(text.strip()),
     check=check,
     same=str.__eq__,
+    reads_truths_of=(),
     parts=parts,
 )
