@@ -120,8 +120,9 @@ def _run_both(given: argparse.Namespace, number: int) -> tuple[Figures, Figures]
             for name, figures in zip(("ours", "theirs"), found, strict=False):
                 asked = settings | {"model": str(Path(folder, name, "trained"))}
                 figures["right"] = json.loads(subprocess.check_output([*peer, json.dumps(asked), "--test"]))
-    print({"run": number, "ours": found[0], "theirs": found[-1]}, flush=True)
-    return found[0], found[1] if len(found) > 1 else {}
+    ours, theirs = found[0], found[1] if len(found) > 1 else {}
+    print({"run": number, "ours": ours, "theirs": theirs}, flush=True)
+    return ours, theirs
 
 
 def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str, Any]:

@@ -105,7 +105,9 @@ def _train(execution: Execution, contents: Contents) -> None:
     contents.tables["metrics"] = _definitions(contents.steps)
     contents.artifacts += [Artifact(name=path.name, content=path.read_bytes()) for path in (metrics, held_out)]
     folder = next(Path(path).parent for path in execution.outputs if Path(path).parent.name == "rollouts")
-    last = execution.record["params"]["training"]["steps"]
+    last = read_parquet(
+        metrics, columns=("step",)
+    ).num_rows  # training.patience may have ended it before training.steps
     if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
         file = AttemptsFile(folder / step_file(last))
         if (table := with_texts(without_discarded(file.short))).num_rows:

@@ -96,15 +96,12 @@ class Run:
 
     def flush(self) -> None:
         """Send what `log` has added, in as few requests as MLflow's limits allow."""
-        params, self._new_params = self._new_params, []
-        tags, self._new_tags = [*{tag.key: tag for tag in self._new_tags}.values()], []
-        points, self._new_points = self._new_points, []
-        while params or tags or points:
-            some_params, params = params[:MOST_PARAMS], params[MOST_PARAMS:]
-            some_tags, tags = tags[:MOST_TAGS], tags[MOST_TAGS:]
-            room = MOST_ENTRIES - len(some_params) - len(some_tags)
-            some_points, points = points[:room], points[room:]
-            self.client.log_batch(self.run_id, metrics=some_points, params=some_params, tags=some_tags)
+        self._new_tags = [*{tag.key: tag for tag in self._new_tags}.values()]
+        while self._new_params or self._new_tags or self._new_points:
+            params, tags = self._new_params[:MOST_PARAMS], self._new_tags[:MOST_TAGS]
+            points = self._new_points[: MOST_ENTRIES - len(params) - len(tags)]
+            self.client.log_batch(self.run_id, metrics=points, params=params, tags=tags)
+            del self._new_params[: len(params)], self._new_tags[: len(tags)], self._new_points[: len(points)]
 
     def write_file(self, name: str, content: bytes, folder: str = "") -> None:
         """Write a file beside the run. Unlike MlflowClient, it takes no request to find the folder."""

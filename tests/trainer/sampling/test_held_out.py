@@ -232,7 +232,7 @@ def test_a_run_ends_once_its_held_out_accuracy_has_not_risen_for_as_many_evaluat
 
     shorter, more = (
         evaluating(inputs, splits[:1], tmp_path / "more", tmp_path / "state", **(options | {"steps": steps}))
-        for steps in (2, 8)
+        for steps in (3, 8)
     )
     runs.execute(shorter, RisingOnce)
     runs.execute(more, RisingOnce, stop=lambda step: step == 3)
@@ -243,6 +243,18 @@ def test_a_run_ends_once_its_held_out_accuracy_has_not_risen_for_as_many_evaluat
 def test_patience_needs_evaluations() -> None:
     with pytest.raises(UserError, match=r"training.patience is 2, but training.evaluate_every is 0"):
         parse({"training": {"patience": 2}})
+    with pytest.raises(UserError, match=r"every 10 steps, take all of the 20 training.steps"):
+        parse({"training": {"patience": 2, "evaluate_every": 10, "steps": 20}})
+
+
+def test_a_run_that_died_before_it_wrote_an_evaluation_goes_on(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path: Path
+) -> None:
+    runs.execute(evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=2, every=1, patience=1), RisingOnce)
+    (tmp_path / "state" / "held_out" / "step_00002.json").unlink()
+    longer = evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=8, every=1, patience=2)
+    runs.execute(longer, RisingOnce)
+    assert read_parquet(longer.metrics)["step"].to_pylist() == [1, 2, 3]
 
 
 def test_a_split_that_is_all_trained_on_is_refused(inputs: Inputs, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Training(Section):
         None,
         description=(
             "End a run whose held-out accuracy, the mean over tasks, has not risen above its best for n evaluations in a row. "
-            "The last policy is the result. Needs evaluate_every, and a validation split of each evaluated task. null: never."
+            "The last policy is the result. Test problems decide for a task without a validation split. null: never."
         ),
     )
     evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
@@ -149,6 +149,11 @@ class Training(Section):
             raise UserError(
                 f"training.patience is {self.patience}, but training.evaluate_every is 0, so that there are no evaluations to count: "
                 "set the first to null, or the second to a number of steps"
+            )
+        if self.patience is not None and self.patience * self.evaluate_every >= self.steps:
+            raise UserError(
+                f"training.patience is {self.patience}, and as many evaluations, every {self.evaluate_every} steps, take all of the "
+                f"{self.steps} training.steps: lower training.patience or training.evaluate_every"
             )
         return self
 

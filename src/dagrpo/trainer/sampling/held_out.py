@@ -67,7 +67,8 @@ class HeldOutEvaluations:
         self._known = {step for step in range(finished + 1) if self._is_known(step)}
         for step in sorted(self._known):
             self._report_accuracies(step)
-        self._end_without_rise(finished)
+        if finished in self._known:
+            self._end_without_rise(finished)
         return is_evaluated(self._run.training, finished) and finished not in self._known
 
     def evaluate(self, finished: int, engine: RolloutEngine, grader: Grader) -> None:
