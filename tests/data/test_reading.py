@@ -1,5 +1,6 @@
 """Rows of JSONL and Parquet files: the same rows from either, copies removed, damage named, little memory."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -138,9 +139,9 @@ def test_a_file_cut_short_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("prompt\n")
-    with pytest.raises(ValueError, match=r"train\.csv is neither \.jsonl nor \.parquet: convert it"):
-        _read(tmp_path / "train.csv")
+    (tmp_path / "train.txt").write_text("prompt\n")
+    with pytest.raises(ValueError, match=r"train\.txt is neither \.jsonl, \.json, \.csv nor \.parquet: convert it"):
+        _read(tmp_path / "train.txt")
 
 
 def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
@@ -226,3 +227,32 @@ def test_a_damaged_name_of_a_column_is_one_sentence(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"identity", b"\x80dentity"))
     with pytest.raises(UserError, match="rows is not a Parquet file that can be read"):
         list(Reader(_source()).rows(path, "rows"))
+
+
+def test_a_packed_file_of_blank_lines_is_unpacked_at_its_beginning_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n" * (8 << 20))[:-9])  # the whole file cannot be unpacked
+    with pytest.raises(UserError, match="rows is empty"):
+        list(Reader(_source()).rows(path, "rows"))
+
+
+def test_a_packed_file_that_unpacks_to_more_than_memory_holds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(_row("x" * 1000)).encode() + b"\n") * 2000)
+    monkeypatch.setattr(reading, "MOST_BYTES", 3 << 20)
+    assert len(list(Reader(_source()).rows(path, "rows"))) == 2000
+    monkeypatch.setattr(reading, "MOST_BYTES", 1 << 20)
+    with pytest.raises(UserError, match=r"rows has more than 0\.000977 GiB when unpacked: unpack it to \.jsonl"):
+        list(Reader(_source()).rows(path, "rows"))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".csv"])
+def test_a_large_file_that_is_read_at_once_is_refused(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"rows{suffix}").write_text("[" + "[]," * (1 << 20))
+    monkeypatch.setattr(reading, "LARGEST_FILE", 1 << 20)
+    with pytest.raises(UserError, match=r"rows has more than 1 MiB: convert it to \.jsonl or \.parquet"):
+        list(Reader(_source()).rows(tmp_path / f"rows{suffix}", "rows"))

@@ -1,7 +1,7 @@
 """Scoring four small problems by hand, and what it says of bad input."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per
 from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.rewards.instructions.checks import loosened
+from dagrpo.rewards.verifiers import ifeval
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -233,6 +235,20 @@ def test_instructions_are_counted_one_by_one_and_all_together(tmp_path: Path) ->
     assert summary["parts_by_extractor"]["strict"] == {"greedy": 3 / 4, "sampled": 1 / 4}
     assert summary["parts_by_extractor"]["flexible"] == {"greedy": 3 / 4, "sampled": 2 / 4}
     assert scores["extracted"].to_pylist()[2] == "punctuation:no_comma"
+
+
+def test_instructions_are_graded_once_by_each_extractor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
+        asked.extend([text] if text else [])
+        return False
+
+    monkeypatch.setattr(ifeval, "follows", counted)
+    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
+    score(write(tmp_path, [("a", "b")], ground_truth=truth, verifier="ifeval"), SCORING)
+    strict, exact, flexible = 1, 1, len([text for text in loosened("a") if text])
+    assert len(asked) == 2 * 2 * (strict + exact + flexible)
 
 
 def test_published_scorers_have_a_column_each_and_their_accuracies_beside_the_main_ones(tmp_path: Path) -> None:

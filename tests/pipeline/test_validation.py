@@ -137,6 +137,16 @@ def test_passed_tests_needs_a_verifier_that_gives_shares() -> None:
         _check("arithmetic", "arithmetic", reward=shares)
 
 
+@pytest.mark.parametrize(("verifier", "own"), [("ifeval", "ifeval"), ("choice", "mmlu_pro")])
+def test_a_verifier_needs_a_task_whose_ground_truths_it_reads(verifier: str, own: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"reward\.verifier is {verifier}, which cannot read the ground truths of arithm"
+    ):
+        _check("arithmetic", "arithmetic", reward={"verifier": verifier})
+    _check(own, own, reward={"verifier": verifier})
+    _check("arithmetic", "arithmetic", reward={"verifier": "math"})
+
+
 def test_a_reward_for_tool_calls_needs_a_task_with_tools() -> None:
     with pytest.raises(ValueError, match=r"components.tool_calls.weight is 0.1, but gsm8k offers no tool to call"):
         _check("gsm8k", "gsm8k", reward={"components": {"tool_calls": {"weight": 0.1}}})

@@ -30,12 +30,12 @@ class Judge:
 
     def __init__(self, folder: Path) -> None:
         self.verdict: Verdict = lambda body: {"reason": "clear", "score": 7}
-        self.server = ScriptedServer(self._answered)
+        self.server = ScriptedServer(self.answered)
         (folder / "rubric.txt").write_text(RUBRIC)
         names = {"rubric": str(folder / "rubric.txt"), "answers": str(folder / "answers.jsonl"), "model": "m"}
         self.keys: dict[str, Any] = {**names, "url": f"{self.server.address}/v1", "retries": 0, "seconds": 5.0}
 
-    def _answered(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    def answered(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         assert path == "/v1/chat/completions"
         answer = self.verdict(body)
         content = answer if isinstance(answer, str) else json.dumps(answer)
@@ -232,23 +232,29 @@ def test_an_answer_outside_the_protocol_ends_the_run_and_is_no_verdict(judge: Ju
     other.http.server_close()
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "This model's maximum context length is 8 tokens",
-        "The input (9 tokens) is longer than the model's context length",
-    ],
-)
-def test_a_text_that_exceeds_the_context_has_no_verdict_and_another_error_400_ends_the_run(
-    judge: Judge, message: str
-) -> None:
-    said = [message]
+def test_a_prompt_that_exceeds_the_context_has_no_verdict_and_another_error_400_ends_the_run(judge: Judge) -> None:
+    said = ["The input (9 tokens) is longer than the model's context length"]
     other = ScriptedServer(lambda path, body: (400, {"error": {"message": said[0]}}))
     (one,), _ = judge.graded("a", url=f"{other.address}/v1")
     assert one.trajectory.excluded
     said[0] = "response_format is not supported"
     with pytest.raises(UserError, match=r"answers 400: .*response_format is not supported"):
         judge.graded("b", url=f"{other.address}/v1")
+    other.http.shutdown()
+    other.http.server_close()
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_refusal_that_may_be_of_max_tokens_counts_once_another_text_was_answered(judge: Judge, status: int) -> None:
+    message = "max_tokens is too large: 5000. This model's maximum context length is 4096 tokens"
+    refusal = (status, {"error": {"message": message}})
+    other = ScriptedServer(lambda path, body: refusal if "loong" in str(body) else judge.answered(path, body))
+    url = f"{other.address}/v1"
+    with pytest.raises(UserError, match=rf"answers {status}: .*max_tokens is too large"):
+        judge.graded("loong", url=url)
+    assert not Path(judge.keys["answers"]).exists()
+    graded, _ = judge.graded("short", "loong", url=url, concurrency=1)
+    assert [each.trajectory.excluded for each in graded] == [False, True]
     other.http.shutdown()
     other.http.server_close()
 

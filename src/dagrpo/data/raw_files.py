@@ -19,7 +19,7 @@ SUFFIXES = (".jsonl", ".parquet", ".json", ".csv", ".jsonl.gz")
 
 
 def mirror_place(source: Source, folder: Path) -> Place:
-    """Return each split's file, .jsonl or .parquet. Raises UserError if train or test is missing.
+    """Return each split's file, which ends in one of SUFFIXES. Raises UserError if train or test is missing.
 
     A split beyond train and test may be missing.
     """

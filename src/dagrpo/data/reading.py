@@ -26,8 +26,9 @@ from dagrpo.utils.parquet_size import BUFFER_BYTES, decodes_to_more
 BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once
 LONGEST_LINE = 64 << 20  # bytes
-LARGEST_FILE = 1 << 30  # bytes of a JSON or CSV file, which is read at once
-MOST_BYTES = 4 << 30  # of a parquet file's columns, decoded
+LARGEST_FILE = 128 << 20  # bytes of a JSON or CSV file, which is read at once and may take 100 times as much memory
+MOST_BYTES = 4 << 30  # of a parquet file's columns, decoded, or of a compressed file
+MOST_BLANK = 1 << 20  # bytes before the first row
 ROW_BYTES = 200  # that a row takes in memory even if all its values are null, of which a file stores nothing
 
 Numbered = tuple[int, Mapping[str, Any]]  # row number from 1, column -> value
@@ -78,7 +79,7 @@ def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
     try:
         # Bytes: a text may hold other line separators.
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            if not any(line.strip() for line in _whole_lines(file, label)):
+            if not file.read(MOST_BLANK).strip():
                 raise UserError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
             file.seek(0)
             for number, line in enumerate(_whole_lines(file, label), start=1):
@@ -90,7 +91,7 @@ def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
 def _whole(path: Path, label: str) -> list[dict[str, Any]]:
     """Return the rows of a JSON list or of a CSV file; a row that is a list has the columns 0, 1, ..."""
     if path.stat().st_size > LARGEST_FILE:
-        raise UserError(f"{label} has more than {LARGEST_FILE >> 30} GiB: convert it to .jsonl or .parquet.")
+        raise UserError(f"{label} has more than {LARGEST_FILE >> 20} MiB: convert it to .jsonl or .parquet.")
     csv.field_size_limit(LARGEST_FILE)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -105,12 +106,16 @@ def _whole(path: Path, label: str) -> list[dict[str, Any]]:
 
 
 def _whole_lines(file: BinaryIO | gzip.GzipFile, label: str) -> Iterator[bytes]:
-    """Yield the lines one by one. Raises UserError for a line so long that it would fill the memory."""
+    """Yield the lines one by one. Raises UserError for a line, or unpacked lines, that would fill the memory."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
             raise UserError(f"{label}, line {number} has more than {LONGEST_LINE >> 20} MiB: correct the file.")
+        if isinstance(file, gzip.GzipFile) and file.tell() > MOST_BYTES:
+            raise UserError(
+                f"{label} has more than {MOST_BYTES / (1 << 30):.3g} GiB when unpacked: unpack it to .jsonl."
+            )
         yield line
 
 

@@ -3,6 +3,7 @@
 Reads completions only: another extractor rescores them without a model.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -32,7 +33,6 @@ from dagrpo.evaluation.outcomes import (
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import worker_count
 from dagrpo.rewards.scorers import SCORERS
 from dagrpo.rewards.verifiers import get_verifier
@@ -66,21 +66,25 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     for name, correct in by_scorer.items():
         scores = scores.append_column(name, pa.array(correct, pa.bool_()))
     summary = summarise({**graded, scoring.extractor: scores}, scoring, completions)
-    by_part = {name: _parts_had(table, table_scores, name) for name, table_scores in graded.items()}
+    by_part = {name: _parts_had(table, table_scores) for name, table_scores in graded.items()}
     return scores, summary | ({"parts_by_extractor": by_part} if any(by_part.values()) else {})
 
 
-def _parts_had(completions: pa.Table, scores: pa.Table, extractor: Extractor) -> dict[str, float]:
-    """Return the share of all parts of the ground truths (instructions) that greedy and sampled completions have."""
+def _parts_had(completions: pa.Table, scores: pa.Table) -> dict[str, float]:
+    """Return the share of all parts of the ground truths (instructions) that greedy and sampled completions have.
+
+    An answer names the parts that it has; an excluded attempt has none.
+    """
     parts_of = get_verifier(completions.column("verifier")[0].as_py()).parts
     if parts_of is None:
         return {}
-    had: dict[str, list[bool]] = {}
-    names = ("completion", "ground_truth", "sample_index")
-    for text, truth, sample in zip(*(scores.column(name).to_pylist() for name in names), strict=True):
-        kind = had.setdefault("greedy" if sample == GREEDY else "sampled", [])
-        kind += [has for _, has in parts_of(own_text(text), truth, extractor)]
-    return {kind: sum(values) / len(values) for kind, values in had.items()}
+    had, asked = Counter[str](), Counter[str]()
+    names = ("extracted", "ground_truth", "sample_index")
+    for extracted, truth, sample in zip(*(scores.column(name).to_pylist() for name in names), strict=True):
+        kind = "greedy" if sample == GREEDY else "sampled"
+        had[kind] += len(extracted.split(", ")) if extracted else 0
+        asked[kind] += len(parts_of("", truth, "strict"))
+    return {kind: had[kind] / number for kind, number in asked.items()}
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:

@@ -40,6 +40,7 @@ def require_fitting_tasks(params: Params) -> None:
         or [
             *_oracles(params.experiment.evaluate, params.evaluation),
             *_without_answers(params),
+            *_other_ground_truths(params),
             *_scorers(params),
             *_rewards_without_tools(params),
             *_rewards_without_tests(params),
@@ -85,6 +86,17 @@ def _without_answers(params: Params) -> Iterator[str]:
         yield (
             f"reward.components has accuracy, and {train.name} has no right answers: set its weight to 0.0, and reward by reward_model "
             "or judge."
+        )
+
+
+def _other_ground_truths(params: Params) -> Iterator[str]:
+    """Yield an error if reward.verifier cannot read the ground truths of the task that is trained on."""
+    name, task = params.reward.verifier, get_task(params.experiment.train)
+    reads = None if name in ("task", task.verifier) else get_verifier(name).reads_truths_of
+    if reads is not None and task.verifier not in reads:
+        yield (
+            f"reward.verifier is {name}, which cannot read the ground truths of {task.name}, a task of the verifier {task.verifier}: "
+            "set it to task, or train on another task."
         )
 
 

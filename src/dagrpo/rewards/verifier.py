@@ -49,6 +49,8 @@ class Verifier:
     tests: "Callable[[UnitTests], Tests] | None" = None  # what runs answers in the place of `equal`
     # Text, ground truth -> the parts of the ground truth by name, and whether the text has each; all: right. None: it has no parts.
     parts: Callable[[str, str, Extractor], Sequence[tuple[str, bool]]] | None = None
+    # Verifiers of the tasks whose ground truths it reads beside its own tasks'; None: perhaps those of any task.
+    reads_truths_of: tuple[str, ...] | None = None
     judges: bool = True  # False: a task without right answers, which cannot be scored
     literal: bool = False  # extractor exact compares texts character by character, without `equal`
 

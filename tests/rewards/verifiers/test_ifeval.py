@@ -129,11 +129,42 @@ def test_the_verdict_is_of_all_instructions_and_passed_tests_the_share() -> None
     "truth",
     ["", "[]", "{}", "[1]", '[["punctuation:no_dots", {}]]', '[["punctuation:no_comma", 1]]', '[["length_constraints:number_words", {}]]',
      '[["length_constraints:number_words", {"num_words": 3, "relation": "about"}]]',
-     '[["keywords:existence", {"keywords": "x"}]]', "[" * 100_000],
+     '[["keywords:existence", {"keywords": "x"}]]', "[" * 100_000,
+     json.dumps([["punctuation:no_comma", {}]] * 51), json.dumps([["startend:end_checker", {"end_phrase": "a" * 1001}]]),
+     json.dumps([["keywords:existence", {"keywords": ["a"] * 51}]]), json.dumps([["keywords:existence", {"keywords": ["a" * 1001]}]]),
+     '[["length_constraints:number_paragraphs", {"num_paragraphs": 300.0}]]', '[["language:response_language", {"language": "zh"}]]',
+     '[["language:response_language", {"language": "Latin"}]]', '[["language:response_language", {"language": ["en"]}]]',
+     '[["keywords:letter_frequency", {"letter": "ab", "let_frequency": 1, "let_relation": "at least"}]]',
+     '[["length_constraints:nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 5, "first_word": "so"}]]',
+     '[["length_constraints:nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 1, "first_word": "two words"}]]'],
 )  # fmt: skip
 def test_instructions_that_cannot_be_read_are_refused(truth: str) -> None:
     with pytest.raises(UserError, match="the instructions cannot be read"):
         VERIFIER.check(truth)
+
+
+def test_every_language_that_can_be_found_may_be_asked_for() -> None:
+    for code in (*LANGUAGES, "zh-cn"):
+        VERIFIER.check(json.dumps([["language:response_language", {"language": code}]]))
+
+
+def test_the_language_of_a_text_is_found_once() -> None:
+    language.cache_clear()
+    truth = json.dumps([["language:response_language", {"language": "de"}]] * 50)
+    assert VERIFIER.parts is not None
+    VERIFIER.parts("one\ntwo *three*", truth, "flexible")
+    assert language.cache_info().misses <= 8
+
+
+@pytest.mark.parametrize("name", ["keywords:forbidden_words", "keywords:existence"])
+def test_long_words_take_no_more_time_than_short_ones(name: str) -> None:
+    parameter, text = name.partition(":")[2].replace("existence", "keywords"), "a " * 20_000
+    spent = []
+    for letters in (60, 500, 4_000):
+        begun = time.process_time()
+        follows(text, name, {parameter: ["a " * (letters // 2) + "b"] * 20})
+        spent.append(time.process_time() - begun)
+    assert spent[2] < 8 * max(spent[0], 0.01)  # 64 times as long where each place of the text is compared with the word
 
 
 @given(st.text(alphabet="*[]<>-\n \"'.aA,P.S#{}:1```json", max_size=300))

@@ -83,8 +83,8 @@ class _Judged:
     answers: tuple[Answer, ...]
 
 
-REFUSED_TEXTS = (413, 422)  # statuses with which a server refuses one text, and not every one
-# In the body of status 400, which also means a wrong parameter: the text exceeds the context.
+# In the body of status 400 or 422: the prompt exceeds the context; or it does together with max_tokens, which may be what is wrong.
+PROMPT_TOO_LONG = re.compile(rb"\b(?:input|prompt)\b[^.]{0,60}\b(?:too long|longer|exceeds?)\b", re.IGNORECASE)
 TOO_LONG = re.compile(rb"context[_ ](?:length|window)|longer than the model", re.IGNORECASE)
 
 
@@ -99,6 +99,7 @@ class _Judge:
         self._recorded = RecordedAnswers(Path(config.answers))
         self._asking: dict[str, threading.Lock] = {}  # so that equal questions of a batch are asked once
         self._since: list[_Judged] = []
+        self._has_answered = False  # so that the parameters are right, and a refusal is of its text
 
     def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
         """Return score / best of each attempt; None where two answers were no verdict."""
@@ -140,6 +141,7 @@ class _Judge:
             if answer is None:
                 answer = self._answer_of_server(body)
                 self._recorded.add(asked, answer)
+            self._has_answered |= bool(answer.text)
         return answer
 
     def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
@@ -179,14 +181,19 @@ class _Judge:
                         raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
                     if time.monotonic() > deadline:
                         raise ConnectionError(f"did not answer within {self._config.seconds:g} s")
-                refused = response.status_code == 400 and TOO_LONG.search(received)
-                if refused or response.status_code in REFUSED_TEXTS:
+                if self._refuses_text(response.status_code, received):
                     return Answer(text="", prompt_tokens=0, completion_tokens=0)  # no verdict
                 if response.status_code != 200:
                     raise ConnectionError(f"answers {response.status_code}: {_beginning(received)}")
         except httpx.HTTPError as error:
             raise ConnectionError(f"cannot be asked ({type(error).__name__}: {one_line(str(error), 200)})") from None
         return _read(bytes(received))
+
+    def _refuses_text(self, status: int, body: bytearray) -> bool:
+        """Return True if a response refuses one text, and not every one for a wrong parameter."""
+        if status == 413 or (status in (400, 422) and PROMPT_TOO_LONG.search(body)):
+            return True
+        return self._has_answered and (status == 422 or (status == 400 and TOO_LONG.search(body) is not None))
 
 
 def _read(received: bytes) -> Answer:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.rewards.instructions.languages import language
+from dagrpo.rewards.instructions.languages import CODES, language
 from dagrpo.rewards.instructions.sentences import capital_words, sentence_count
 
 RELATIONS = ("less than", "at least")
@@ -93,7 +93,7 @@ def _two_responses(text: str) -> bool:
 
 
 def _count(word: str, text: str) -> int:
-    return len(re.findall(re.escape(word.strip()), text, re.IGNORECASE))
+    return text.lower().count(word.strip().lower())
 
 
 def _existence(text: str, words: Sequence[str]) -> bool:
@@ -101,7 +101,9 @@ def _existence(text: str, words: Sequence[str]) -> bool:
 
 
 def _absent(text: str, words: Sequence[str]) -> bool:
-    return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in words)
+    lower = text.lower()
+    found = (word for word in words if word.lower() in lower)  # in linear time, which the search alone would not take
+    return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in found)
 
 
 def _sections(text: str, mark: str) -> int:
@@ -177,17 +179,10 @@ CHECKS: Mapping[str, Check] = {
     ),
     "startend:quotation": Check(lambda text: _quoted(text.strip())),
 }
+MOST_INSTRUCTIONS = 50  # of a prompt, and words of an instruction
+LONGEST_TEXT = 1_000  # characters of a text to search for
 _LISTS = ("keywords", "forbidden_words")
-_TEXTS = (
-    "prompt_to_repeat",
-    "postscript_marker",
-    "section_spliter",
-    "keyword",
-    "letter",
-    "language",
-    "first_word",
-    "end_phrase",
-)
+_TEXTS = ("postscript_marker", "section_spliter", "keyword", "end_phrase")
 
 
 def mistake(instruction: object, parameters: object) -> str:
@@ -196,6 +191,8 @@ def mistake(instruction: object, parameters: object) -> str:
     if check is None or not isinstance(parameters, Mapping):
         return f"{str(instruction)[:60]!r} is no instruction with its parameters"
     wrong = [name for name in check.parameters if not _is_valid(name, parameters.get(name))]
+    if not wrong and "nth_paragraph" in check.parameters and parameters["nth_paragraph"] > parameters["num_paragraphs"]:
+        wrong = ["nth_paragraph"]
     return f"{instruction} has no valid {', '.join(wrong)}" if wrong else ""
 
 
@@ -203,10 +200,22 @@ def _is_valid(name: str, value: Any) -> bool:
     if name.endswith("relation"):
         return value in RELATIONS
     if name in _LISTS:
-        return isinstance(value, list) and bool(value) and all(isinstance(each, str) and each.strip() for each in value)
-    if name in _TEXTS:
+        return isinstance(value, list) and 0 < len(value) <= MOST_INSTRUCTIONS and all(map(_is_text, value))
+    if name == "letter":
+        return isinstance(value, str) and len(value.strip()) == len(value) == 1
+    if name == "language":
+        return isinstance(value, str) and value in CODES
+    if name == "first_word":
+        return _is_text(value) and not re.search(r"[\s.,?!'\"]", value)
+    if name == "prompt_to_repeat":  # compared with the beginning alone
         return isinstance(value, str) and bool(value.strip())
+    if name in _TEXTS:
+        return _is_text(value)
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value.strip()) <= len(value) <= LONGEST_TEXT
 
 
 def follows(text: str, instruction: str, parameters: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 
 # First and last letter of a script -> its language, or its name where several languages share it.
 _SCRIPTS = (
@@ -53,11 +54,15 @@ _WORDS = {  # that are frequent in one language of a script
     },
 }  # fmt: skip
 _SETS = {script: {code: frozenset(words.split()) for code, words in of.items()} for script, of in _WORDS.items()}
+CODES = frozenset(
+    [code for *_, code in _SCRIPTS if code not in _WORDS] + [code for of in _WORDS.values() for code in of]
+)
 _WORD = re.compile(r"[^\W\d_][^\W\d_\u200c\u200d]*")
 _VIRAMA = "\u0900-\u0903\u093a-\u094f"  # vowel signs, which are no letters to Python
 _DEVANAGARI = re.compile(r"[\u0904-\u0939" + _VIRAMA + r"\u0958-\u096f]+")
 
 
+@lru_cache(maxsize=16)  # a prompt may ask for the language several times
 def language(text: str) -> str | None:
     """Return the ISO 639-1 code of the language of most of a text; None without letters.
 

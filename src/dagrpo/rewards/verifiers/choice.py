@@ -8,12 +8,17 @@ from dagrpo.rewards.reading import last_boxed
 from dagrpo.rewards.verifier import Verifier
 
 LETTERS = "ABCDEFGHIJ"
-_DRESSING = r"(?:[\s*_$(\[{]|\\(?:boxed|text|textbf|mathbf|mathrm)(?=\{))*+"
-_ANSWER = re.compile(rf"(?i:answer\s*+(?:is|[:\uff1a]))[\s:*_$]*+{_DRESSING}([A-J])(?![\w'\u2019])")
-_OTHER = re.compile(r"[\s*_$)\]}]*+(?:,?\s*+\b(?:or|and)\b|[/,&])[\s*_$(\[]*+[A-J](?!\w)")  # a second letter
-_GOES_ON = re.compile(r"[*_$]*+[ \t]++[^\W\d_]")  # a word after a bare letter: `A good question`
-_CLOSING = re.compile(r"[\s*_$)\]}.]*+\Z")
-_ALONE = re.compile(r"\A[\s*_$(\[{]*+([A-J])[\s*_$)\]}.]*+\Z")
+_DRESSING = r"(?:[\s*_$(\[{]|\\(?:[(\[]|(?:boxed|text|textbf|mathbf|mathrm)(?=\{)))*+"
+_END = r"[\s*_$)\]}\\]*+"
+_ANSWER = re.compile(rf"(?i:answer[\s*_]*+(?:is|[:\uff1a]))[\s:*_$]*+{_DRESSING}([A-J])(?![\w'\u2019])")
+_OTHER = re.compile(  # a second letter, after a separator or in brackets; not the pronoun of `C, I think`
+    rf"{_END}(?:(?:,?\s*+\b(?:or|and)\b|[/,;|&]){_DRESSING}(?!I[ \t]++[a-z])[A-J](?!\w)|(?=\\?[(\[{{]){_DRESSING}[A-J]\\?[)\]}}])"
+)
+_GOES_ON = re.compile(
+    r"[*_$]*+[ \t]++(?!(?:as|because|since)\b)[^\W\d_]"
+)  # a word after a bare A or I: `A good question`
+_CLOSING = re.compile(r"[\s*_$)\]}.\\]*+\Z")
+_ALONE = re.compile(rf"\A{_DRESSING}([A-J])[\s*_$)\]}}.\\]*+\Z")
 _BRACKETED = re.compile(r"\(([A-J])\)")
 
 
@@ -33,7 +38,7 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def _letter(text: str, stated: re.Match[str]) -> str | None:
-    bare = text[stated.start(1) - 1].isspace()
+    bare = stated[1] in "AI" and text[stated.start(1) - 1].isspace()
     if _OTHER.match(text, stated.end()) or (bare and _GOES_ON.match(text, stated.end())):
         return None
     return stated[1]
@@ -65,4 +70,5 @@ VERIFIER = Verifier(
     formatted=lambda text: extract(text, "strict") is not None,
     check=check,
     same=str.__eq__,
+    reads_truths_of=("exact_match", "substring_match", "math"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
-from dagrpo.rewards.instructions.checks import follows, loosened, mistake
+from dagrpo.rewards.instructions.checks import MOST_INSTRUCTIONS, follows, loosened, mistake
 from dagrpo.rewards.verifier import Verifier
 
 
@@ -35,7 +35,7 @@ def instructions(ground_truth: str) -> tuple[tuple[str, Mapping[str, Any]], ...]
     """Return the instructions of a ground truth with their parameters. Raises UserError if it is not JSON of that form."""
     try:
         listed = [(name, own) for name, own in json.loads(ground_truth)]
-        wrong = next(filter(None, (mistake(name, own) for name, own in listed)), "" if listed else "it is empty")
+        wrong = _wrong_number(len(listed)) or next(filter(None, (mistake(name, own) for name, own in listed)), "")
     except (ValueError, TypeError, RecursionError):
         wrong = "it is no list of pairs in JSON"
     if wrong:
@@ -44,6 +44,12 @@ def instructions(ground_truth: str) -> tuple[tuple[str, Mapping[str, Any]], ...]
             '{"relation": "at least", "num_words": 300}]].'
         )
     return tuple(listed)
+
+
+def _wrong_number(instructions: int) -> str:
+    if instructions > MOST_INSTRUCTIONS:
+        return f"it has {instructions:,} instructions, more than {MOST_INSTRUCTIONS}"
+    return "" if instructions else "it is empty"
 
 
 def check(ground_truth: str) -> None:
@@ -58,5 +64,6 @@ VERIFIER = Verifier(
     formatted=lambda text: bool(text.strip()),
     check=check,
     same=str.__eq__,
+    reads_truths_of=(),
     parts=parts,
 )
