@@ -26,6 +26,7 @@ class FakeServer:
     begun: list["FakeServer"]
     death: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    tries: int = 0
 
     def begin(self) -> None:
         self.begun.append(self)
@@ -43,6 +44,9 @@ class FakeServer:
         return self.death
 
     def begun_again(self) -> Self:
+        self.tries += 1
+        if self.options.get("model") == "broken again":
+            raise ServerError("Port 30000 is in use.")
         self.begin()
         return self
 
@@ -99,6 +103,21 @@ def test_a_dead_server_is_begun_again_a_few_times(begun: list[FakeServer], tmp_p
         time.sleep(0.01)
     time.sleep(0.1)
     assert len(begun) == 1 + nodes.MOST_RESTARTS
+
+
+def test_a_server_that_cannot_begin_again_is_tried_a_few_times_and_leaves_the_others_alone(
+    begun: list[FakeServer], tmp_path: Path
+) -> None:
+    _serve(tmp_path, 0)
+    nodes.on_nodes(tmp_path, _config(nodes=1, replicas=2), tmp_path / "train.server.log", {"model": "broken again"})
+    begun[0].death = "The server died"
+    deadline = time.monotonic() + 10
+    while begun[0].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    begun[1].death = "The server died"
+    while begun[1].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [each.tries for each in begun] == [nodes.MOST_RESTARTS] * 2
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

@@ -112,8 +112,17 @@ def _watch(servers: Sequence[RestartableServer]) -> None:
         for place, (server, left) in enumerate(watched):
             if left and (reason := server.diagnose()):
                 say(f"{reason}. It is started again.")
-                watched[place] = (server.begun_again(), left - 1)
+                watched[place] = (_begun_again(server), left - 1)
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _begun_again(server: RestartableServer) -> RestartableServer:
+    """Return the server in the place of a dead one; the dead one if none can be started."""
+    try:
+        return server.begun_again()
+    except ServerError as error:
+        say(str(error))
+        return server
 
 
 if __name__ == "__main__":

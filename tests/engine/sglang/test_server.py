@@ -203,6 +203,32 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
     other.wait()
 
 
+def test_a_server_begins_again_at_its_port_without_the_weights_that_were_removed(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    launched: list[SGLangServer] = []
+
+    def launch(server: SGLangServer, port: int) -> None:
+        launched.append(server)
+
+    monkeypatch.setattr(SGLangServer, "_launch", launch)
+    server = SGLangServer(model, sglang.Config(), tmp_path / "log", version="step_1")
+    server.begin()
+    (model / "model.safetensors").unlink()
+    host, port = server.address.removeprefix("http://").split(":")
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, int(port)))
+        listening.listen()
+        client = socket.create_connection((host, int(port)))
+        listening.accept()[0].close()  # the server's end first, which then is in TIME_WAIT
+        client.close()
+    again = server.begun_again()
+    assert launched == [server, again]
+    assert again.endpoint.address == server.endpoint.address
+
+
 def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(tmp_path: Path) -> None:
     keys = {SGLangServer(tmp_path, sglang.Config(), tmp_path / "log").api_key for _ in range(200)}
     assert len(keys) == 200

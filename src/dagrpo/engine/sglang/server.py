@@ -125,7 +125,8 @@ class SGLangServer:
 
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
-        require_servable(self._model, self._config.tensor_parallel)
+        if self._has_weights:
+            require_servable(self._model, self._config.tensor_parallel)
         self._port = free_port(self._wanted_port, self._host)
         self._process = self._launch(self._port)
         self._begun = True
@@ -251,6 +252,8 @@ def _is_alive(process: psutil.Process) -> bool:
 def free_port(wanted: int | None, host: str = HOST) -> int:
     """Return a free port of an address. Raises ServerError if all are taken, or the wanted one is."""
     with socket.socket() as probe:
+        if wanted:  # as the server binds it: connections of the one before may be in TIME_WAIT
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, wanted or 0))
         except OSError as error:
