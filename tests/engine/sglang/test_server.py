@@ -19,6 +19,7 @@ from tests.listening import beyond_loopback, open_sockets
 
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.interface import WITHOUT_WEIGHTS
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 from dagrpo.utils.files import read_json, write_json
@@ -226,6 +227,7 @@ def test_a_server_begins_again_at_its_port_without_the_weights_that_were_removed
         client.close()
     again = server.begun_again()
     assert launched == [server, again]
+    assert again._version.startswith(WITHOUT_WEIGHTS)
     assert again.endpoint.address == server.endpoint.address
 
 

@@ -30,7 +30,7 @@ from dagrpo.engine.errors import (
     reason_in,
 )
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm, new_version
 from dagrpo.engine.sglang import Config
 from dagrpo.engine.sglang.command import (
     HOST,
@@ -177,6 +177,7 @@ class SGLangServer:
         again._stopping, again._resources = threading.Event(), ExitStack()
         again._wanted_port, again._has_weights = self._port, False
         again._dead_worker, again._ready_at = None, 0
+        again._version = new_version(WITHOUT_WEIGHTS).sent
         again.begin()
         return again
 
