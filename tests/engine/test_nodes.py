@@ -1,5 +1,6 @@
 """Servers on nodes of their own: what their nodes and the trainer tell each other."""
 
+import shutil
 import threading
 import time
 from dataclasses import dataclass, field
@@ -92,6 +93,20 @@ def test_a_node_that_cannot_start_its_servers_says_why(begun: list[FakeServer], 
     with pytest.raises(ServerError, match=r"The server died while it was starting\."):
         nodes.on_nodes(tmp_path, _config(nodes=1), tmp_path / "train.server.log", {"model": "broken"})
     thread.join()
+    assert nodes.failure_of(tmp_path, 0) == "The server died while it was starting."
+
+
+def test_a_node_ends_with_the_folder_of_its_training(begun: list[FakeServer], tmp_path: Path) -> None:
+    for is_described in (False, True):
+        folder = tmp_path / "launch"
+        folder.mkdir()
+        thread = threading.Thread(target=nodes.serve, args=(folder, 0, "10.0.0.1"), daemon=True)
+        thread.start()
+        if is_described:
+            nodes.on_nodes(folder, _config(nodes=1), tmp_path / "train.server.log", {"model": "/m"})
+        shutil.rmtree(folder)
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_dead_server_is_begun_again_a_few_times(begun: list[FakeServer], tmp_path: Path) -> None:

@@ -106,15 +106,20 @@ class BroadcastGroup:
         """Yield all tensors, each read once and in order, in buckets of at most `most` bytes (None: 512 MiB), or of one larger tensor."""
         named = lots(weights.specs, BUCKET_BYTES if most is None else most)
         for number, names in enumerate(named):
-            read = [(name, weights.read(name).detach().to(self._device).contiguous()) for name in names]
-            read.sort(key=lambda each: -each[1].dtype.itemsize)
+            specs = {
+                name: weights.specs[name] for name in sorted(names, key=lambda n: -weights.specs[n].dtype.itemsize)
+            }
             described = {
                 "group_name": self._name,
-                "names": [name for name, _ in read],
-                "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in read],
-                "shapes": [[*tensor.shape] for _, tensor in read],
+                "names": [*specs],
+                "dtypes": [str(spec.dtype).removeprefix("torch.") for spec in specs.values()],
+                "shapes": [[*spec.shape] for spec in specs.values()],
             }
-            flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in read])
+            sizes = [spec.bytes for spec in specs.values()]
+            flat = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+            parts = dict(zip(specs, flat.split(sizes), strict=True))
+            for name in names:  # in order, one at a time
+                parts[name].view(specs[name].dtype).view(specs[name].shape).copy_(weights.read(name).detach())
             yield BroadcastBucket(flat=flat, described=described, is_last=number == len(named) - 1, group=self)
 
 
