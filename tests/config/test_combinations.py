@@ -230,6 +230,13 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "runtime.engine.nodes is 1, so that no server shares a machine with the policy: set runtime.engine.own_gpus to false",
         ),
         ({"runtime": {"engine": {"nodes": 1, "weight_sync": "tensors"}}}, "leave servers, nodes, own_gpus"),
+        (
+            {
+                "training": {"lora": {"rank": 4, "serving": "adapter"}},
+                "runtime": {"engine": {"nodes": 1, "weight_sync": "distributed"}},
+            },
+            "weights travel in a folder, but runtime.engine.weight_sync is distributed",
+        ),
         ({"runtime": {"teacher": {"nodes": 1}}}, "own_gpus and nodes are for the policy's engine"),
         (
             {"runtime": {"engine": {"nodes": 1}}, "training": {"backend": {"name": "verl"}}},

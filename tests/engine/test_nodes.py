@@ -1,5 +1,6 @@
 """Servers on nodes of their own: what their nodes and the trainer tell each other."""
 
+import shutil
 import threading
 import time
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class FakeServer:
     begun: list["FakeServer"]
     death: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    tries: int = 0
 
     def begin(self) -> None:
         self.begun.append(self)
@@ -43,6 +45,9 @@ class FakeServer:
         return self.death
 
     def begun_again(self) -> Self:
+        self.tries += 1
+        if self.options.get("model") == "broken again":
+            raise ServerError("Port 30000 is in use.")
         self.begin()
         return self
 
@@ -88,6 +93,20 @@ def test_a_node_that_cannot_start_its_servers_says_why(begun: list[FakeServer], 
     with pytest.raises(ServerError, match=r"The server died while it was starting\."):
         nodes.on_nodes(tmp_path, _config(nodes=1), tmp_path / "train.server.log", {"model": "broken"})
     thread.join()
+    assert nodes.failure_of(tmp_path, 0) == "The server died while it was starting."
+
+
+def test_a_node_ends_with_the_folder_of_its_training(begun: list[FakeServer], tmp_path: Path) -> None:
+    for is_described in (False, True):
+        folder = tmp_path / "launch"
+        folder.mkdir()
+        thread = threading.Thread(target=nodes.serve, args=(folder, 0, "10.0.0.1"), daemon=True)
+        thread.start()
+        if is_described:
+            nodes.on_nodes(folder, _config(nodes=1), tmp_path / "train.server.log", {"model": "/m"})
+        shutil.rmtree(folder)
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_dead_server_is_begun_again_a_few_times(begun: list[FakeServer], tmp_path: Path) -> None:
@@ -99,6 +118,21 @@ def test_a_dead_server_is_begun_again_a_few_times(begun: list[FakeServer], tmp_p
         time.sleep(0.01)
     time.sleep(0.1)
     assert len(begun) == 1 + nodes.MOST_RESTARTS
+
+
+def test_a_server_that_cannot_begin_again_is_tried_a_few_times_and_leaves_the_others_alone(
+    begun: list[FakeServer], tmp_path: Path
+) -> None:
+    _serve(tmp_path, 0)
+    nodes.on_nodes(tmp_path, _config(nodes=1, replicas=2), tmp_path / "train.server.log", {"model": "broken again"})
+    begun[0].death = "The server died"
+    deadline = time.monotonic() + 10
+    while begun[0].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    begun[1].death = "The server died"
+    while begun[1].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [each.tries for each in begun] == [nodes.MOST_RESTARTS] * 2
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

@@ -151,7 +151,7 @@ def test_the_room_that_the_old_weights_take_is_used_for_the_new_ones(
 def test_a_folder_that_was_chosen_is_used_and_can_be_read_by_a_server_of_another_user(
     model: Path, memory: Path, tmp_path: Path
 ) -> None:
-    with WeightsFolder(model, tmp_path / "shared") as folder:
+    with WeightsFolder(model, tmp_path / "shared", 0o755) as folder:
         path = folder.write(WEIGHTS)
         assert path.parent == tmp_path / "shared"
         assert path.stat().st_mode & 0o777 == 0o755

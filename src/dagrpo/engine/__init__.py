@@ -78,7 +78,7 @@ class Engine(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in runtime.engine: those of EngineConfig, and its own
     capabilities: Capabilities
     open: EngineOpener  # imports what it needs inside: parsing params.yaml imports this record
-    # Returns a server of another node's training, not started: see nodes.py. None: it has none (runtime.engine.nodes).
+    # Returns a server, not started, for a training on other nodes: see nodes.py. None: it has none (runtime.engine.nodes).
     start: Callable[..., Any] | None = None
     open_classifier: ClassifierOpener | None = (
         None  # serves reward.components.reward_model; None: it serves no classifiers

@@ -155,6 +155,11 @@ def _check_policy(params: Params) -> None:
 
 def _check_served_adapter(params: Params) -> None:
     engine = params.runtime.engine
+    if engine.weight_sync == "distributed":
+        raise UserError(
+            "training.lora.serving is adapter, whose weights travel in a folder, but runtime.engine.weight_sync is distributed: "
+            "set weight_sync to null, or training.lora.serving to merged"
+        )
     if engine.release_memory:
         raise UserError(
             "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "

@@ -20,6 +20,9 @@ class WeightVersion:
     sent: str  # name that the server uses
 
 
+WITHOUT_WEIGHTS = "without-weights"  # begins the name of what a server holds that was started again
+
+
 def new_version(name: str) -> WeightVersion:
     """Return the name with a random suffix: base and trained policy, or two seeds, may load weights of one name into one server."""
     return WeightVersion(name=name, sent=f"{name}-{secrets.token_hex(4)}")
@@ -155,7 +158,7 @@ class Group(Protocol):
         ...
 
     def rank_of(self, server: int) -> int:
-        """Return the rank of the first process of a server, which is the so-manieth of the group, from 0."""
+        """Return the rank of the first process of a server, the number of which in the group counts from 0."""
         ...
 
 

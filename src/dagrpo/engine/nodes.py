@@ -20,7 +20,7 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.servers import StartedServer, start_all
 from dagrpo.utils.console import say
-from dagrpo.utils.failures import words_of
+from dagrpo.utils.failures import exit_code_of, words_of
 from dagrpo.utils.files import read_json, write_json
 
 OF_NODES = Path(".state/weights")  # where weights go that other nodes read, without a weights_folder
@@ -78,12 +78,21 @@ def _answer_of(folder: Path, number: int) -> list[dict[str, str]]:
     return list(answer)
 
 
+def failure_of(folder: Path, number: int) -> str | None:
+    """Return why a node could not start its servers; None if it started them, or has not said why."""
+    path = folder / f"{number}.json"
+    answer = read_json(path) if path.is_file() else None
+    return answer if isinstance(answer, str) else None
+
+
 def serve(folder: Path, number: int, address: str) -> None:
-    """Start this node's servers as soon as they are described, at an address of this machine, and watch them for ever.
+    """Start this node's servers as soon as they are described, at an address of this machine, and watch them while the folder is there.
 
     Raises ServerError and UserError, after the trainer has got their text, if they cannot be started.
     """
     while not (folder / DESCRIPTION).is_file():
+        if not folder.is_dir():  # the training has ended
+            return
         time.sleep(SECONDS_BETWEEN_LOOKS)
     described = read_json(folder / DESCRIPTION)
     engine = ENGINES.get(described["config"]["name"])
@@ -103,19 +112,31 @@ def serve(folder: Path, number: int, address: str) -> None:
             raise
         ends = [{"address": each.endpoint.address, "api_key": each.endpoint.api_key} for each in servers]
         write_json(folder / f"{number}.json", ends)
-        _watch(servers)
+        _watch(servers, folder)
 
 
-def _watch(servers: Sequence[RestartableServer]) -> None:
+def _watch(servers: Sequence[RestartableServer], folder: Path) -> None:
     watched = [(server, MOST_RESTARTS) for server in servers]
-    while True:
+    while folder.is_dir():
         for place, (server, left) in enumerate(watched):
             if left and (reason := server.diagnose()):
                 say(f"{reason}. It is started again.")
-                watched[place] = (server.begun_again(), left - 1)
+                watched[place] = (_begun_again(server), left - 1)
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _begun_again(server: RestartableServer) -> RestartableServer:
+    """Return the server in the place of a dead one; the dead one if none can be started."""
+    try:
+        return server.begun_again()
+    except ServerError as error:
+        say(str(error))
+        return server
 
 
 if __name__ == "__main__":
     os.umask(0o077)
-    serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    try:
+        serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    except UserError as error:  # the trainer and this node's launcher have got its text
+        raise SystemExit(exit_code_of(error)) from error

@@ -117,10 +117,15 @@ class ServerPool(SessionServers):
         self._server_of.clear()
 
     def _send_buckets(self, buckets: Iterator[Bucket]) -> None:
+        numbers, self._grouped = self._grouped, []  # an error ends the group
         for bucket in buckets:
             version = self._version if bucket.is_last else None
             with bucket.sent():
-                self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
+                self._everywhere(
+                    lambda server: server.load_bucket(bucket.payload(), version),  # noqa: B023 - called at once
+                    needs_all=self._group is not None,
+                )
+        self._grouped = numbers
 
     async def _find_again(self) -> None:
         """Take back servers that were lost and answer again: they get the weights of this sync before a request."""
@@ -139,16 +144,18 @@ class ServerPool(SessionServers):
         ranks = {id(self._servers[number]): group.rank_of(place) for place, number in enumerate(numbers)}
         self._grouped = []
         with group.formed(len(numbers)) as fields:
-            self._everywhere(lambda server: server.join(fields, ranks[id(server)]))
+            self._everywhere(lambda server: server.join(fields, ranks[id(server)]), needs_all=True)
         self._grouped = numbers
 
-    def _everywhere(self, ask: Callable[[Client], Awaitable[None]]) -> None:
-        """Call every server at the same time; continue without those that die."""
+    def _everywhere(self, ask: Callable[[Client], Awaitable[None]], *, needs_all: bool = False) -> None:
+        """Call every server at the same time; continue without those that die, unless the others of a group wait for them."""
 
         async def ask_one(number: int) -> None:
             try:
                 await ask(self._servers[number])
             except DEAD as error:
+                if needs_all:
+                    raise
                 self._give_up(number, error)
 
         async def ask_all() -> None:

@@ -36,13 +36,14 @@ class WeightsFolder:
     the next one removes them.
     """
 
-    def __init__(self, like: Path, parent: Path | None) -> None:
+    def __init__(self, like: Path, parent: Path | None, mode: int = 0o700) -> None:
         """Prepare a folder with configuration and tokenizer of the model folder `like`.
 
-        `parent` None: memory if it has room, else the folder for temporary files.
+        `parent` None: memory if it has room, else the folder for temporary files. `mode`: its permissions.
         """
         self._like = like
         self._parent = parent
+        self._mode = mode
         self._path: Path | None = None
         self._resources = ExitStack()
 
@@ -90,8 +91,7 @@ class WeightsFolder:
         make_writable(parent)
         remove_abandoned(parent, KIND)
         _require_room(parent, needed)
-        mode = 0o700 if self._parent is None else 0o755  # a server elsewhere may be another user's
-        path = self._resources.enter_context(temporary_folder(parent, KIND, mode))
+        path = self._resources.enter_context(temporary_folder(parent, KIND, self._mode))
         copy_files({file: self._like / file for file in auxiliary_files(self._like)}, path)
         return path
 

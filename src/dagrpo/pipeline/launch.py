@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
 from dagrpo.engine.config import FOLDER
+from dagrpo.engine.nodes import failure_of
 from dagrpo.pipeline.nodes import (
     SECONDS_BETWEEN_SIGNS,
     UNSEEN,
@@ -158,11 +159,12 @@ def _serve(link: Link, folder: Path, address: str, stopped_by: list[signal.Signa
                 link.ask_to_stop()
             if (end := _word_of_others(link)) is not None:
                 return end.code
-            if servers.poll() is not None:
-                sentence = (
-                    f"node {link.node} ({socket.gethostname()}) serves no more: its log is beside that of the stage."
+            if (code := servers.poll()) is not None:
+                reason = (
+                    failure_of(folder, number) or "its servers have ended: their logs are beside that of the stage."
                 )
-                return link.say_end(End(code=1, sentence=sentence)).code
+                sentence = f"node {link.node} ({socket.gethostname()}): {reason}"
+                return link.say_end(End(code=code if code in (MISTAKE, TRANSIENT) else 1, sentence=sentence)).code
             time.sleep(SECONDS_BETWEEN_LOOKS)
         link.say_well()
         return 0

@@ -130,7 +130,7 @@ class Link:
 
     @property
     def are_trainers_well(self) -> bool:
-        """Return True once the ranks of every node have ended well."""
+        """Return True once the ranks of every node that trains have ended well."""
         return {*range(self.launch.trainers)} <= self._well
 
     @property

@@ -17,7 +17,7 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop
-from dagrpo.engine.errors import ServerError
+from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import AdapterForm, new_version
 from dagrpo.engine.pool import ServerPool
@@ -153,6 +153,18 @@ def test_an_answer_that_comes_when_somebody_else_has_loaded_weights_is_refused(s
         script.version = "theirs"
         with pytest.raises(ServerError, match=r"answered with weights \['theirs'\] instead of 'step_0-"):
             pool.generate([REQUEST], lockstep=True)
+
+    _with_pool(serve(script).address, tmp_path, use)
+
+
+def test_a_server_that_was_started_again_unseen_gets_no_adapter(serve: Serve, tmp_path: Path) -> None:
+    script = Serving()
+
+    def use(pool: ServerPool) -> None:
+        pool.load(_adapter(0), "step_0")
+        script.loaded.clear()
+        with pytest.raises(ServerAway, match=r"has lost the adapter step_0-.*: it was started again"):
+            pool.load(_adapter(1), "step_1")
 
     _with_pool(serve(script).address, tmp_path, use)
 

@@ -17,9 +17,9 @@ from tests.loopback import Handler, answering, hang, listening
 
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine import http
-from dagrpo.engine.errors import ServerError
+from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint, message_of
-from dagrpo.engine.interface import WeightVersion
+from dagrpo.engine.interface import WITHOUT_WEIGHTS, WeightVersion, new_version
 from dagrpo.engine.sglang.answers import completions_of, digests_of, scores_of, tokens_written
 from dagrpo.engine.sglang.client import ServerClient
 
@@ -138,6 +138,11 @@ def test_scores_that_are_not_what_was_asked_for_are_one_sentence(about: dict[str
         scored(**about)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_an_answer_without_weights_is_that_of_a_server_which_was_started_again() -> None:
+    with pytest.raises(ServerAway, match="was started again"):
+        scored(weight_version=new_version(WITHOUT_WEIGHTS).sent, weight_versions=None)
 
 
 @given(anything)

@@ -19,6 +19,7 @@ from tests.listening import beyond_loopback, open_sockets
 
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
+from dagrpo.engine.interface import WITHOUT_WEIGHTS
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 from dagrpo.utils.files import read_json, write_json
@@ -201,6 +202,33 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
     assert other.poll() is None
     other.kill()
     other.wait()
+
+
+def test_a_server_begins_again_at_its_port_without_the_weights_that_were_removed(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    launched: list[SGLangServer] = []
+
+    def launch(server: SGLangServer, port: int) -> None:
+        launched.append(server)
+
+    monkeypatch.setattr(SGLangServer, "_launch", launch)
+    server = SGLangServer(model, sglang.Config(), tmp_path / "log", version="step_1")
+    server.begin()
+    (model / "model.safetensors").unlink()
+    host, port = server.address.removeprefix("http://").split(":")
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, int(port)))
+        listening.listen()
+        client = socket.create_connection((host, int(port)))
+        listening.accept()[0].close()  # the server's end first, which then is in TIME_WAIT
+        client.close()
+    again = server.begun_again()
+    assert launched == [server, again]
+    assert again._version.startswith(WITHOUT_WEIGHTS)
+    assert again.endpoint.address == server.endpoint.address
 
 
 def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(tmp_path: Path) -> None:

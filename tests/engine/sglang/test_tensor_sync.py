@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import threading
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -184,6 +185,59 @@ def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path:
         assert formed == [2, 1, 2]
         assert joined[2:3] == [(1, 1)]
         assert sorted(joined[3:]) == [(0, 1), (1, 3)]
+        for client in clients:
+            loop.run(client.close())
+
+
+def test_an_interrupted_sync_does_not_wait_for_its_servers() -> None:
+    group = BroadcastGroup("127.0.0.1", CPU, 5)
+    with pytest.raises(KeyboardInterrupt), group.formed(1):
+        raise KeyboardInterrupt
+    assert "broadcast" in {thread.name for thread in threading.enumerate()}, "the group would form until its limit"
+
+
+def test_any_failure_of_a_broadcast_is_that_of_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = BroadcastGroup("127.0.0.1", CPU, 5)
+    (bucket,) = group.buckets(StateTensors(STATE))
+
+    def fail(flat: torch.Tensor) -> None:
+        raise TypeError("no tensor")
+
+    monkeypatch.setattr(group, "broadcast", fail)
+    with pytest.raises(ServerAway, match="Weights could not be sent to all servers: no tensor"), bucket.sent():
+        pass
+
+
+def test_a_server_that_was_started_again_unseen_and_knows_no_group_starts_the_stage_again(
+    serve: Serve, tmp_path: Path
+) -> None:
+    @contextmanager
+    def formed(servers: int) -> Iterator[Mapping[str, Any]]:
+        yield {"group_name": "1"}
+
+    started_again: set[int] = set()
+
+    def answers(number: int) -> Callable[[str, dict[str, Any]], tuple[int, Any]]:
+        def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+            refused = path == "/update_weights_from_distributed" and number in started_again
+            return (400, {"message": "no such group"}) if refused else Echo()(path, body)
+
+        return answer
+
+    group = BroadcastGroup("127.0.0.1", CPU, 5)
+    with (
+        BackgroundLoop() as loop,
+        WeightsFolder(tmp_path, tmp_path / "weights") as folder,
+        pytest.MonkeyPatch.context() as fake,
+    ):
+        fake.setattr(group, "formed", formed)
+        fake.setattr(group, "broadcast", lambda flat: None)
+        clients = [ServerClient(Endpoint(address=serve(answers(number)).address), 5) for number in range(2)]
+        pool = ServerPool(clients, loop, folder, STARTED_WITH, buckets=group.buckets, group=group)
+        pool.load(StateTensors(STATE), "step_1")
+        started_again.add(1)
+        with pytest.raises(ServerAway, match=r"refused /update_weights_from_distributed \(400\): no such group"):
+            pool.load(StateTensors(STATE), "step_2")
         for client in clients:
             loop.run(client.close())
 

@@ -30,6 +30,7 @@ OF_THE_MACHINE = (
     "runtime.engine.servers",
     "runtime.engine.weights_folder",
     "runtime.engine.nodes",
+    "runtime.engine.weight_sync",
     "runtime.teacher.servers",
     "runtime.teacher.weights_folder",
     "runtime.reward_model.servers",

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dagrpo.core.escape import one_line
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.types import Completion, PromptPictures, SamplingRequest, ScoringRequest
-from dagrpo.engine.errors import ServerError
+from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import LONGEST_MESSAGE
-from dagrpo.engine.interface import WeightVersion
+from dagrpo.engine.interface import WITHOUT_WEIGHTS, WeightVersion
 from dagrpo.engine.sglang.forms import (
     ADAPTERS,
     DIGESTS,
@@ -138,12 +138,14 @@ def _require_known(completions: Sequence[Completion], vocabulary: int) -> None:
 
 
 def _require_finished(about: About, address: str, version: WeightVersion) -> None:
-    """Raise ServerError for an aborted request, or one that other weights have answered."""
+    """Raise ServerError for an aborted request, or one that other weights have answered; ServerAway for one without weights."""
     reason = about.finish_reason
     if reason.type not in ("stop", "length"):
         message = one_line(str(reason.message or reason.type), LONGEST_MESSAGE)
         raise ServerError(f"{address} gave up a request: {message}")
     versions = {about.weight_version, *(span.version for span in about.weight_versions or ())}
+    if any(each.startswith(WITHOUT_WEIGHTS) for each in versions):
+        raise ServerAway(f"{address} was started again, and holds no weights yet.")
     if versions != {version.sent}:
         raise ServerError(
             f"{address} answered with weights {one_line(str(sorted(versions)), LONGEST_MESSAGE)} instead of {version.sent!r}: another "

@@ -4,7 +4,7 @@ The trainer is rank 0 of a separate process group, NCCL's on a GPU, else gloo's;
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,7 +42,7 @@ class BroadcastBucket:
     @contextmanager
     def sent(self) -> Iterator[None]:
         """Broadcast it while the block asks the servers to receive it. Raises ServerAway if one of them is gone."""
-        with _beside(lambda: self.group.broadcast(self.flat)):
+        with _beside(lambda: self.group.broadcast(self.flat), self.group.abort):
             yield
 
 
@@ -80,7 +80,7 @@ class BroadcastGroup:
             )
             self._stores, self._name = [store], name
 
-        with _beside(join):
+        with _beside(join, self.abort):
             yield {**fields, "group_name": name, "backend": backend}
 
     def rank_of(self, server: int) -> int:
@@ -96,38 +96,54 @@ class BroadcastGroup:
         if flat.is_cuda:
             torch.cuda.synchronize(flat.device)
 
+    def abort(self) -> None:
+        """End the group, of which a server or this process has left a broadcast; another one may be formed."""
+        group, self._group, self._stores = self._group, None, []
+        if group is not None and self._device.type == "cuda":
+            group.abort()
+
     def buckets(self, weights: Tensors, most: int | None = None) -> Iterator[BroadcastBucket]:
         """Yield all tensors, each read once and in order, in buckets of at most `most` bytes (None: 512 MiB), or of one larger tensor."""
         named = lots(weights.specs, BUCKET_BYTES if most is None else most)
         for number, names in enumerate(named):
-            read = [(name, weights.read(name).detach().to(self._device).contiguous()) for name in names]
-            read.sort(key=lambda each: -each[1].dtype.itemsize)
+            specs = {
+                name: weights.specs[name] for name in sorted(names, key=lambda n: -weights.specs[n].dtype.itemsize)
+            }
             described = {
                 "group_name": self._name,
-                "names": [name for name, _ in read],
-                "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in read],
-                "shapes": [[*tensor.shape] for _, tensor in read],
+                "names": [*specs],
+                "dtypes": [str(spec.dtype).removeprefix("torch.") for spec in specs.values()],
+                "shapes": [[*spec.shape] for spec in specs.values()],
             }
-            flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in read])
+            sizes = [spec.bytes for spec in specs.values()]
+            flat = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+            parts = dict(zip(specs, flat.split(sizes), strict=True))
+            for name in names:  # in order, one at a time
+                parts[name].view(specs[name].dtype).view(specs[name].shape).copy_(weights.read(name).detach())
             yield BroadcastBucket(flat=flat, described=described, is_last=number == len(named) - 1, group=self)
 
 
 @contextmanager
-def _beside(work: Any) -> Iterator[None]:
-    """Run `work` in a thread while the block runs. Raises ServerAway if it fails: a server has left half of the new weights."""
-    failures: list[RuntimeError] = []
+def _beside(work: Callable[[], None], abort: Callable[[], None]) -> Iterator[None]:
+    """Run `work` in a thread while the block runs. Raises ServerAway if it fails: a server has left half of the new weights.
+
+    After an error of the block `abort` ends the work, for which nothing waits: it would last until its time limit.
+    """
+    failures: list[Exception] = []
 
     def run() -> None:
         try:
             work()
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - the caller raises it
             failures.append(error)
 
-    thread = threading.Thread(target=run, name="broadcast")
+    thread = threading.Thread(target=run, name="broadcast", daemon=True)
     thread.start()
     try:
         yield
-    finally:
         thread.join()
+    except BaseException:
+        abort()
+        raise
     if failures:
         raise ServerAway(f"Weights could not be sent to all servers: {failures[0]}") from failures[0]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dagrpo.core.escape import one_line
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
-from dagrpo.engine.errors import RequestsAborted, ServerError
+from dagrpo.engine.errors import RequestsAborted, ServerAway, ServerError, ServerUnreachable
 from dagrpo.engine.http import CONNECT_SECONDS, Endpoint, HttpServer
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.answers import (
@@ -179,18 +179,28 @@ class ServerClient:
 
     async def join(self, group: Mapping[str, Any], rank: int) -> None:
         """Make the server join a group for broadcasts, whose fields are these; its first rank there is `rank`."""
-        await self._http.post("/init_weights_update_group", {**group, "rank_offset": rank})
+        await self._post_in_a_group("/init_weights_update_group", {**group, "rank_offset": rank})
 
     async def load_bucket(self, payload: str | Mapping[str, Any], version: WeightVersion | None) -> None:
         """Load one bucket into the server (see tensor_sync.py, and broadcast.py for fields of a request).
 
         With the last of a weight sync, the server holds `version`.
         """
-        by_handle = isinstance(payload, str)
-        own = {"serialized_named_tensors": [payload]} if isinstance(payload, str) else payload
         named = {} if version is None else {"weight_version": version.sent}
-        path = "/update_weights_from_tensor" if by_handle else "/update_weights_from_distributed"
-        await self._http.post(path, {**own, "load_format": "flattened_bucket", "flush_cache": False, **named})
+        common = {"load_format": "flattened_bucket", "flush_cache": False, **named}
+        if isinstance(payload, str):
+            await self._http.post("/update_weights_from_tensor", {"serialized_named_tensors": [payload], **common})
+        else:
+            await self._post_in_a_group("/update_weights_from_distributed", {**payload, **common})
+
+    async def _post_in_a_group(self, path: str, body: dict[str, Any]) -> None:
+        """Send a request of a broadcast. Raises ServerAway if it is refused: another server may have been started unseen."""
+        try:
+            await self._http.post(path, body)
+        except ServerUnreachable:
+            raise
+        except ServerError as error:
+            raise ServerAway(str(error)) from None
 
     async def end_sync(self) -> None:
         """Switch the server to the new weights, once it holds all buckets, and empty its cache."""
@@ -217,6 +227,10 @@ class ServerClient:
                 f"{folder} has gone before {self.address} could load the adapter in it: start again, and leave the folder alone while a "
                 "run uses it."
             ) from None
+        if self._adapter is not None and self._adapter not in loaded:
+            raise ServerAway(
+                f"{self.address} has lost the adapter {self._adapter}: it was started again, perhaps with other weights."
+            )
         for other in sorted(loaded - {name}):
             loaded = await self._change_adapters("/unload_lora_adapter", {"lora_name": other})
         if loaded != {name}:

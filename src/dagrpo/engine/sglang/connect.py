@@ -135,7 +135,7 @@ def _pool_elsewhere(
             f"runtime.engine.servers names {', '.join(config.servers)}, which cannot see this machine's memory: set "
             "runtime.engine.weights_folder to a folder that this machine and the servers see under the same path."
         )
-    folder = stack.enter_context(WeightsFolder(model, parent))
+    folder = stack.enter_context(WeightsFolder(model, parent, 0o755))  # a server elsewhere may be another user's
     lock_elsewhere(stack, parent, config.servers)
     key = os.environ.get(KEY_VARIABLE)
     endpoints = [Endpoint(address=address, api_key=key) for address in config.servers]

@@ -30,7 +30,7 @@ from dagrpo.engine.errors import (
     reason_in,
 )
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm, new_version
 from dagrpo.engine.sglang import Config
 from dagrpo.engine.sglang.command import (
     HOST,
@@ -125,7 +125,8 @@ class SGLangServer:
 
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
-        require_servable(self._model, self._config.tensor_parallel)
+        if self._has_weights:
+            require_servable(self._model, self._config.tensor_parallel)
         self._port = free_port(self._wanted_port, self._host)
         self._process = self._launch(self._port)
         self._begun = True
@@ -176,6 +177,7 @@ class SGLangServer:
         again._stopping, again._resources = threading.Event(), ExitStack()
         again._wanted_port, again._has_weights = self._port, False
         again._dead_worker, again._ready_at = None, 0
+        again._version = new_version(WITHOUT_WEIGHTS).sent
         again.begin()
         return again
 
@@ -251,6 +253,8 @@ def _is_alive(process: psutil.Process) -> bool:
 def free_port(wanted: int | None, host: str = HOST) -> int:
     """Return a free port of an address. Raises ServerError if all are taken, or the wanted one is."""
     with socket.socket() as probe:
+        if wanted:  # as the server binds it: connections of the one before may be in TIME_WAIT
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, wanted or 0))
         except OSError as error:

@@ -169,7 +169,7 @@ def _own_server(
 def _weight_copies(params: Params, shape: Shape) -> Iterator[Memory]:
     """Yield the weights in /dev/shm, from which the server reads them, and the trainer's copies for batches of later steps."""
     training, dtype = params.training, params.rollout.dtype
-    if params.runtime.engine.weights_folder is None:
+    if params.runtime.engine.weights_folder is None and not params.runtime.engine.nodes:  # which get them in a folder
         yield _of_weights(SYNC, shape.weights, dtype)
     if training.staleness:  # the largest number, at the end of a run; of a served adapter it alone
         numbers = shape.synced_numbers(training.lora, training.vision)
