@@ -67,9 +67,10 @@ def test_accounts_and_gpus_are_there_if_slurm_says_so(answers: Answers) -> None:
     assert slurm.has_gpus()
 
 
-def test_a_job_has_the_cores_that_slurm_gave_it_where_nothing_confines_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_has_the_cores_that_slurm_gave_it_where_nothing_confines_it(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2})
-    monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
     assert slurm.own_cores() == 3
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
-    assert slurm.own_cores() == 1
+    answers("squeue", "4 2\n")
+    assert slurm.own_cores() == 2

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 
 JOB_ID = "SLURM_JOB_ID"
@@ -60,8 +59,13 @@ def own_node() -> str:
 
 
 def own_cores() -> int:
-    """Return the cores of this machine that its job has, to which SLURM need not confine its processes."""
-    return min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_ON_NODE") or sys.maxsize))
+    """Return the cores that the job has on each of its nodes; those of this process if SLURM does not answer.
+
+    SLURM need not confine processes to them, and Snakemake takes SLURM_CPUS_ON_NODE away from its jobs.
+    """
+    answer = _answer("squeue", "--noheader", "--jobs", own_job(), "--format=%C %D") or ""
+    cores, _, nodes = answer.strip().partition(" ")
+    return max(1, int(cores) // int(nodes)) if nodes else len(os.sched_getaffinity(0))
 
 
 def nodes_of(job: str) -> list[str]:
