@@ -117,7 +117,7 @@ class BroadcastGroup:
             }
             sizes = [spec.bytes for spec in specs.values()]
             flat = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
-            parts = dict(zip(specs, flat.split(sizes), strict=True))
+            parts = dict(zip(specs, torch.split(flat, sizes), strict=True))
             for name in names:  # in order, one at a time
                 parts[name].view(specs[name].dtype).view(specs[name].shape).copy_(weights.read(name).detach())
             yield BroadcastBucket(flat=flat, described=described, is_last=number == len(named) - 1, group=self)

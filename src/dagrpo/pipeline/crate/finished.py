@@ -62,8 +62,10 @@ def read_finished(name: str) -> Finished:
     params = parse_with_tasks(values, f"the records of {name}")
     missing = [path for path in expected(params, name) if not path.is_file()]
     if missing:
-        values = ", with the values of --config that this run began with" if TRY in name else ""
-        raise UserError(f"{name} is not finished: {missing[0]} is missing; run `snakemake --cores all target`{values}.")
+        overrides = ", with the values of --config that this run began with" if TRY in name else ""
+        raise UserError(
+            f"{name} is not finished: {missing[0]} is missing; run `snakemake --cores all target`{overrides}."
+        )
     _require_one_run(name, records)
     code = {each.stage: files for each in records if (files := _code(each, params)) is not None}
     accounts = read_accounts(Path("logs", name), [each.provenance for each in records])
