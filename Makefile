@@ -25,7 +25,7 @@ own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly test-slurm docs sbom faults oracle verifiers setup wheels remotes jupyter gpu gpu-check ui lint style params locks clean
+.PHONY: help run test check nightly test-slurm examples-check docs sbom faults oracle verifiers setup wheels remotes jupyter gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,11 @@ style: setup ## formats, style and wording alone
 	snakefmt --check Snakefile workflow
 	lint-imports --no-cache
 	python tests/language.py
+
+examples-check: setup ## compare the runs of examples that are in results/ with their recorded curves
+	@for curve in examples/*/curve.csv; do name=$$(basename $$(dirname $$curve)); \
+	  if test -d results/$$name; then python examples/curve.py $$name --check; else echo "$$name: no run in results/"; fi || failed=1; \
+	done; test -z "$$failed"
 
 docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site/index.html on; a warning is an error
 	rm -rf site

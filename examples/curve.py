@@ -1,12 +1,16 @@
-"""Writes an example's curve.csv and curve.svg from its results: `python examples/curve.py tool_agent`."""
+"""Writes an example's curve.csv and curve.svg, or checks a run: `python examples/curve.py tool_agent --check`."""
 
+import argparse
 import csv
-import sys
+import itertools
+import statistics
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parent
 FIGURES = ("reward/mean", "reward/accuracy", "policy/entropy", "rollout/length_mean", "tool/calls_mean")
 WIDTH, HEIGHT, MARGIN = 480, 240, 40
+PARTS = 10  # of a curve, whose mean rewards are compared
+TOLERANCE = 0.1  # of a part's mean reward; another machine rounds otherwise, and then samples otherwise
 COLOURS = {"reward/mean": "#1f77b4", "reward/accuracy": "#ff7f0e"}
 
 
@@ -40,7 +44,7 @@ def svg(rows: list[dict[str, str]]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def main(name: str, results: Path) -> None:
+def write(name: str, results: Path) -> None:
     """Write both files into the example's folder."""
     rows = rows_of(name, results)
     with (EXAMPLES / name / "curve.csv").open("w", newline="") as file:
@@ -50,5 +54,34 @@ def main(name: str, results: Path) -> None:
     (EXAMPLES / name / "curve.svg").write_text(svg(rows))
 
 
+def check(name: str, results: Path) -> None:
+    """Print the largest distance of a run's rewards from curve.csv. Raises SystemExit if it is above TOLERANCE."""
+    with (EXAMPLES / name / "curve.csv").open() as file:
+        expected = parts_of(list(csv.DictReader(file)))
+    pairs = zip(parts_of(rows_of(name, results)), expected, strict=True)
+    distance, part = max((abs(run - recorded), part) for part, (run, recorded) in enumerate(pairs, 1))
+    found = f"{name}: the mean reward differs from curve.csv by at most {distance:.3f}, in part {part} of {PARTS}"
+    if distance > TOLERANCE:
+        raise SystemExit(f"{found}, more than {TOLERANCE}: look for a change in the parameters, the data or the code.")
+    print(f"{found}.")
+
+
+def parts_of(rows: list[dict[str, str]]) -> list[float]:
+    """Return the mean rewards of PARTS equal parts of a curve."""
+    rewards = [float(row["reward/mean"]) for row in rows]
+    edges = [len(rewards) * part // PARTS for part in range(PARTS + 1)]
+    return [statistics.fmean(rewards[first:last]) for first, last in itertools.pairwise(edges)]
+
+
+def main() -> None:
+    """Write or check the curve of an example."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("results", type=Path, nargs="?", default=Path("results"))
+    parser.add_argument("--check", action="store_true", help="compare a run with the curve that is recorded")
+    given = parser.parse_args()
+    (check if given.check else write)(given.name, given.results)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "results"))
+    main()

@@ -1,5 +1,6 @@
 """Every example has a page, and parameters that parse, fit their task and fit the machine that they are meant for."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,32 @@ def test_an_example_fits_the_machine_that_it_is_meant_for(name: str) -> None:
     machine = ["--gpu", "H100"] if name in ON_GPUS else ["--memory", "16"]
     result = CliRunner().invoke(app, ["plan", f"examples/{name}/params.yaml", *machine])
     assert result.exit_code == 0, result.output
+
+
+def test_a_run_is_compared_with_the_recorded_curve_of_its_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import curve  # type: ignore[import-not-found]
+
+    with (ROOT / "examples/tool_agent/curve.csv").open() as file:
+        rows = [row | {"seed": "0"} for row in csv.DictReader(file)]
+
+    def check(change: float) -> None:
+        report = tmp_path / "tool_agent/report"
+        report.mkdir(parents=True, exist_ok=True)
+        with (report / "curves.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            later = {row["step"] for row in rows[len(rows) // 2 :]}
+            writer.writerows(
+                row | {"reward/mean": str(float(row["reward/mean"]) + change * (row["step"] in later))} for row in rows
+            )
+        curve.check("tool_agent", tmp_path)
+
+    check(0.05)
+    with pytest.raises(SystemExit, match=r"by at most 0\.15"):
+        check(-0.15)
 
 
 def test_the_reward_of_own_task_counts_right_digits() -> None:
