@@ -34,6 +34,7 @@ NAMES = {
     "hh_rlhf",
     "humaneval",
     "ifeval",
+    "larger",
     "math",
     "math_500",
     "mbpp",

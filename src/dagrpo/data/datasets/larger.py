@@ -1,0 +1,59 @@
+"""The larger of two numbers, asked in a sentence: for models that speak.
+
+A small model that has been tuned on instructions names one of the numbers in a quarter of its samples, so that GRPO can begin without
+any fine-tuning. No pair of the test split is in train in either order.
+"""
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from dagrpo.core.section import Section, Seed
+from dagrpo.core.types import Row
+from dagrpo.data.generated_task import generated
+from dagrpo.data.task import Task, TaskRows, chat
+
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+
+NUMBERS = range(10, 100)  # 4,005 pairs
+
+
+class Config(Section):
+    """Pairs of numbers, of which the larger is asked for."""
+
+    seed: Seed = Field(0, description="Seed of the problem generator.")
+    train: Annotated[int, Field(ge=1, le=3000)] = Field(3000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=1, le=1000)] = Field(
+        500, description="Number of held-out problems; none of their pairs is in train."
+    )
+
+
+def load(params: "Data") -> TaskRows:
+    """Return the problems of `params.larger`."""
+    config = params.section(Config)
+    draw = random.Random(f"larger/{config.seed}")
+    pairs = draw.sample([*itertools.combinations(NUMBERS, 2)], config.test + config.train)
+    ordered = [(a, b) if draw.random() < 0.5 else (b, a) for a, b in pairs]
+    splits = {"train": ordered[config.test :], "test": ordered[: config.test]}
+    rows = {split: [_row(split, index, pair) for index, pair in enumerate(some)] for split, some in splits.items()}
+    return generated("larger", rows)
+
+
+def _row(split: str, index: int, pair: tuple[int, int]) -> Row:
+    question = f"Which is larger, {pair[0]} or {pair[1]}?"
+    return Row(
+        task="larger",
+        split=split,
+        index=index,
+        prompt=chat(question),
+        question=question,
+        answer=f"#### {max(pair)}",
+        ground_truth=str(max(pair)),
+        data_source="larger",
+    )
+
+
+TASKS = (Task(name="larger", load=load, verifier="gsm8k"),)
