@@ -52,7 +52,8 @@ _SCORES = (
         better="higher",
         label="maj@k",
         meaning="Share of problems for which the most frequent answer of k samples is correct. Completions without an answer do "
-        "not vote; a tie counts as the expected value of a random pick.",
+        "not vote; a tie counts as the expected value of a random pick. Not for programs under test and instructions (ifeval): two of "
+        "these answers cannot be compared with each other.",
         reading="what voting reaches",
         remedy="below mean@k: the policy repeats the same mistakes",
     ),
