@@ -231,6 +231,8 @@ def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
         flat |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     for rate in RATES:
         flat |= {f"{rate}_{kind}": value for kind, value in summary[rate].items()}
+    for extractor, shares in summary.get("parts_by_extractor", {}).items():
+        flat |= {f"parts_{extractor}_{kind}": share for kind, share in shares.items()}
     return flat | conversations.metrics_to_log(summary.get("conversations", {}))
 
 

@@ -115,6 +115,15 @@ _COMPLETIONS = (
         reading="compare base and trained",
         remedy="as for `rollout/length_mean`",
     ),
+    Metric(
+        name="eval/<task>/parts_<extractor>_<kind>",
+        unit="share of instructions",
+        better="higher",
+        meaning="Instructions that completions follow, of all in the prompts (task ifeval), by each extractor: strict is the published "
+        "strict accuracy of instructions, flexible the loose one.",
+        reading="above greedy accuracy and mean@k, for which a completion has to follow all",
+        remedy="far above them: prompts with several instructions are what the policy cannot do",
+    ),
 )
 _TURNS = (
     Metric(
