@@ -179,9 +179,7 @@ class Gateway:
         new = set(ignored) - self._reported
         if new:
             self._reported |= new
-            say(
-                f"The agent's program sets {', '.join(sorted(new))}, which is ignored: section rollout says how to sample."
-            )
+            say(f"A program sets {', '.join(sorted(new))}, which is ignored: params.yaml says how to sample.")
 
 
 def _key(http: web.Request) -> bytes:
