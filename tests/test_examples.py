@@ -30,6 +30,16 @@ def test_the_parameters_of_an_example_parse_and_fit_its_task(name: str) -> None:
     assert params.runtime.training.require_room
 
 
+def test_an_example_finds_its_files_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    judge, own_task = (
+        composed([str(ROOT / f"examples/{name}/params.yaml")], ROOT / "presets") for name in ("judge", "own_task")
+    )
+    (rubric,), rows = judge.reward.files, own_task.data.mirror
+    assert Path(rubric).is_file()
+    assert Path(str(rows)).is_dir()
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_page_of_an_example_begins_with_its_one_command(name: str) -> None:
     page = (ROOT / f"examples/{name}/README.md").read_text()

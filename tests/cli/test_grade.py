@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.cli.grade import EXTRACTORS, grade_lines, print_grades, read_lines
+from dagrpo.core.errors import UserError
 
 TEXTS = ("#### 34", "it is 34", "#### 34 (see step 2)", "no idea")
 
@@ -69,3 +70,18 @@ def test_a_missing_file_and_a_ground_truth_that_is_none_are_refused(tmp_path: Pa
     path = _write(tmp_path, truth="many")
     with pytest.raises(ValueError, match=r"completions.jsonl, line 1, field `ground_truth`: .*many"):
         grade_lines(read_lines(path), "gsm8k", path)
+
+
+def test_programs_have_the_limits_of_params_yaml_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    truth = json.dumps({"inputs": [""], "outputs": ["3"]})
+    path = _write(tmp_path, ("```python\nx = bytes(150 << 20)\nprint(3)\n```",), truth)
+    try:
+        print_grades("mbpp", path)
+    except UserError as error:  # no program can be isolated here
+        pytest.skip(str(error))
+    (tmp_path / "params.yaml").write_text("evaluation: {scoring: {unit_tests: {memory_mb: 96}}}\n")
+    print_grades("mbpp", path)
+    assert re.findall(r"strict: (\d) of 1 right", capsys.readouterr().out) == ["1", "0"]

@@ -73,6 +73,14 @@ def test_a_file_of_ones_own_is_a_preset(folder: Path) -> None:
     assert composed([str(own)], folder).training.steps == 7
 
 
+def test_a_preset_may_name_files_beside_it(folder: Path) -> None:
+    (folder / "rows").mkdir()
+    preset = folder / "mine.yaml"
+    preset.write_text("use: [small, sums]\ndata: {mirror: ./rows, pass_rates: ./not_there.parquet}\n")
+    data = composed([str(preset)], folder).data
+    assert (data.mirror, data.pass_rates) == (str(folder / "rows"), "./not_there.parquet")
+
+
 def test_a_used_experiment_does_not_lend_its_name(folder: Path) -> None:
     (folder / "experiments/second.yaml").write_text("use: [first]\n")
     assert composed(["second"], folder).experiment.name == "second"

@@ -142,10 +142,10 @@ def test_a_sample_of_the_validation_split_follows_the_limit_on_test(tmp_path: Pa
     assert len(_load(tmp_path, Data(max_test=1)).splits["validation"]) == 2
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"sums/train\.jsonl is missing: put a copy of someone/sums there \(or one that ends in \.parquet\)",
+        match=r"sums/train\.jsonl and .*sums/test\.jsonl are missing: put a copy of someone/sums there \(or one that ends in \.parquet\)",
     ):
         mirror_place(SOURCE, tmp_path)
 

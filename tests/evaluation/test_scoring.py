@@ -11,12 +11,14 @@ from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import definition_of
 from dagrpo.core.trajectory import BLIND
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.report.inputs import read_evaluation
 from dagrpo.rewards.instructions.checks import loosened
 from dagrpo.rewards.verifiers import ifeval
 from dagrpo.rollout.table import ROLLOUTS, read_table
@@ -235,6 +237,22 @@ def test_instructions_are_counted_one_by_one_and_all_together(tmp_path: Path) ->
     assert summary["parts_by_extractor"]["strict"] == {"greedy": 3 / 4, "sampled": 1 / 4}
     assert summary["parts_by_extractor"]["flexible"] == {"greedy": 3 / 4, "sampled": 2 / 4}
     assert scores["extracted"].to_pylist()[2] == "punctuation:no_comma"
+    logged = metrics_to_log(summary)
+    assert (logged["parts_strict_sampled"], logged["parts_flexible_sampled"]) == (1 / 4, 2 / 4)
+    assert definition_of("eval/ifeval/parts_strict_sampled") is not None
+
+
+def test_answers_that_are_not_compared_with_each_other_have_no_vote(tmp_path: Path) -> None:
+    """That two texts follow the same instructions does not make them one answer."""
+    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
+    path = write(tmp_path, [("a", '"a"', "a", "b")], ground_truth=truth, verifier="ifeval")
+    scores, summary = score(path, SCORING)
+    assert (summary["mean_at_k"]["k"], "maj_at_k" in summary) == (3, False)
+    assert scores["vote"].null_count == scores.num_rows
+    write_parquet(tmp_path / "scores.parquet", scores)
+    (tmp_path / "scores.json").write_text(json.dumps(summary))
+    evaluation = read_evaluation(tmp_path / "scores.parquet", tmp_path / "scores.json")
+    assert set(values_per_problem(evaluation.outcomes)) == {"greedy", "mean_at_3", *(f"pass_at_{k}" for k in (1, 2, 3))}
 
 
 def test_instructions_are_graded_once_by_each_extractor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ from torch._C._distributed_c10d import HashStore
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
+from dagrpo.engine.config import EngineConfig
+from dagrpo.engine.nodes import DESCRIPTION
 from dagrpo.pipeline import launch, nodes, supervisor
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils import slurm
+from dagrpo.utils.failures import MISTAKE, TRANSIENT
+from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST
 
 LAUNCH = ("-m", "dagrpo.pipeline.launch")
@@ -203,6 +208,42 @@ def test_a_word_of_a_stranger_never_ends_a_training_well(word: str, launch_of_tw
     store.set("end", word)
     assert _wait_for_end(link).code == 1
     link.close()
+
+
+BROKEN_ENGINE = """
+from dagrpo.engine import Capabilities, Engine
+from dagrpo.engine.config import EngineConfig
+from dagrpo.engine.errors import *
+
+def start(*arguments, **options):
+    raise {}("The port is taken.")
+
+ENGINE = Engine(config=EngineConfig, capabilities=Capabilities(), open=None, start=start)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        ("ServerError", MISTAKE, "The port is taken."),
+        ("ServerAway", TRANSIENT, "The port is taken."),
+        ("RuntimeError", 1, "its servers have ended: their logs are beside that of the stage."),
+    ],
+)
+def test_servers_that_cannot_start_end_all_nodes_with_their_reason_and_exit_code(
+    error: str, code: int, reason: str, launch_of_two: nodes.Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_engine.py").write_text(BROKEN_ENGINE.format(error))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    config = EngineConfig.model_validate({"name": "broken_engine:ENGINE"}).model_dump()
+    write_json(tmp_path / DESCRIPTION, {"config": config, "log": str(tmp_path / "log"), "options": {}})
+    store, both = HashStore(), replace(launch_of_two, engines=1)
+    first, own = (nodes.Link(store, both, number) for number in (0, 1))
+    assert launch._serve(own, tmp_path, "127.0.0.1", []) == code
+    assert _wait_for_end(first) == nodes.End(code=code, sentence=f"node 1 ({socket.gethostname()}): {reason}")
+    for link in (first, own):
+        link.close()
 
 
 def test_a_machine_with_other_software_is_refused_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,19 @@ from typing import Any, get_args
 from rich.markup import escape
 from rich.table import Table
 
+from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Extractor
 from dagrpo.core.types import Score, Verdict
 from dagrpo.data.task import get_task
+from dagrpo.evaluation.config import Scoring
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.files import read_text
 
+PARAMS = Path("params.yaml")
+DEFAULTS = Scoring()
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 FIELDS = ("completion", "ground_truth")
 STYLES: dict[Verdict, str] = {"right": "green", "wrong": "red", "missing": "dim", "unverifiable": "yellow"}
@@ -68,7 +72,7 @@ def _line(path: Path, number: int, text: str) -> Line:
     return Line(number=number, completion=values["completion"], ground_truth=values["ground_truth"])
 
 
-def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds: float = 2.0) -> list[Graded]:
+def grade_lines(lines: Sequence[Line], verifier: str, path: Path, limits: Scoring = DEFAULTS) -> list[Graded]:
     """Extract and judge every line with every extractor. Raises UserError, which names a line with an invalid ground truth."""
     for line in lines:
         try:
@@ -76,15 +80,19 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds
         except UserError as error:
             raise UserError(f"{path}, line {line.number}, field `ground_truth`: {error}") from None
     texts, truths = [line.completion for line in lines], [line.ground_truth for line in lines]
-    with Grader(verify_seconds) as grader:
+    with Grader(limits.verify_seconds, unit_tests=limits.unit_tests) as grader:
         columns = [grader.judge(texts, truths, [verifier] * len(lines), extractor) for extractor in EXTRACTORS]
     return [Graded(line=line, scores=scores) for line, scores in zip(lines, zip(*columns, strict=True), strict=True)]
 
 
 def print_grades(task: str, path: Path) -> None:
-    """Print the answers, each extractor's share of right ones, and the lines on which the extractors disagree."""
+    """Print the answers, each extractor's share of right ones, and the lines on which the extractors disagree.
+
+    The limits are those of evaluation.scoring in the folder's params.yaml, if it has one.
+    """
     verifier = get_task(task).verifier
-    graded = grade_lines(read_lines(path), verifier, path)
+    scoring = read_params(PARAMS).evaluation.scoring if PARAMS.exists() else DEFAULTS
+    graded = grade_lines(read_lines(path), verifier, path, scoring)
     console = VisibleConsole(highlight=False)
     console.print(_answers(graded, f"{escape(path.name)}, read by the verifier {verifier} of {task}"))
     for position, extractor in enumerate(EXTRACTORS):

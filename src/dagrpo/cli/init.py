@@ -19,7 +19,9 @@ from dagrpo.pipeline.dvc import file
 from dagrpo.utils.files import write_text
 
 PRESET = "arithmetic_tiny"  # of params.yaml, as in the repository
-COPIED = (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots", "profiles")
+IGNORED = ".gitignore"
+OF_A_CLONE = "# Only in a clone"  # begins the part of it that a study does not have
+COPIED = (IGNORED, ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots", "profiles")
 WRITTEN = (
     "Snakefile",
     "snakefile",
@@ -29,7 +31,7 @@ WRITTEN = (
     "dvc.lock",
     ".dvc",
     ".dvcignore",
-    ".gitignore",
+    IGNORED,
     "profiles",
 )
 SNAKEFILE = '''"""A study with dagrpo: `snakemake --cores all target`. Rules of your own go below."""
@@ -78,6 +80,8 @@ def _write(params: Params) -> None:
             shutil.copytree(source, target, dirs_exist_ok=True)
         else:
             shutil.copy(source, target)
+    ignored, *_ = Path(IGNORED).read_text().partition(OF_A_CLONE)
+    write_text(Path(IGNORED), ignored)
     write_text(Path("Snakefile"), SNAKEFILE)
     write_text(Path("params.yaml"), params_yaml(params))
     write_text(Path("dvc.lock"), "schema: '2.0'\nstages: {}\n")

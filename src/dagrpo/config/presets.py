@@ -141,13 +141,23 @@ def _named(name: str, folder: Path) -> dict[str, Any]:
 
 def _preset(path: Path) -> dict[str, Any]:
     """Read a file of presets. Raises UserError if its sections or its `use` do not have the form of a preset's."""
-    values = read_yaml(path)
+    values: dict[str, Any] = _placed(read_yaml(path), path.parent)
     parts = values.get(USE, [])
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise UserError(f"{path}: `{USE}` is {brief(parts)}: write a list of presets.")
     if not isinstance(values.get("experiment", {}), dict):
         raise UserError(f"{path}: `experiment` is {brief(values['experiment'])}: write a section with keys.")
     return values
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    """Replace texts such as ./rubric.txt by the path of that file in the preset's folder, if it is there."""
+    if isinstance(value, dict):
+        return {key: _placed(each, folder) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_placed(each, folder) for each in value]
+    is_beside = isinstance(value, str) and value.startswith("./") and (folder / value).exists()
+    return str(folder / value) if is_beside else value
 
 
 def _without_a_name(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,24 +27,33 @@ def mirror_place(source: Source, folder: Path) -> Place:
         raise UserError(
             f"data.mirror is {folder}, which is not a folder: correct it, or set it to null to use the hub."
         )
-    files = {split: _mirror_file(source, split, folder, Path(name)) for split, name in source.mirror_files.items()}
+    if mistake := missing_in_mirror(source, folder):
+        raise UserError(mistake)
+    files = {split: _mirror_file(folder, Path(name)) for split, name in source.mirror_files.items()}
     present = {split: [file] for split, file in files.items() if file is not None}
     return Place(files=present, origin="mirror", revision=None)
 
 
-def _mirror_file(source: Source, split: str, folder: Path, name: Path) -> RawFile | None:
+def missing_in_mirror(source: Source, folder: Path) -> str | None:
+    """Return a sentence on the files of train and test that are missing; None if they are there."""
+    needed = [Path(name) for split, name in source.mirror_files.items() if split in SPLITS]
+    missing = [name for name in needed if _mirror_file(folder, name) is None]
+    if not missing:
+        return None
+    other = next(suffix for suffix in SUFFIXES if suffix != missing[0].suffix)
+    return (
+        f"{' and '.join(str(folder / name) for name in missing)} {'is' if len(missing) == 1 else 'are'} missing: put a copy of "
+        f"{source.repository} there (or one that ends in {other}), or correct data.mirror."
+    )
+
+
+def _mirror_file(folder: Path, name: Path) -> RawFile | None:
     candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))  # of names with one suffix
     present = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
-    if present is not None:
-        path = folder / present
-        return RawFile(name=str(present), label=str(path), fetch=lambda: path)
-    if split not in SPLITS:
+    if present is None:
         return None
-    other = next(suffix for suffix in SUFFIXES if suffix != name.suffix)
-    raise UserError(
-        f"{folder / name} is missing: put a copy of {source.repository} there (or one that ends in {other}), "
-        "or correct data.mirror."
-    )
+    path = folder / present
+    return RawFile(name=str(present), label=str(path), fetch=lambda: path)
 
 
 def hub_place(source: Source) -> Place:

@@ -206,6 +206,10 @@ class Client(Protocol):
         """Join a group for broadcasts, whose fields are these, from `rank` on."""
         ...
 
+    async def leave(self, group: Mapping[str, Any]) -> None:
+        """Leave a group that it may have joined by these fields."""
+        ...
+
     async def end_sync(self) -> None:
         """Switch to the new weights and empty the cache."""
         ...

@@ -7,10 +7,10 @@ scheduler then does follows from them. Nothing else may use the server meanwhile
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -59,6 +59,9 @@ class ServerPool(SessionServers):
         self._buckets = buckets
         self._group = group
         self._grouped: list[int] = []  # numbers of the servers in the group
+        self._joined: Mapping[str, Any] | None = (
+            None  # the fields of the latest group, of which some may still be members
+        )
 
     def generate(
         self,
@@ -138,12 +141,15 @@ class ServerPool(SessionServers):
 
     def _form(self, group: Group) -> None:
         """Form a new group if other servers answer than those of the present one."""
-        numbers = sorted(self._servers)
-        if numbers == self._grouped:
+        if sorted(self._servers) == self._grouped:
             return
+        if (former := self._joined) is not None:
+            self._everywhere(lambda server: server.leave(former))
+        numbers = sorted(self._servers)
         ranks = {id(self._servers[number]): group.rank_of(place) for place, number in enumerate(numbers)}
         self._grouped = []
         with group.formed(len(numbers)) as fields:
+            self._joined = fields
             self._everywhere(lambda server: server.join(fields, ranks[id(server)]), needs_all=True)
         self._grouped = numbers
 

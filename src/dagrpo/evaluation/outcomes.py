@@ -26,7 +26,7 @@ SCORES = pa.schema(
         pa.field("extracted", pa.string()),  # null: no answer to read
         pa.field(
             "vote", pa.string()
-        ),  # the first answer to the problem that is the same to its verifier; null: as extracted
+        ),  # the first answer to the problem that is the same to its verifier; null: as extracted, or answers have no votes
         required("verdict", pa.string()),  # right, wrong, missing or unverifiable
         required("correct", pa.bool_()),  # verdict is right
         # is the greedy answer without the problem's pictures right; null: not sampled
@@ -53,7 +53,8 @@ class Outcomes:
     problems: Integers  # [problems], rows of test.parquet
     greedy: npt.NDArray[np.bool_]  # [problems]
     sampled: npt.NDArray[np.bool_]  # [problems, k]; k may be 0
-    answers: Sequence[Sequence[str | None]]  # [problems][k]; one text for all that are the same to the verifier
+    # [problems][k]; one text for all that are the same to the verifier; None: its answers are not compared
+    answers: Sequence[Sequence[str | None]] | None
     blind: npt.NDArray[np.bool_] | None = None  # [problems], greedily without their pictures; None: not asked for
 
     @property
@@ -62,8 +63,11 @@ class Outcomes:
         return int(self.sampled.shape[1])
 
 
-def outcomes(scores: pa.Table, source: Path) -> Outcomes:
-    """Arrange a scores table by problem. Raises UserError, which names `source`, if a completion is missing or duplicate."""
+def outcomes(scores: pa.Table, source: Path, *, votes: bool = True) -> Outcomes:
+    """Arrange a scores table by problem. Raises UserError, which names `source`, if a completion is missing or duplicate.
+
+    votes: whether the answers of the table's verifier are compared with each other.
+    """
     names = ["task", "problem_index", "sample_index", "vote", "correct", "correct_without_pictures"]
     rows = scores.select(names).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
@@ -75,7 +79,7 @@ def outcomes(scores: pa.Table, source: Path) -> Outcomes:
             f"{source}: not every problem has one greedy completion and the same number of sampled ones: "
             "run the stage sample again."
         )
-    return _arranged(rows, problems, width)
+    return _arranged(rows, problems, width, votes=votes)
 
 
 def scorers_of(scores: pa.Table) -> list[str]:
@@ -91,7 +95,7 @@ def outcomes_by(scorer: str, scores: pa.Table, source: Path) -> Outcomes:
     }
     correct = pc.fill_null(scores.column(BY_SCORER + scorer), False)
     columns = {name: scores.column(name) for name in ("task", "problem_index", "sample_index")}
-    return outcomes(pa.table({**columns, **nothing, "correct": correct}), source)
+    return outcomes(pa.table({**columns, **nothing, "correct": correct}), source, votes=False)
 
 
 def differing(scorer: str, scores: pa.Table) -> int:
@@ -100,7 +104,7 @@ def differing(scorer: str, scores: pa.Table) -> int:
     return int(pc.sum(pc.not_equal(correct, scores.column("correct"))).as_py())
 
 
-def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Outcomes:
+def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int, *, votes: bool) -> Outcomes:
     correct = np.array([row["correct"] for row in rows], dtype=np.bool_).reshape(len(problems), width)
     answers = [row["vote"] for row in rows]
     blind = [row["correct_without_pictures"] for row in rows[::width]]
@@ -109,7 +113,7 @@ def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Ou
         problems=np.array(problems, dtype=np.int64),
         greedy=correct[:, 0],
         sampled=correct[:, 1:],
-        answers=[answers[start + 1 : start + width] for start in range(0, len(rows), width)],
+        answers=[answers[start + 1 : start + width] for start in range(0, len(rows), width)] if votes else None,
         blind=None if None in blind else np.array(blind, dtype=np.bool_),
     )
 
@@ -132,8 +136,9 @@ def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
     right = evaluated.sampled.sum(axis=1)
     for count in pass_counts(k):
         values[f"pass_at_{count}"] = pass_at_k(k, right, count)
-    majority = [majority_correct(a, c) for a, c in zip(evaluated.answers, evaluated.sampled.tolist(), strict=True)]
-    values[f"maj_at_{k}"] = np.array(majority)
+    if evaluated.answers is not None:
+        majority = [majority_correct(a, c) for a, c in zip(evaluated.answers, evaluated.sampled.tolist(), strict=True)]
+        values[f"maj_at_{k}"] = np.array(majority)
     return values
 
 

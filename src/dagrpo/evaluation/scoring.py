@@ -35,6 +35,7 @@ from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.pool import worker_count
 from dagrpo.rewards.scorers import SCORERS
+from dagrpo.rewards.verifier import Parts
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 
@@ -53,10 +54,11 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     tasks = pc.unique(table.column("task")).to_pylist()
     if len(tasks) != 1:
         raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
-    scorers = scoring.scorers_for(table.column("verifier")[0].as_py())
+    name = table.column("verifier")[0].as_py()
+    verifier, scorers = get_verifier(name), scoring.scorers_for(name)
     try:
         with Grader(scoring.verify_seconds, min(MOST_WORKERS, worker_count()), scoring.unit_tests) as grader:
-            graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
+            graded = {each: grade_all(table, each, grader, votes=verifier.votes) for each in get_args(Extractor)}
             if hidden.num_rows:
                 graded = {name: with_blind(scores, grade_all(hidden, name, grader)) for name, scores in graded.items()}
             by_scorer = {BY_SCORER + scorer.name: verdicts.by_scorer(table, scorer, grader) for scorer in scorers}
@@ -65,19 +67,17 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     scores = graded[scoring.extractor]
     for name, correct in by_scorer.items():
         scores = scores.append_column(name, pa.array(correct, pa.bool_()))
-    summary = summarise({**graded, scoring.extractor: scores}, scoring, completions)
-    by_part = {name: _parts_had(table, table_scores) for name, table_scores in graded.items()}
-    return scores, summary | ({"parts_by_extractor": by_part} if any(by_part.values()) else {})
+    summary = summarise({**graded, scoring.extractor: scores}, scoring, completions, votes=verifier.votes)
+    if verifier.parts is not None:
+        summary["parts_by_extractor"] = {name: _parts_had(verifier.parts, each) for name, each in graded.items()}
+    return scores, summary
 
 
-def _parts_had(completions: pa.Table, scores: pa.Table) -> dict[str, float]:
+def _parts_had(parts_of: Parts, scores: pa.Table) -> dict[str, float]:
     """Return the share of all parts of the ground truths (instructions) that greedy and sampled completions have.
 
     An answer names the parts that it has; an excluded attempt has none.
     """
-    parts_of = get_verifier(completions.column("verifier")[0].as_py()).parts
-    if parts_of is None:
-        return {}
     had, asked = Counter[str](), Counter[str]()
     names = ("extracted", "ground_truth", "sample_index")
     for extracted, truth, sample in zip(*(scores.column(name).to_pylist() for name in names), strict=True):
@@ -87,12 +87,14 @@ def _parts_had(completions: pa.Table, scores: pa.Table) -> dict[str, float]:
     return {kind: had[kind] / number for kind, number in asked.items()}
 
 
-def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
+def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader, *, votes: bool = False) -> pa.Table:
     """Return a table with columns SCORES, one row per completion. Raises UserError if a ground truth is invalid for its verifier."""
     scores = verdicts.scores_of(completions, extractor, grader)
-    votes = verdicts.votes(completions.column("problem_index").to_pylist(), scores, extractor, grader)
-    columns = {**verdicts.columns(scores, completions), "vote": votes}
-    columns[OF_BLIND] = pa.nulls(completions.num_rows, pa.bool_())
+    columns = verdicts.columns(scores, completions)
+    columns |= {name: pa.nulls(completions.num_rows, SCORES.field(name).type) for name in ("vote", OF_BLIND)}
+    if votes:
+        problems = completions.column("problem_index").to_pylist()
+        columns["vote"] = verdicts.votes(problems, scores, extractor, grader)
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
 
 
@@ -116,8 +118,8 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     return table.column(name) if name in table.column_names else None
 
 
-def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path) -> dict[str, Any]:
-    """Return the content of scores.json, from the scores by each extractor.
+def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path, *, votes: bool) -> dict[str, Any]:
+    """Return the content of scores.json, from the scores by each extractor; without `votes` there is no maj_at_k.
 
     Without sampled completions their metrics are left out. An unverifiable completion counts as not right, and separately: a score
     lies between its value and its value plus the unverifiable rate. `conversations` is included if an attempt called a tool, had several
@@ -125,7 +127,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     attempted without their pictures, `scorers` if there are published ones, whose undecided completions count as not right.
     """
     scores = graded[scoring.extractor]
-    evaluated = outcomes(scores, source)
+    evaluated = outcomes(scores, source, votes=votes)
     conversation_metrics = conversations.conversations(scores)
     return {
         "task": evaluated.task,
@@ -150,11 +152,7 @@ def _by_scorer(scores: pa.Table, scoring: Scoring, source: Path) -> dict[str, An
     return {
         name: {
             "source": sources[name],
-            **{
-                key: value
-                for key, value in _metrics(outcomes_by(name, scores, source), resampling).items()
-                if key != "maj_at_k"
-            },
+            **_metrics(outcomes_by(name, scores, source), resampling),
             "differing": differing(name, scores),
             "undecided": scores.column(BY_SCORER + name).null_count,
             "completions": scores.num_rows,
@@ -178,7 +176,8 @@ def _metrics(evaluated: Outcomes, resampling: Resampling) -> dict[str, Any]:
         estimates = {name: bootstrap(values, resampling) for name, values in values_per_problem(evaluated).items()}
         metrics["mean_at_k"] = {"k": k, **estimates[f"mean_at_{k}"].as_dict()}
         metrics["pass_at_k"] = {str(n): estimates[f"pass_at_{n}"].as_dict() for n in pass_counts(k)}
-        metrics["maj_at_k"] = {"k": k, **estimates[f"maj_at_{k}"].as_dict()}
+        if evaluated.answers is not None:
+            metrics["maj_at_k"] = {"k": k, **estimates[f"maj_at_{k}"].as_dict()}
     return metrics
 
 
@@ -232,6 +231,8 @@ def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
         flat |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     for rate in RATES:
         flat |= {f"{rate}_{kind}": value for kind, value in summary[rate].items()}
+    for extractor, shares in summary.get("parts_by_extractor", {}).items():
+        flat |= {f"parts_{extractor}_{kind}": share for kind, share in shares.items()}
     return flat | conversations.metrics_to_log(summary.get("conversations", {}))
 
 

@@ -126,7 +126,8 @@ def read_evaluation(scores: Path, summary: Path) -> Evaluation:
     table, content = read_table(scores, SCORES), read_object(summary)
     whole = read_parquet(scores) if "scorers" in content else table
     by_scorer = {name: outcomes_by(name, whole, scores) for name in scorers_of(whole)}
-    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=content, by_scorer=by_scorer)
+    arranged = outcomes(table, scores, votes="maj_at_k" in content)
+    return Evaluation(scores=table, outcomes=arranged, summary=content, by_scorer=by_scorer)
 
 
 def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:

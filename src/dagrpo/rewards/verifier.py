@@ -12,6 +12,9 @@ from dagrpo.core.section import Extractor
 if TYPE_CHECKING:
     from dagrpo.rewards.unit_tests.settings import UnitTests
 
+# Text, ground truth -> the parts of the ground truth by name, and whether the text has each.
+Parts = Callable[[str, str, Extractor], Sequence[tuple[str, bool]]]
+
 
 def same_text(answer: str, other: str) -> bool:
     """Return True if two answers are the same text but for spaces."""
@@ -47,12 +50,16 @@ class Verifier:
     same: Callable[[str, str], bool | None] = same_text
     by_report: bool = False  # the report of the attempt's program or environment decides, and no text is read
     tests: "Callable[[UnitTests], Tests] | None" = None  # what runs answers in the place of `equal`
-    # Text, ground truth -> the parts of the ground truth by name, and whether the text has each; all: right. None: it has no parts.
-    parts: Callable[[str, str, Extractor], Sequence[tuple[str, bool]]] | None = None
+    parts: Parts | None = None  # right with all of them; None: its ground truths have no parts
     # Verifiers of the tasks whose ground truths it reads beside its own tasks'; None: perhaps those of any task.
     reads_truths_of: tuple[str, ...] | None = None
     judges: bool = True  # False: a task without right answers, which cannot be scored
     literal: bool = False  # extractor exact compares texts character by character, without `equal`
+
+    @property
+    def votes(self) -> bool:
+        """Return whether its answers can be compared with each other: programs, and parts of ground truths, cannot."""
+        return not self.gives_shares
 
     @property
     def gives_shares(self) -> bool:

@@ -1,5 +1,6 @@
 """A stage's progress bar and final summary, written to stderr."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -148,9 +149,12 @@ def counted(items: Sequence[Item], description: str) -> Iterator[Item]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Print at once that an action starts and, while notes come, that it continues; at the end, its duration."""
+    """Print at once that an action starts and, while notes come, that it continues; at the end, its duration.
+
+    In other threads than the main one it prints lines on a terminal, too: its spinners cannot stand beside each other.
+    """
     started = time.monotonic()
-    if _console.is_terminal:
+    if _console.is_terminal and threading.current_thread() is threading.main_thread():
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
 from dagrpo.cli.compare.comparison import compare
-from dagrpo.cli.compare.differences import Difference, differences
+from dagrpo.cli.compare.differences import Difference, differences, unfinished
 from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdict
 from dagrpo.config.places import ROOT
 from dagrpo.core.errors import UserError
@@ -176,6 +176,25 @@ def test_what_differs_is_found_in_parameters_data_code_and_environment(
         ("environment", "torch", "2.13.0, 2.14.0"),
         ("runtime", "runtime.training.micro_batch_size", "8"),
     ]
+
+
+def test_an_unfinished_experiment_is_named_and_compared_by_what_both_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = make_project(tmp_path)
+    for top in ("data", "models", "results"):
+        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    for stage in ("score", "report"):
+        Path(str(project.provenance(stage)).replace(project.name, "other")).unlink()
+    names = [project.name, "other"]
+    (said,) = unfinished(names)
+    assert said == "other is unfinished, without report yet: the differences are those of stages that all have."
+    assert differences(names) == []
+    for path in Path("results/other").glob("**/scores.provenance.json"):
+        path.unlink()
+    assert next(unfinished(names)).startswith("other is unfinished, without score, report yet:")
+    assert differences(names) == []
 
 
 def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: Path) -> None:

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
 from dagrpo.cli.serve.site import Site
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
+from dagrpo.rollout.gateway import strangers
 
 ROW = Row(prompt=({"role": "user", "content": "1+2=?"},), question="1+2=?", answer="", ground_truth="3")
 ANSWER = {"role": "assistant", "content": "<b>3</b>"}
@@ -94,3 +97,22 @@ def test_the_page_runs_its_own_script_alone() -> None:
         assert "innerHTML" not in script, "what a policy writes is shown as text"
 
     with_site(test)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST /answer HTTP/1.1\r\nX: "])
+def test_a_connection_without_the_key_is_closed_in_time(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(strangers, "STRANGER_SECONDS", 0.2)
+
+    async def test() -> None:
+        site = Site([Echo()])  # type: ignore[list-item]
+        async with strangers.listen(site.application(), site.strangers.connect) as port, ClientSession() as http:
+            key, page = {"Authorization": f"Bearer {site.key}"}, f"http://{strangers.HOST}:{port}"
+            async with http.post(f"{page}/policies", json={}, headers=key) as answer:
+                assert answer.status == 200
+            reader, writer = await asyncio.open_connection(strangers.HOST, port)
+            writer.write(sent)
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            assert len(site.strangers) == 0
+
+    asyncio.run(asyncio.wait_for(test(), 30))

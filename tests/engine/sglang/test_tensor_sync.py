@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.engine.batches import batch
 from tests.engine.conftest import Serve
 from tests.engine.pools import STARTED_WITH
 from tests.engine.scripted import Echo
+from torch.distributed.distributed_c10d import _world
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
@@ -151,6 +153,7 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
 def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path: Path) -> None:
     formed: list[int] = []
     joined: list[tuple[int, int]] = []  # server, rank
+    left: list[tuple[int, str]] = []  # server, group
     away: set[int] = set()
 
     class FakeGroup:
@@ -166,6 +169,9 @@ def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path:
         def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
             if path == "/init_weights_update_group":
                 joined.append((number, body["rank_offset"]))
+            if path == "/destroy_weights_update_group":
+                left.append((number, body["group_name"]))
+                return (200, {"success": True}) if number else (400, {"message": "it does not exist"})
             return (500, {}) if number in away else Echo()(path, body)
 
         return answer
@@ -177,16 +183,31 @@ def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path:
         for step in (1, 2):
             pool.load(StateTensors(STATE), f"step_{step}")
         assert (formed, sorted(joined)) == ([2], [(0, 1), (1, 3)])
+        assert left == []
         away.add(0)
         pool._give_up(0, ServerAway("gone"))
         pool.load(StateTensors(STATE), "step_3")
+        assert left == [(1, "1")]
         away.clear()
         pool.load(StateTensors(STATE), "step_4")
         assert formed == [2, 1, 2]
         assert joined[2:3] == [(1, 1)]
         assert sorted(joined[3:]) == [(0, 1), (1, 3)]
+        assert sorted(left[1:]) == [(0, "2"), (1, "2")]
         for client in clients:
             loop.run(client.close())
+
+
+def test_a_new_group_of_the_trainer_takes_the_place_of_the_one_before() -> None:
+    """PyTorch keeps every group that is not destroyed, with its connections."""
+    group = BroadcastGroup("127.0.0.1", CPU, 5)
+    for _ in range(2):
+        with group.formed(0):
+            pass
+        group.broadcast(torch.zeros(1, dtype=torch.uint8))
+        assert len(_world.pg_map) == 1
+    dist.destroy_process_group(group.abort())
+    assert not _world.pg_map
 
 
 def test_an_interrupted_sync_does_not_wait_for_its_servers() -> None:
@@ -277,9 +298,14 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
         broadcast = ServerPool(
             [client], loop, folder, STARTED_WITH, buckets=partial(group.buckets, most=largest), group=group
         )
+        names = []
         for version in ("scaled again", "scaled"):
             broadcast.load(StateTensors(state), version)
             assert broadcast.digests() == digests
+            names.append(group._name)
+            broadcast._grouped = []  # as if another server had come back
+        with pytest.raises(ServerError, match="does not exist"):
+            loop.run(client._http.post("/destroy_weights_update_group", {"group_name": names[0]}))
         assert broadcast.generate(requests, lockstep=True) == expected
         synced.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
         assert synced.generate(requests, lockstep=True) == before

@@ -101,6 +101,28 @@ def test_a_mirror_that_is_missing_is_refused_until_the_data_is_prepared(
     require_mirror(params, "e")
 
 
+def test_all_files_that_a_mirror_lacks_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = ["arithmetic", "gsm8k", "mbpp", "mbpp_one_test", "aime_2024"]
+    params = parse({"data": {"mirror": str(tmp_path)}, "experiment": {"evaluate": tasks[1:], "tasks": tasks}})
+    for name in ("gsm8k/test.jsonl", "mbpp/train.parquet"):
+        Path(name).parent.mkdir()
+        Path(name).touch()
+    with pytest.raises(UserError) as caught:
+        require_mirror(params, "e")
+    lines = str(caught.value).splitlines()
+    assert [re.findall(r"[a-z0-9_]+/[a-z0-9_]+\.jsonl", line) for line in lines] == [
+        ["gsm8k/train.jsonl"],
+        ["mbpp/test.jsonl"],
+        ["aime/aime_2024.jsonl"],
+    ]
+    Path("data/e/aime_2024").mkdir(parents=True)
+    Path("data/e/aime_2024/provenance.json").touch()
+    with pytest.raises(UserError) as caught:
+        require_mirror(params, "e")
+    assert str(caught.value).splitlines() == lines[:2]
+
+
 def test_a_folder_for_weights_that_cannot_be_made_is_refused(project: Path) -> None:
     inner = project / "results/some/where"
     params = parse({"runtime": {"engine": {"weights_folder": str(inner)}}})

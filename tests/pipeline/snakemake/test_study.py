@@ -96,6 +96,13 @@ def test_a_study_is_planned_with_the_code_of_a_clone(study: Path, site: Path) ->
         }
 
 
+@slow
+def test_a_study_ignores_what_runs_write_and_no_names_of_a_clone(study: Path) -> None:
+    ignored = set((study / ".gitignore").read_text().splitlines())
+    assert {".venv/", "__pycache__/", ".state/", "logs/", "/data/*", "/results/*", "/*.crate/"} <= ignored
+    assert not ignored & {"!/data/README.md", ".venv-verl/", ".environment", "benchmarks/runs/", "/sbom.cdx.json"}
+
+
 @nightly
 def test_a_study_is_not_written_over_another_and_what_is_generated_stays(study: Path, site: Path) -> None:
     with pytest.raises(AssertionError, match=r"has Snakefile and .* and profiles already"):

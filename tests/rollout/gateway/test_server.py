@@ -14,7 +14,7 @@ from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, ses
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.gateway import server
+from dagrpo.rollout.gateway import server, strangers
 from dagrpo.rollout.gateway.requests import Refused, read_request
 from dagrpo.rollout.gateway.server import Gateway, open_gateway
 
@@ -259,7 +259,7 @@ async def _connected(gateway: Gateway, sent: bytes) -> tuple[asyncio.StreamReade
     "sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX: ", b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"]
 )
 def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(server, "STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(strangers, "STRANGER_SECONDS", 0.2)
 
     async def test(gateway: Gateway, http: ClientSession) -> None:
         reader, writer = await _connected(gateway, sent)
@@ -268,7 +268,7 @@ def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.Monkey
         async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
             assert (await ask(http, access.base_url, access.key))[0] == 200
             await asyncio.sleep(0.4)
-            assert gateway._strangers == {}
+            assert len(gateway._strangers) == 0
             assert (await ask(http, access.base_url, access.key))[0] == 200
 
     with_gateway(test)
@@ -277,13 +277,13 @@ def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.Monkey
 def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> None:
     async def test(gateway: Gateway, http: ClientSession) -> None:
         open_files = len(os.listdir("/proc/self/fd"))
-        connections = (_connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(server.MOST_STRANGERS + 50))
-        strangers = await asyncio.gather(*connections)
+        connections = (_connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(strangers.MOST_STRANGERS + 50))
+        connected = await asyncio.gather(*connections)
         async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
             assert (await ask(http, access.base_url, access.key))[0] == 200
         others = 20  # the process has files of its own; without a bound there would be 50 strangers more
-        assert len(os.listdir("/proc/self/fd")) - open_files <= len(strangers) + server.MOST_STRANGERS + others
-        for _, writer in strangers:
+        assert len(os.listdir("/proc/self/fd")) - open_files <= len(connected) + strangers.MOST_STRANGERS + others
+        for _, writer in connected:
             writer.close()
 
     with_gateway(test)
@@ -312,7 +312,7 @@ def test_a_request_that_arrives_in_full_after_the_end_of_its_session_is_not_answ
 
 
 def test_connections_of_a_session_are_closed_in_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(strangers, "STRANGER_SECONDS", 0.2)
 
     async def test(gateway: Gateway, http: ClientSession) -> None:
         async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dagrpo.cli.compare.differences import Difference, differences
+from dagrpo.cli.compare.differences import Difference, differences, unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
 from dagrpo.core.trajectory import GREEDY
@@ -215,7 +215,7 @@ class Comparison:
     names: tuple[str, ...]
     policy: Variant  # whose scores these are
     pairs: tuple[TaskPair, ...]
-    notes: tuple[str, ...]  # sentences on what cannot be compared
+    notes: tuple[str, ...]  # sentences on what cannot be compared, and who is unfinished
     differences: tuple[Difference, ...]
 
 
@@ -227,5 +227,9 @@ def compare(experiments: Sequence[str], policy: Variant = "trained") -> Comparis
         raise UserError("Name two experiments or more, each once: `dagrpo compare A B`.")
     task_pairs, notes = pairs(evaluated)
     return Comparison(
-        names=names, policy=policy, pairs=tuple(task_pairs), notes=tuple(notes), differences=tuple(differences(names))
+        names=names,
+        policy=policy,
+        pairs=tuple(task_pairs),
+        notes=(*notes, *unfinished(names)),
+        differences=tuple(differences(names)),
     )

@@ -3,11 +3,12 @@
 All are read from provenance.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dagrpo.config.overlay import flat
+from dagrpo.pipeline import dag
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
 from dagrpo.pipeline.record import in_any_experiment
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
@@ -16,6 +17,7 @@ from dagrpo.utils.files import canonical_json
 RUNTIME = "runtime"
 GROUPS = ("parameters", "data", "code", "environment", RUNTIME)
 DIGITS = 12
+LAST = "report"  # the stage with which an experiment is finished
 ABSENT = "\N{EM DASH}"
 Facts = dict[tuple[str, str], str]  # (group, name) -> text
 
@@ -30,8 +32,14 @@ class Difference:
 
 
 def differences(names: Sequence[str]) -> list[Difference]:
-    """Return every recorded value that differs between the experiments, by group. Raises UserError for a damaged record."""
+    """Return every recorded value that differs between the experiments, by group. Raises UserError for a damaged record.
+
+    If one of them is unfinished, these are values of the stages that all of them have.
+    """
     records = [all_records(name) for name in names]
+    if any(map(_is_unfinished, records)):
+        shared = set[str].intersection(*map(_stages, filter(None, records)))
+        records = [[each for each in own if each.stage in shared] for own in records]
     facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in records]
     facts = _with_files(facts, records)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
@@ -40,6 +48,26 @@ def differences(names: Sequence[str]) -> list[Difference]:
         for group, name in keys
     ]
     return [each for each in rows if len(set(each.values)) > 1]
+
+
+def unfinished(names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence on each experiment that lacks stages, with those that another one has. Raises UserError for a damaged record."""
+    records = [all_records(name) for name in names]
+    made = set[str].union(*map(_stages, records))
+    for name, own in zip(names, records, strict=True):
+        if _is_unfinished(own):
+            wanted = (made | {LAST}) - _stages(own)
+            lacking = ", ".join(stage.name for stage in dag.in_order() if stage.name in wanted)
+            yield f"{name} is unfinished, without {lacking} yet: the differences are those of stages that all have."
+
+
+def _is_unfinished(records: Sequence[ExecutionRecord]) -> bool:
+    """Return True if stages have run, and not the last one."""
+    return bool(records) and LAST not in _stages(records)
+
+
+def _stages(records: Sequence[ExecutionRecord]) -> set[str]:
+    return {each.stage for each in records}
 
 
 def _parameters(records: Sequence[ExecutionRecord]) -> Facts:

@@ -1,12 +1,13 @@
 """A policy to talk to, sampled as in its run's evaluation."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -31,6 +32,7 @@ RECORD = "completions.provenance.json"
 PARAMS = Path("params.yaml")
 SAMPLE = 0  # sample_index of a sampled answer
 MOST_TURNS = 1 << 30
+Result = TypeVar("Result")
 
 
 class Policy:
@@ -117,13 +119,40 @@ class Policy:
 @contextmanager
 def open_policies(run: Path, names: Sequence[str], task: str | None) -> Iterator[list[Policy]]:
     """Open policies of a run until the context ends. Raises UserError if an evaluation or a GPU is missing."""
-    engine = read_params(PARAMS).runtime.engine.model_copy(update={"replicas": 1, "own_gpus": False})
-    _require_gpus(engine, len(names))
+    config = read_params(PARAMS).runtime.engine.model_copy(update={"replicas": 1, "own_gpus": False})
+    _require_gpus(config, len(names))
+    wanted = [
+        _attempts(run, name, task, config.model_copy(update={"own_gpus": number > 0}))
+        for number, name in enumerate(names)
+    ]
     with ExitStack() as stack:
+        checkpoints = [stack.enter_context(opened(attempts)) for attempts in wanted]
+        engines = together([checkpoint.engine for checkpoint in checkpoints])
         yield [
-            _opened(stack, name, _attempts(run, name, task, engine.model_copy(update={"own_gpus": number > 0})))
-            for number, name in enumerate(names)
+            Policy(name, attempts, engine, checkpoint.tokenizer)
+            for name, attempts, engine, checkpoint in zip(names, wanted, engines, checkpoints, strict=True)
         ]
+
+
+def together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Return what the calls return, made at the same time in threads. Raises what the first to fail raises.
+
+    Neither an error nor an interrupt waits for the others: they end with this process.
+    """
+    results = [Future[Result]() for _ in calls]
+    for call, result in zip(calls, results, strict=True):
+        threading.Thread(target=_settle, args=(call, result), daemon=True).start()
+    done, _ = wait(results, return_when=FIRST_EXCEPTION)
+    for result in done:
+        result.result()
+    return [result.result() for result in results]
+
+
+def _settle(call: Callable[[], Result], result: Future[Result]) -> None:
+    try:
+        result.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+        result.set_exception(error)
 
 
 def _require_gpus(engine: EngineConfig, policies: int) -> None:
@@ -134,11 +163,6 @@ def _require_gpus(engine: EngineConfig, policies: int) -> None:
         )
     if engine.servers and policies > 1:
         raise UserError("runtime.engine.servers hold one policy at a time: serve one with --policy trained.")
-
-
-def _opened(stack: ExitStack, name: str, attempts: SplitAttempts) -> Policy:
-    checkpoint = stack.enter_context(opened(attempts))
-    return Policy(name, attempts, checkpoint.engine(), checkpoint.tokenizer)
 
 
 def _attempts(run: Path, name: str, task: str | None, engine: EngineConfig) -> SplitAttempts:

@@ -13,8 +13,8 @@ from dagrpo.cli.serve.policy import Policy
 from dagrpo.core.errors import UserError
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.rollout.gateway.server import open_gateway
+from dagrpo.rollout.gateway.strangers import HOST, Strangers, listen
 
-HOST = "127.0.0.1"
 HERE = Path(__file__).parent
 MOST_BYTES = 1 << 20  # of a request
 HEADERS = {
@@ -30,6 +30,7 @@ class Site:
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.key = secrets.token_urlsafe(24)
+        self.strangers = Strangers()
         self._policies = {policy.name: policy for policy in policies}
 
     def application(self) -> web.Application:
@@ -50,6 +51,8 @@ class Site:
             request.headers.get("Authorization", "").encode(errors="replace"), f"Bearer {self.key}".encode()
         ):
             return _refused("The key is missing or wrong: open the address that `dagrpo serve` printed.", 401)
+        if request.method == "POST":
+            self.strangers.welcome(request.protocol)
         try:
             return await handler(request)
         except (UserError, ValueError, LookupError, TypeError) as error:  # a request of another form
@@ -108,11 +111,8 @@ async def _serve(policies: Sequence[Policy], port: int) -> None:
     site = Site(policies)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway())
-        runner = web.AppRunner(site.application(), access_log=None)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, HOST, port).start()
-        print(f"Page: http://{HOST}:{runner.addresses[0][1]}/#{site.key}")
+        of_page = await stack.enter_async_context(listen(site.application(), site.strangers.connect, port))
+        print(f"Page: http://{HOST}:{of_page}/#{site.key}")
         for policy in policies:
             access = await stack.enter_async_context(
                 gateway.admit(policy.session(), identifier=policy.name, key=site.key)

@@ -52,7 +52,8 @@ _SCORES = (
         better="higher",
         label="maj@k",
         meaning="Share of problems for which the most frequent answer of k samples is correct. Completions without an answer do "
-        "not vote; a tie counts as the expected value of a random pick.",
+        "not vote; a tie counts as the expected value of a random pick. Not for programs under test and instructions (ifeval): two of "
+        "these answers cannot be compared with each other.",
         reading="what voting reaches",
         remedy="below mean@k: the policy repeats the same mistakes",
     ),
@@ -113,6 +114,15 @@ _COMPLETIONS = (
         meaning="Average number of tokens in a completion.",
         reading="compare base and trained",
         remedy="as for `rollout/length_mean`",
+    ),
+    Metric(
+        name="eval/<task>/parts_<extractor>_<kind>",
+        unit="share of instructions",
+        better="higher",
+        meaning="Instructions that completions follow, of all in the prompts (task ifeval), by each extractor: strict is the published "
+        "strict accuracy of instructions, flexible the loose one.",
+        reading="above greedy accuracy and mean@k, for which a completion has to follow all",
+        remedy="far above them: prompts with several instructions are what the policy cannot do",
     ),
 )
 _TURNS = (

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed, for which no types are declared
-from torch.distributed.distributed_c10d import GroupName, _new_process_group_helper
+from torch.distributed.distributed_c10d import GroupName, _new_process_group_helper, _world
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.engine.errors import ServerAway
@@ -62,14 +62,16 @@ class BroadcastGroup:
 
     @contextmanager
     def formed(self, servers: int) -> Iterator[Mapping[str, Any]]:
-        """Form a new group with `servers` servers, which the block asks to join by the yielded fields."""
+        """Form a new group with `servers` servers, which the block asks to join by the yielded fields, and end the one before."""
+        if (former := self.abort()) is not None:
+            dist.destroy_process_group(former)
         ranks = servers * self._ranks_each
         name, backend = f"dagrpo-{next(_NUMBERS)}", "nccl" if self._device.type == "cuda" else "gloo"
         store, port = listening_store(self._address, 0, self._limit)
         fields = {"master_address": self._address, "master_port": port, "world_size": ranks + 1}
 
         def join() -> None:
-            self._group, _ = _new_process_group_helper(
+            group, _ = _new_process_group_helper(
                 ranks + 1,
                 0,
                 [],
@@ -78,7 +80,8 @@ class BroadcastGroup:
                 group_name=GroupName(name),
                 timeout=self._limit,
             )
-            self._stores, self._name = [store], name
+            _world.pg_group_ranks[group] = {}  # `destroy_process_group` expects it
+            self._group, self._stores, self._name = group, [store], name
 
         with _beside(join, self.abort):
             yield {**fields, "group_name": name, "backend": backend}
@@ -96,11 +99,15 @@ class BroadcastGroup:
         if flat.is_cuda:
             torch.cuda.synchronize(flat.device)
 
-    def abort(self) -> None:
-        """End the group, of which a server or this process has left a broadcast; another one may be formed."""
+    def abort(self) -> dist.ProcessGroup | None:
+        """End the group, a server of which may be dead or have left a broadcast, and return it; another one may be formed.
+
+        It is not destroyed: with gloo that would wait for a broadcast under way until its time limit.
+        """
         group, self._group, self._stores = self._group, None, []
         if group is not None and self._device.type == "cuda":
             group.abort()
+        return group
 
     def buckets(self, weights: Tensors, most: int | None = None) -> Iterator[BroadcastBucket]:
         """Yield all tensors, each read once and in order, in buckets of at most `most` bytes (None: 512 MiB), or of one larger tensor."""
@@ -124,7 +131,7 @@ class BroadcastGroup:
 
 
 @contextmanager
-def _beside(work: Callable[[], None], abort: Callable[[], None]) -> Iterator[None]:
+def _beside(work: Callable[[], None], abort: Callable[[], object]) -> Iterator[None]:
     """Run `work` in a thread while the block runs. Raises ServerAway if it fails: a server has left half of the new weights.
 
     After an error of the block `abort` ends the work, for which nothing waits: it would last until its time limit.

@@ -181,6 +181,15 @@ class ServerClient:
         """Make the server join a group for broadcasts, whose fields are these; its first rank there is `rank`."""
         await self._post_in_a_group("/init_weights_update_group", {**group, "rank_offset": rank})
 
+    async def leave(self, group: Mapping[str, Any]) -> None:
+        """Make the server leave a group that it has joined by these fields. One that was started again since knows none."""
+        try:
+            await self._http.post("/destroy_weights_update_group", {"group_name": group["group_name"]})
+        except ServerUnreachable:
+            raise
+        except ServerError:  # it knows no such group
+            pass
+
     async def load_bucket(self, payload: str | Mapping[str, Any], version: WeightVersion | None) -> None:
         """Load one bucket into the server (see tensor_sync.py, and broadcast.py for fields of a request).
 

@@ -13,6 +13,7 @@ from dagrpo.config.documents import yaml_value as written
 from dagrpo.config.overlay import OVERRIDE, flat, with_overrides
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
+from dagrpo.data.raw_files import missing_in_mirror, wanted_data
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.declaration import patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
@@ -134,12 +135,19 @@ def require_own_targets(folders: Sequence[str]) -> None:
 
 
 def require_mirror(params: Params, folder: str) -> None:
-    """Raise UserError if data of an experiment is still to be prepared, from a mirror that is missing."""
-    mirror, records = params.data.mirror, (Path("data", folder, task, PROVENANCE) for task in params.experiment.tasks)
-    if mirror is not None and not Path(mirror).is_dir() and not all(record.exists() for record in records):
+    """Raise UserError with all files that a mirror lacks of the data that is still to be prepared, or if it is no folder."""
+    mirror, tasks = params.data.mirror, params.experiment.tasks
+    unprepared = [task for task in tasks if not Path("data", folder, task, PROVENANCE).exists()]
+    if mirror is None or not unprepared:
+        return
+    if not Path(mirror).is_dir():
         raise UserError(
             f"data.mirror is {mirror}, which is not a folder on this machine: correct it, or set it to null to use the hub."
         )
+    sources = [source for task in unprepared if (source := get_task(task).source) is not None]
+    mistakes = dict.fromkeys(mistake for each in sources if (mistake := missing_in_mirror(each, Path(mirror))))
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 def require_hub(params: Params) -> None:
@@ -167,8 +175,6 @@ def _wanted_of_hub(params: Params) -> Iterator["Wanted"]:
         for task in params.experiment.tasks:
             source = get_task(task).source
             if source is not None and not _has_been_made("data", task):
-                from dagrpo.data.raw_files import wanted_data
-
                 yield wanted_data(source)
 
 

@@ -63,7 +63,6 @@ VERIFIER = Verifier(
     equal=equal,
     formatted=lambda text: bool(text.strip()),
     check=check,
-    same=str.__eq__,
     reads_truths_of=(),
     parts=parts,
 )

@@ -74,6 +74,5 @@ VERIFIER = Verifier(
     equal=equal,
     formatted=formatted,
     check=check,
-    same=str.__eq__,
     tests=SandboxedTests,
 )

@@ -12,15 +12,13 @@ from aiohttp import web
 from dagrpo.rollout.gateway.conversation import Conversation
 from dagrpo.rollout.gateway.replies import Reply, completion, events
 from dagrpo.rollout.gateway.requests import ChatRequest, Refused, read_request
+from dagrpo.rollout.gateway.strangers import HOST, Strangers, listen
 from dagrpo.rollout.session import Session
 from dagrpo.utils.console import say
 
 MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request
-SHUTDOWN_SECONDS = 1.0
 SHORTEST_NAP = 0.05
-STRANGER_SECONDS = 10.0  # that a connection has to send its headers, with the key of an open session
-MOST_STRANGERS = 256  # connections that have not; the oldest gives way
 Result = TypeVar("Result")
 
 
@@ -104,7 +102,7 @@ class Gateway:
         self.address = ""  # http://127.0.0.1:<port>, once it listens
         self._open: dict[str, Access] = {}
         self._reported: set[str] = set()
-        self._strangers: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self._strangers = Strangers()
         self._guests: dict[web.RequestHandler, Access] = {}  # connections, with the session of their last request
 
     @asynccontextmanager
@@ -127,34 +125,17 @@ class Gateway:
             for connection in [each for each, last in self._guests.items() if last is access]:
                 del self._guests[connection]
                 if connection.transport is not None:
-                    self._limit(connection)
+                    self._strangers.limit(connection)
             await access.close()
 
     def connect(self, server: web.Server) -> web.RequestHandler:
         """Return the protocol of a new connection, which is closed unless it shows a key in time."""
         self._guests = {each: last for each, last in self._guests.items() if each.transport is not None}
-        self._limit(connection := server())
-        return connection
-
-    def _limit(self, connection: web.RequestHandler) -> None:
-        """Close the connection unless it shows a key in time."""
-        loop = asyncio.get_running_loop()
-        lately = loop.time() + STRANGER_SECONDS - 1  # a connection gets its transport in the next turn of the loop
-        gone = [each for each, timer in self._strangers.items() if each.transport is None and timer.when() < lately]
-        for stranger in gone:
-            self._strangers.pop(stranger).cancel()
-        while len(self._strangers) >= MOST_STRANGERS:
-            self._turn_away(next(iter(self._strangers)))
-        self._strangers[connection] = loop.call_later(STRANGER_SECONDS, self._turn_away, connection)
-
-    def _turn_away(self, connection: web.RequestHandler) -> None:
-        self._strangers.pop(connection).cancel()
-        connection.force_close()
+        return self._strangers.connect(server)
 
     def _welcome(self, http: web.Request, access: Access) -> None:
         self._guests[http.protocol] = access
-        if (timer := self._strangers.pop(http.protocol, None)) is not None:
-            timer.cancel()
+        self._strangers.welcome(http.protocol)
 
     def application(self) -> web.Application:
         """Return the application with its routes."""
@@ -198,9 +179,7 @@ class Gateway:
         new = set(ignored) - self._reported
         if new:
             self._reported |= new
-            say(
-                f"The agent's program sets {', '.join(sorted(new))}, which is ignored: section rollout says how to sample."
-            )
+            say(f"A program sets {', '.join(sorted(new))}, which is ignored: params.yaml says how to sample.")
 
 
 def _key(http: web.Request) -> bytes:
@@ -233,14 +212,6 @@ async def _errors_as_json(
 async def open_gateway() -> AsyncIterator[Gateway]:
     """Open a gateway that listens on a free port of 127.0.0.1."""
     gateway = Gateway()
-    runner = web.AppRunner(gateway.application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-    await runner.setup()
-    server = runner.server
-    assert server is not None, "it has been set up"
-    listening = await asyncio.get_running_loop().create_server(lambda: gateway.connect(server), "127.0.0.1", 0)
-    try:
-        gateway.address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listen(gateway.application(), gateway.connect) as port:
+        gateway.address = f"http://{HOST}:{port}"
         yield gateway
-    finally:
-        listening.close()
-        await runner.cleanup()
