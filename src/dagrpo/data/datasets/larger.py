@@ -1,4 +1,4 @@
-"""The larger of two numbers, asked in a sentence: for models that speak.
+"""The larger of two numbers, for models that speak.
 
 A small model that has been tuned on instructions names one of the numbers in a quarter of its samples, so that GRPO can begin without
 any fine-tuning. No pair of the test split is in train in either order.
