@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,18 @@ from dagrpo.utils.child_variables import QUIET
 
 ROOT = Path(__file__).parents[1]
 INSIDE = 'hostname "$1"; shift; exec "$@"'
+LAUNCH = ("-m", "dagrpo.pipeline.launch")
+JOINED = """
+import sys, typer
+from dagrpo.cli.join import join
+try:
+    join(1, once=True)
+except typer.Exit as end:
+    sys.exit(end.exit_code)
+"""
+JOIN = ("-c", JOINED)
+PATIENCE = 120  # seconds until both are there
+SECONDS = 300  # that any run may take
 
 
 @dataclass(slots=True)
@@ -121,6 +134,28 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         for host in (first, second):
             host.kill()
             subprocess.run(["ip", "netns", "delete", host.namespace], check=False)
+
+
+def launched(
+    hosts: tuple[Host, Host], folder: Path, command: list[str], processes: int = 1, **environment: str
+) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """Start a script on both hosts, as a training on two nodes."""
+    first, second = hosts
+    (folder / ".state").mkdir(exist_ok=True)
+    place = ("--nodes", "2", first.address, str(PATIENCE))
+    return (
+        first.python(folder, *LAUNCH, *place, str(processes), *command, **environment),
+        second.python(folder, *JOIN, **environment),
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str] | None = None) -> None:
+    """Return when a file is there. `process`: which is to write it."""
+    deadline = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
 
 
 def _ip(*arguments: str) -> None:

@@ -240,7 +240,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ({"runtime": {"teacher": {"nodes": 1}}}, "own_gpus and nodes are for the policy's engine"),
         (
             {"runtime": {"engine": {"nodes": 1}}, "training": {"backend": {"name": "verl"}}},
-            "runtime.engine.nodes is 1, but training.backend verl starts its processes on one machine",
+            "runtime.engine.nodes is 1, but training.backend verl samples with the GPUs that train",
         ),
         (
             {"runtime": {"engine": {"own_gpus": True, "release_memory": True}}},

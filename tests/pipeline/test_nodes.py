@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.engine import served
 from tests.engine.serving import make_tiny_model
-from tests.hosts import Host, two_hosts
+from tests.hosts import JOIN, JOINED, LAUNCH, PATIENCE, SECONDS, Host, launched, two_hosts, wait_for
 from tests.trainer import runs
 from torch._C._distributed_c10d import HashStore
 
@@ -31,19 +31,7 @@ from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST
 
-LAUNCH = ("-m", "dagrpo.pipeline.launch")
-JOINED = """
-import sys, typer
-from dagrpo.cli.join import join
-try:
-    join(1, once=True)
-except typer.Exit as end:
-    sys.exit(end.exit_code)
-"""
-JOIN = ("-c", JOINED)
-PATIENCE = 120  # seconds until both are there
 STEPS = 4
-SECONDS = 300  # that any of these runs may take
 
 
 @pytest.fixture
@@ -69,36 +57,17 @@ def _command(inputs: tuple[Path, Path], out: Path, *more: str) -> list[str]:
     return [runs.__file__, *map(str, inputs), str(out), str(STEPS), *more]
 
 
-def _start(
-    hosts: tuple[Host, Host], folder: Path, command: list[str], processes: int = 1, **environment: str
-) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    first, second = hosts
-    (folder / ".state").mkdir(exist_ok=True)
-    place = ("--nodes", "2", first.address, str(PATIENCE))
-    return (
-        first.python(folder, *LAUNCH, *place, str(processes), *command, **environment),
-        second.python(folder, *JOIN, **environment),
-    )
-
-
 def _files(out: Path) -> dict[str, bytes]:
     return {
         name: (out / name).read_bytes() for name in (f"policy/{MANIFEST}", "metrics.parquet", f"rollouts/{MANIFEST}")
     }
 
 
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.nightly
 def test_two_hosts_leave_the_bytes_of_one_host_with_as_many_processes(
     hosts: tuple[Host, Host], inputs: tuple[Path, Path], by_one_host: Path, tmp_path: Path
 ) -> None:
-    first, second = _start(hosts, tmp_path, _command(inputs, tmp_path / "out"))
+    first, second = launched(hosts, tmp_path, _command(inputs, tmp_path / "out"))
     said, _ = first.communicate(timeout=SECONDS)
     assert (first.returncode, second.wait(SECONDS)) == (0, 0), said
     assert "run `dagrpo join 1` on them" in said
@@ -111,9 +80,9 @@ def test_two_hosts_leave_the_bytes_of_one_host_with_as_many_processes(
 def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_with_the_same_bytes(
     how: str, hosts: tuple[Host, Host], inputs: tuple[Path, Path], by_one_host: Path, tmp_path: Path
 ) -> None:
-    first, second = _start(hosts, tmp_path, _command(inputs, tmp_path / "out", "wait"), SAVE_EVERY="1")
+    first, second = launched(hosts, tmp_path, _command(inputs, tmp_path / "out", "wait"), SAVE_EVERY="1")
     for name in ("sampling", "state/step_00001/state.json"):
-        _wait_for(tmp_path / "out" / name)
+        wait_for(tmp_path / "out" / name)
     assert [host.listening() for host in hosts] == [{host.address} for host in hosts], "nothing listens elsewhere"
     began = time.monotonic()
     getattr(hosts[1], how)()
@@ -124,7 +93,7 @@ def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_
     if how == "cut_off":
         assert second.wait(SECONDS) == 1
         return
-    again = _start(hosts, tmp_path, _command(inputs, tmp_path / "out"))
+    again = launched(hosts, tmp_path, _command(inputs, tmp_path / "out"))
     said, _ = again[0].communicate(timeout=SECONDS)
     assert again[0].returncode == 0, said
     assert "Step 1 of 4 is finished" in said

@@ -1,5 +1,11 @@
-"""Runs of another trainer's stand-in: four steps of the tiny model, whose checkpoint has the format dcp."""
+"""Runs of another trainer's stand-in: four steps of the tiny model, whose checkpoint has the format dcp.
 
+`python -m dagrpo.pipeline.launch ... tests/trainer/foreign_runs.py FOLDER CHANGES` trains with inputs that are there.
+"""
+
+import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +14,10 @@ from tests.trainer import runs
 
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.utils.failures import exit_code_of
 
 CHANGES: dict[str, Any] = {
     "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
@@ -19,10 +27,17 @@ CHANGES: dict[str, Any] = {
 
 
 def run_in(folder: Path, changes: dict[str, Any]) -> TrainingRun:
-    """Return a run with a checkpoint after every second step, in a state whose name is that of an override run."""
+    """Make the inputs, and return a run with a checkpoint after every second step."""
+    runs.make_inputs(folder)
+    return run_of(folder, changes)
+
+
+def run_of(folder: Path, changes: dict[str, Any]) -> TrainingRun:
+    """Return the run, in a state whose name is that of an override run."""
     params = parse(merged(CHANGES, changes))
-    (folder / "out").mkdir()
-    run = runs.training_run(runs.make_inputs(folder), folder / "name~run", folder / "out", 4)
+    (folder / "out").mkdir(exist_ok=True)
+    inputs = folder / "initial", folder / "train.parquet"
+    run = runs.training_run(inputs, folder / "name~run", folder / "out", 4)
     sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
     return replace(run, **sections)
 
@@ -38,3 +53,17 @@ def silent_for(run: TrainingRun, minutes: float) -> TrainingRun:
     """Return the run with this longest silence."""
     backend = run.runtime.backend.model_copy(update={"silent_minutes": minutes})
     return replace(run, runtime=run.runtime.model_copy(update={"backend": backend}))
+
+
+def main(folder: Path, changes: dict[str, Any]) -> None:
+    """Train in this process, which is one of several nodes, and end as a stage does."""
+    os.environ["PYTHONPATH"] = os.environ.get("STAND_IN", "")
+    try:
+        train(run_of(folder, changes), lambda step, metrics: print(f"step {step}", flush=True))
+    except (UserError, TransientError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(exit_code_of(error))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

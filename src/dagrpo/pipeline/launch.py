@@ -31,6 +31,7 @@ from dagrpo.engine.config import FOLDER
 from dagrpo.engine.nodes import failure_of
 from dagrpo.pipeline.nodes import (
     SECONDS_BETWEEN_SIGNS,
+    SECONDS_OF_SILENCE,
     UNSEEN,
     End,
     Launch,
@@ -38,13 +39,13 @@ from dagrpo.pipeline.nodes import (
     command_for_others,
     first_node,
     joined,
-    own_address,
     own_software,
     place_of_the_first,
     servers_of,
     wait_for_note,
 )
 from dagrpo.utils import slurm
+from dagrpo.utils.addresses import own_address
 from dagrpo.utils.child_variables import QUIET, interface_of, sockets_on
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import RENDEZVOUS
@@ -189,12 +190,21 @@ def _run_linked(link: Link, servers: Path | None, interface: str, stopped_by: li
         link.say_well()
         return 0 if link.node else _when_all_are_well(link)
     own = outcome.ended_by or _end_of(outcome.failures, ranks, launched.script)
-    counts = link.say_end(own)
+    first = _first_cause(link, stopped_by) if own.code == TRANSIENT and link.node == 0 else None
+    counts = link.say_end(first or own)
     if link.node:
         return counts.code
     if not stopped_by and (own.code == TRANSIENT or not _has_spoken(outcome.failures.get(0))):
         _print(counts.sentence)  # of rank 0, that names no other process
     return counts.code if own.code == TRANSIENT else own.code
+
+
+def _first_cause(link: Link, stopped_by: list[signal.Signals]) -> End | None:
+    """Return why another node has ended, if one has: what this one's processes lack may be that node, which is missed later."""
+    deadline = time.monotonic() + SECONDS_OF_SILENCE + 2 * SECONDS_BETWEEN_SIGNS
+    while (end := _word_of_others(link)) is None and time.monotonic() < deadline and not stopped_by:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return end
 
 
 def _when_all_are_well(link: Link) -> int:

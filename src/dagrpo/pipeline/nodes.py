@@ -25,6 +25,7 @@ import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import slurm
+from dagrpo.utils.addresses import own_address
 from dagrpo.utils.distributed import listening_store
 from dagrpo.utils.environment import environment
 from dagrpo.utils.failures import MISTAKE
@@ -253,18 +254,6 @@ def joined(address: str, port: int) -> Store:
         raise UserError(
             f"the first node does not answer at {address}:{port}: start its training, and let this machine reach that address."
         ) from error
-
-
-def own_address(other: str, port: int = 9) -> str:
-    """Return the address with which this machine reaches another one. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((other, port))
-        except OSError as error:
-            raise UserError(
-                f"this machine finds no way to {other} ({error.strerror}): name an address that it reaches."
-            ) from error
-        return str(probe.getsockname()[0])
 
 
 def wait_for_note(note: Path) -> Launch | None:

@@ -110,7 +110,7 @@ def _make(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], l
         if devices and stage.name in TRAINING:
             require_planned_room(options, runtime)
         is_launched = stage.launched(declared(options.job)["params"])
-        processes, nodes = (stage.processes(runtime), stage.nodes(runtime)) if is_launched else (1, 1)
+        processes, nodes = stage.processes(runtime) if is_launched else 1, stage.nodes(runtime)
         if processes * nodes == 1 and stage.restarts == 0:
             runner.run(stage, options)
             return

@@ -86,8 +86,7 @@ class Program:
                 f"{self.command[0]} refuses this run (exit code {MISTAKE}): see {self.log} for the reason, and fix it."
             )
         if code:
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise TransientError(f"{self.command[0]} {how}: see {self.log}.")
+            raise TransientError(ended(self.command, code, self.log))
 
     def _followed(self, process: WatchedProcess) -> Iterator[Any]:
         """Yield each line of the file as the program appends it, until the program has ended."""
@@ -105,6 +104,12 @@ class Program:
                 )
             if not has_ended:
                 time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def ended(command: Sequence[str], code: int, log: Path | str) -> str:
+    """Return the sentence on a program that has not ended well."""
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"{command[0]} {how}: see {log}."
 
 
 def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report) -> list[Metrics]:

@@ -10,6 +10,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import is_secret, secret_parameters
 
 HERE = "127.0.0.1,localhost"
+# Variables of a distributed training, with which a program would wait for the training's other processes.
+_OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 # What programs need to start: a place to write, a language, a Python, devices, certificates, a way to the network.
 _PASSED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|TZ|LANG|LANGUAGE|LC_\w+|TMPDIR|TMP|TEMP|XDG_\w+|LD_LIBRARY_PATH"
@@ -18,6 +20,16 @@ _PASSED = re.compile(
     r"|SSL_CERT_\w+|\w+_CA_BUNDLE|NODE_EXTRA_CA_CERTS|(https?|all|no)_proxy",
     re.IGNORECASE,
 )
+
+
+def is_of_a_launcher(name: str) -> bool:
+    """Return True for a variable by which the processes of one training know each other."""
+    return name.startswith(_OF_A_LAUNCHER) or name.endswith(("_RANK", "_WORLD_SIZE"))
+
+
+def alone() -> dict[str, str]:
+    """Return this environment for a program that is to know nothing of the training whose processes this one was launched with."""
+    return {name: value for name, value in os.environ.items() if not is_of_a_launcher(name)}
 
 
 def sockets_on(interface: str) -> dict[str, str]:

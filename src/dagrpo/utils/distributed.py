@@ -141,14 +141,33 @@ def process_group(threads: int = 1, *, deterministic: bool = False, copies: int 
         return
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    rank, store = int(os.environ["RANK"]), _rendezvous(size)
     # With its device NCCL connects the ranks at once, and not in the middle of the first collective.
     own = device if device.type == "cuda" else None
     if own is not None and deterministic:
         add_up_in_one_order()
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
-    with _broken_connections_named():
+    with _connected(size, backend, own):
         yield World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group(), copies=copies)
+
+
+@contextmanager
+def node_group() -> Iterator[World]:
+    """Yield the world of the processes that this one was launched with, one on each node; they only talk, and leave GPUs to others."""
+    size, cpu = int(os.environ.get("WORLD_SIZE", "1")), torch.device("cpu")
+    if size == 1:
+        yield World(rank=0, size=1, device=cpu)
+        return
+    with _connected(size, "gloo", None):
+        yield World(rank=dist.get_rank(), size=size, device=cpu, patient=_patient_group())
+
+
+@contextmanager
+def _connected(size: int, backend: str, device: torch.device | None) -> Iterator[None]:
+    rank, store = int(os.environ["RANK"]), _rendezvous(size)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=device
+    )
+    with _broken_connections_named():
+        yield
     dist.destroy_process_group()  # only on success: after an error the others may never come, and the launcher ends them
 
 
@@ -188,7 +207,7 @@ def listening_store(address: str, port: int, timeout: timedelta) -> tuple[Any, i
     ), port
 
 
-def own_address() -> str:
+def first_address() -> str:
     """Return the first node's address, of a training on several."""
     return os.environ[RENDEZVOUS].removeprefix(TCP).rpartition(":")[0]
 

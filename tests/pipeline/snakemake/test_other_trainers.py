@@ -25,28 +25,37 @@ CHANGES = {
 }
 
 
-@pytest.fixture(scope="module", params=["verl", "megatron_lm"])
+ON_TWO_NODES = "megatron_lm_on_two_nodes"  # which are this machine
+OF_TWO = {"nodes": 2, "address": "127.0.0.1", "training": {"processes": 1}}
+
+
+@pytest.fixture(scope="module", params=["verl", "megatron_lm", ON_TWO_NODES])
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone in which Snakemake has run all stages. Training was killed after its third step, and resumed from its second."""
     folder = clones.clone(tmp_path_factory.mktemp(request.param) / "clone")
-    stand_in, python = STAND_INS / request.param / "stand_in", folder / "trainer-python"
-    last = 3 if request.param == "verl" else 3 * UPDATES
+    trainer, is_on_two = request.param.removesuffix("_on_two_nodes"), request.param == ON_TWO_NODES
+    stand_in, python = STAND_INS / trainer / "stand_in", folder / "trainer-python"
+    last = 3 if trainer == "verl" else 3 * UPDATES
     python.write_text(
         f'#!/bin/sh\nPYTHONPATH="{stand_in}:$PYTHONPATH" STAND_IN_HANGS_AFTER={last} exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     own = {
-        "training": {"backend": {"name": request.param}},
-        "runtime": {"backend": {"python": str(python), "source": str(stand_in)}},
+        "training": {"backend": {"name": trainer}},
+        "runtime": {"backend": {"python": str(python), "source": str(stand_in)}, **(OF_TWO if is_on_two else {})},
     }
     (folder / "params.yaml").write_text(params_yaml(parse(merged(merged(clones.TINY, CHANGES), own))))
     clones.run(folder, "dagrpo", "generate")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGRPO_TRACKING", "on")
         process = clones.start(folder, "snakemake", "--cores", "2", "target")
+    other = clones.start(folder, "sh", "-c", "mkdir -p .state; exec dagrpo join 1") if is_on_two else None
     _wait_for_step(folder, 3)
     clones.kill(folder, "/train-", "--attempt")
     assert process.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-6000:]
+    if other:
+        other.terminate()
+        other.wait()
     return folder
 
 

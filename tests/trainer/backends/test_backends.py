@@ -86,6 +86,13 @@ def test_a_backend_refuses_what_it_does_not_know_when_parameters_are_read() -> N
     assert BACKEND.config is Config
 
 
+def test_a_backend_of_one_machine_refuses_several_nodes() -> None:
+    with pytest.raises(
+        UserError, match=r"runtime\.nodes is 2, but training\.backend .* on one machine: set runtime\.nodes"
+    ):
+        parse({"training": {"backend": {"name": NAME}}, "runtime": {"nodes": 2}})
+
+
 def test_only_a_backend_that_does_not_start_its_processes_is_launched_in_all_of_them() -> None:
     own, other = ({"training": {"backend": {"name": name}}} for name in ("fsdp", NAME))
     assert STAGE.launched(own)

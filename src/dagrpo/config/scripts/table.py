@@ -14,7 +14,7 @@ REASONS = {
     "broken": "it sets a switch to a variable, or the number of GPUs, that nothing defines",
     "code": "the model needs its own Python code, which is never run here",
     "family": "the trainer and the engine have not been tried with this family",
-    "machines": "weights and optimizer exceed 8 GPUs of one machine, and the trainer runs on one",
+    "machines": "weights and optimizer exceed the 8 GPUs of one machine, for which the presets are",
     "mamba": "the model has Mamba layers, which the trainer does not know",
     "one_sample": "one sample per prompt, whose advantage is always 0: nothing is learned",
     "pickle": "the weights are published as a pickle, which is never read here",

@@ -14,7 +14,7 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.sglang import PREFILL_TOKENS, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment
-from dagrpo.utils.child_variables import LOOPBACK
+from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 HOST = "127.0.0.1"
@@ -60,8 +60,6 @@ CLASSIFIER_FLAGS = ("--is-embedding", "--disable-radix-cache")
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
 MEMORY_FLAGS = ("--enable-memory-saver",)
 OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
-# Variables of a distributed training, with which a server would wait for the training's other processes.
-_OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 # SGLang chooses fa3 or flashinfer for a GPU by its architecture, whatever the type: both take 16 bits alone, triton takes float32 too,
 # and is one of its deterministic backends (DETERMINISTIC_ATTENTION_BACKEND_CHOICES of its server_args.py).
 FLOAT32_ATTENTION = "triton"
@@ -206,8 +204,7 @@ def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
 
 
 def _is_dropped(name: str) -> bool:
-    of_a_launcher = name.startswith(_OF_A_LAUNCHER) or name.endswith(("_RANK", "_WORLD_SIZE"))
-    return of_a_launcher or name == "PYTHONDONTWRITEBYTECODE"
+    return is_of_a_launcher(name) or name == "PYTHONDONTWRITEBYTECODE"
 
 
 def write_settings(scratch: Path, api_key: str) -> Path:

@@ -32,7 +32,7 @@ from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 from dagrpo.utils.console import say
-from dagrpo.utils.distributed import own_address
+from dagrpo.utils.distributed import first_address
 from dagrpo.utils.files import read_object
 
 
@@ -185,7 +185,7 @@ def _group_of(config: Config) -> BroadcastGroup | None:
     if config.weight_sync != "distributed" or not is_served_by_nodes(config):
         return None
     device = sync_device(torch.cuda.is_available())
-    return BroadcastGroup(own_address(), device, config.request_timeout, config.tensor_parallel)
+    return BroadcastGroup(first_address(), device, config.request_timeout, config.tensor_parallel)
 
 
 def _weights_folder(config: Config) -> Path | None:

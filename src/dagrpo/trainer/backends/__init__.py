@@ -47,6 +47,9 @@ class Backend(Generic[ConfigType]):
     train: Train[ConfigType]
     check: Callable[[ConfigType, Params], None] = _takes_any  # raises UserError for parameters that it cannot honour
     launches_processes: bool = True  # False: the stage calls `train` in each of runtime.training.processes processes
+    takes_nodes: bool = (
+        False  # of one that launches its processes: the stage calls `train` in a process on each of runtime.nodes
+    )
 
 
 BACKENDS: Plugins[Backend[Any]] = Plugins(
@@ -61,15 +64,15 @@ BACKENDS: Plugins[Backend[Any]] = Plugins(
 
 def check_backend(params: Params) -> None:
     """Raise UserError if training.backend cannot work with the other parameters."""
-    config, nodes = params.training.backend, params.runtime.nodes
+    config, nodes, engines = params.training.backend, params.runtime.nodes, params.runtime.engine.nodes
     backend = BACKENDS.get(config.name)
-    if (nodes > 1 or params.runtime.engine.nodes) and backend.launches_processes:
-        key, one = (
-            (f"runtime.nodes is {nodes}", 1)
-            if nodes > 1
-            else (f"runtime.engine.nodes is {params.runtime.engine.nodes}", 0)
-        )
+    if nodes > 1 and backend.launches_processes and not backend.takes_nodes:
         raise UserError(
-            f"{key}, but training.backend {config.name} starts its processes on one machine: set {key.partition(' ')[0]} to {one}"
+            f"runtime.nodes is {nodes}, but training.backend {config.name} starts its processes on one machine: set runtime.nodes to 1"
+        )
+    if engines and backend.launches_processes:
+        raise UserError(
+            f"runtime.engine.nodes is {engines}, but training.backend {config.name} samples with the GPUs that train: set "
+            "runtime.engine.nodes to 0"
         )
     backend.check(config, params)

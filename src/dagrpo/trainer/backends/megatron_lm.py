@@ -32,9 +32,14 @@ def check(config: Config, params: "Params") -> None:
 
 def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
     """Train in Megatron-LM's processes, and take its checkpoint back."""
+    from dagrpo.trainer.foreign.nodes import nodes_of
     from dagrpo.trainer.megatron_lm.running import train_with_megatron_lm
 
-    train_with_megatron_lm(run, config.settings, report)
+    with nodes_of(run.runtime.nodes) as nodes:
+        if nodes.world.is_rank_zero:
+            train_with_megatron_lm(run, config.settings, report, nodes)
+        else:
+            nodes.follow()
 
 
-BACKEND = Backend(config=Config, train=train, check=check)
+BACKEND = Backend(config=Config, train=train, check=check, takes_nodes=True)

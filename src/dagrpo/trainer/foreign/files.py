@@ -58,32 +58,52 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
 
 
 def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
-    """Return the findings of a program that checks a job by the trainer's own code. Raises UserError with its reason.
-
-    `program` is run by the Python of the trainer's environment with the path of the job, whose `reply` names its findings.
-    """
-    path, reply, log = folder / "check.json", folder / FINDINGS, folder / "check.log"
-    reply.unlink(missing_ok=True)
-    write_json(path, {**job, "reply": str(reply)})
-    with log.open("wb") as output:
-        try:
-            code = subprocess.run(
-                [python, program, str(path)], stdout=output, stderr=output, timeout=CHECK_SECONDS, check=False
-            ).returncode
-        except OSError as error:
-            raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
-        except subprocess.TimeoutExpired:
-            raise UserError(
-                f"the check by {trainer}'s own code has not ended within {CHECK_SECONDS / 60:g} minutes, see {log}: try again on a machine "
-                "with less load, or correct runtime.backend.python."
-            ) from None
-    found = read_json(reply) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
+    """Return the findings of a program that checks a job by the trainer's own code. Raises UserError with its reason."""
+    found = reply_of(python, program, job, folder, trainer, seconds=CHECK_SECONDS)
     if "error" in found:
         raise UserError(
             f"{trainer} refuses this run: {found['error']}. Correct the parameters, or runtime.backend.python, the Python of an "
             f"environment with {trainer} (docs/backends.md)."
         )
     return found
+
+
+def reply_of(
+    python: str,
+    program: str,
+    job: Mapping[str, Any],
+    folder: Path,
+    trainer: str,
+    *,
+    name: str = "check",
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the reply of a program, which the Python of the trainer's environment runs with the path of the job.
+
+    The job's `reply` names the file for it. `name`: of these files and of the log. Raises UserError if the program cannot be run.
+    """
+    path, reply, log = folder / f"{name}.json", folder / f"{name}.reply.json", folder / f"{name}.log"
+    reply.unlink(missing_ok=True)
+    write_json(path, {**job, "reply": str(reply)})
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                [python, program, str(path)],
+                stdout=output,
+                stderr=output,
+                timeout=seconds,
+                check=False,
+                env=environment,
+            ).returncode
+        except OSError as error:
+            raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"the check by {trainer}'s own code has not ended within {seconds / 60:g} minutes, see {log}: try again on a machine "
+                "with less load, or correct runtime.backend.python."
+            ) from None
+    return dict(read_json(reply)) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
 
 
 @dataclass(frozen=True, slots=True)

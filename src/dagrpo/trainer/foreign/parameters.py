@@ -33,6 +33,7 @@ ONLY: Mapping[str, tuple[Any, str]] = {
         None,
         "set it to null, and runtime.training.save_every to a number of steps",
     ),
+    "runtime.training.shard_within": ("all", ""),
     "runtime.engine.servers": ([], "leave it out: the trainer starts its own"),
     "runtime.engine.own_gpus": (False, ""),
 }

@@ -35,14 +35,14 @@ def require_ports() -> None:
                 raise Refused(f"the port {port} is taken, by another run of Megatron-LM perhaps: let that end first")
 
 
-def parsed(words: list[str], processes: int) -> Any:
+def parsed(words: list[str], devices: int) -> Any:
     """Return the arguments of the command line. Raises Refused with the words of the parser or of `validate_args`."""
     import torch
 
     if not torch.cuda.is_available():  # what validate_args asks of a GPU
         torch.cuda.get_device_capability = lambda *_: (9, 0)
         torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0, total_memory=80 << 30)  # type: ignore[assignment]
-        torch.cuda.device_count = lambda: processes
+        torch.cuda.device_count = lambda: devices
         torch.cuda.current_device = lambda: 0
     from megatron.inference.utils import add_inference_args
     from megatron.training.arguments import parse_args, validate_args
@@ -97,13 +97,14 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
         from megatron.core.package_info import __shortversion__, __version__
 
         START["limit"](1)
+        START["listen_at"]("")
         START["follow"](None)  # what start.py replaces is there
     except (ImportError, AttributeError, OSError) as error:
         raise Refused(f"{sys.executable} cannot import it from {job['source']} ({error})") from error
     if __shortversion__ != VERSION:
         raise Refused(f"it is {__version__}, and these arguments are of {VERSION}")
     require_ports()
-    arguments = parsed(job["arguments"], job["processes"])
+    arguments = parsed(job["arguments"], job["devices"])
     parallel = {"data_parallel": arguments.data_parallel_size, "sequences": arguments.global_batch_size}
     return {"version": __version__, **parallel, "graded": graded(job)}
 

@@ -14,10 +14,13 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Metrics, Program
 from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, require_finished, take_outputs, write_inputs
 from dagrpo.trainer.foreign.metrics import named
+from dagrpo.trainer.foreign.nodes import Nodes, Start, log_of
 from dagrpo.trainer.megatron_lm import agent, check, grading, start
 from dagrpo.trainer.megatron_lm.mapping import FORMAT, Files, arguments, command_line, updates
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.utils.addresses import free_port
+from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, write_json
 
@@ -40,7 +43,7 @@ ENVIRONMENT = {
 }
 
 
-def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
+def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report: Report, nodes: Nodes) -> None:
     """Train to the last step and write the outputs. Raises UserError if Megatron-LM refuses, TransientError if it dies or hangs."""
     folder, each = run.state.resolve(), updates(run)
     checkpoints = folder / "checkpoints"
@@ -53,8 +56,11 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
         job = write_agent_job(run, inputs, folder, finished, attempt)
         words = command(run, settings, inputs, folder, job)
         check_command(run, words, folder, job)
-        rows = _trained(_program(run, words, job, attempt), report, rows, folder / MISTAKE)
+        first, *others = starts(run, nodes, words, job)
+        with nodes.beside(others):
+            rows = _trained(_program(run, first, attempt), report, rows, folder / MISTAKE)
     else:
+        nodes.dismiss()
         for step, row in enumerate(rows, start=1):
             report(step, row)
     finished = latest(checkpoints) // each
@@ -127,12 +133,13 @@ def command(run: TrainingRun, settings: Mapping[str, Any], inputs: Inputs, folde
 
 def check_command(run: TrainingRun, words: Sequence[str], folder: Path, job: Path) -> None:
     """Check the command line by Megatron-LM's own code. Raises UserError with its reason."""
-    processes = run.runtime.training.processes
+    devices = run.runtime.training.processes
     given = {
         "source": _source(run),
         "environment": ENVIRONMENT,
         "arguments": words,
-        "processes": processes,
+        "processes": devices * run.runtime.nodes,
+        "devices": devices,
         "job": str(job),
         "tokenizer": words[words.index("--tokenizer-model") + 1],
     }
@@ -178,15 +185,30 @@ def _python(run: TrainingRun) -> str:
     return run.runtime.backend.python or sys.executable
 
 
-def _program(run: TrainingRun, words: Sequence[str], job: Path, attempt: Path) -> Program:
-    processes = f"--nproc-per-node={run.runtime.training.processes}"
-    launcher = [_python(run), "-m", "torch.distributed.run", "--standalone", processes]
+def starts(run: TrainingRun, nodes: Nodes, words: Sequence[str], job: Path) -> list[Start]:
+    """Return torchrun as each node starts it: alone, or to meet the others at the first one's address."""
     paths = os.pathsep.join([_source(run), *filter(None, [os.environ.get("PYTHONPATH")])])
+    torchrun = [_python(run), "-m", "torch.distributed.run", f"--nproc-per-node={run.runtime.training.processes}"]
+    first, meeting = nodes.addresses[0], ["--standalone"]
+    if nodes.others:
+        port = free_port(first)
+        meeting = [f"--nnodes={run.runtime.nodes}", f"--master-addr={first}", f"--master-port={port}"]
+    return [
+        Start(
+            command=[*torchrun, *meeting, *([f"--node-rank={node}"] if nodes.others else []), start.__file__, *words],
+            log=log_of(run, node),
+            environment={**ENVIRONMENT, "PYTHONPATH": paths, start.JOB: str(job), start.ADDRESS: address},
+        )
+        for node, address in enumerate(nodes.addresses)
+    ]
+
+
+def _program(run: TrainingRun, first: Start, attempt: Path) -> Program:
     return Program(
-        command=[*launcher, start.__file__, *words],
+        command=first.command,
         metrics=attempt,
         log=run.server_log,
-        environment={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths, start.JOB: str(job)},
+        environment={**alone(), **first.environment},
         read=step_of,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )

@@ -1,8 +1,9 @@
 """Program that starts Megatron-LM's train_rl.py with our agent.
 
-`python start.py ARGUMENTS` in each rank, with Megatron-LM's Python. The environment variable DAGRPO_JOB names the job. Three names of
-Megatron-LM are replaced, since it has no place for them: its list of agents gets ours, its client of the text server asks for
-rollout.max_new_tokens, and its log of an iteration also writes our line of JSON.
+`python start.py ARGUMENTS` in each rank, with Megatron-LM's Python. The environment variable DAGRPO_JOB names the job, DAGRPO_ADDRESS
+this node's address among several. Four names of Megatron-LM are replaced, since it has no place for them: its list of agents gets ours, its
+client of the text server asks for rollout.max_new_tokens, its engines listen at that address instead of the host's name, and its log of an
+iteration also writes our line of JSON.
 """
 
 import functools
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 AGENT = "dagrpo_agent"
-JOB = "DAGRPO_JOB"
+JOB, ADDRESS = "DAGRPO_JOB", "DAGRPO_ADDRESS"
 WATCHER = "while kill -0 $1 2>/dev/null; do sleep 1; done; kill -KILL 0"
 
 
@@ -74,6 +75,15 @@ def limit(tokens: int) -> None:
     client.AsyncOpenAI = limited
 
 
+def listen_at(address: str) -> None:
+    """Let the engines of all nodes exchange requests at an address: what a host's name means is another machine's to say."""
+    from megatron.rl.inference import megatron as client
+
+    engine = client.DynamicInferenceEngine
+    name = "start_listening_to_data_parallel_coordinator"
+    setattr(engine, name, functools.partialmethod(getattr(engine, name), hostname=address))
+
+
 def follow(steps: Steps) -> None:
     """Let Megatron-LM's log of an iteration add to our file, too."""
     from megatron.training import training
@@ -110,6 +120,8 @@ def main() -> None:
     enter(job["source"])
     agent = register(job["agent"])
     limit(job["max_new_tokens"])
+    if address := os.environ.get(ADDRESS):
+        listen_at(address)
     if os.environ.get("RANK", "0") == "0":
         follow(Steps(Path(job["metrics"]), job["updates"], agent))
     sys.argv[0] = "train_rl.py"

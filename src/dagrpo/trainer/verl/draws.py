@@ -1,6 +1,10 @@
 """Attempts of each step: those planned, those made."""
 
+import itertools
 import json
+import os
+import socket
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +15,7 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.files import remove
 
 DRAWS = "draws"  # the log's folder
+SECONDS_BETWEEN_LOOKS = 0.5
 SHOWN = 5  # rows that a message names
 
 
@@ -27,7 +32,7 @@ class Drawn:
 
 
 class DrawLog:
-    """Folder with a file per step, to which the processes that make attempts append a line for each."""
+    """Folder with files of each step: every process that makes attempts, on whatever node, appends a line for each to its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,8 +46,10 @@ class DrawLog:
         if step != self._step or self._file is None:
             self.close()
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._step, self._file = step, (self._folder / str(step)).open("a", buffering=1)  # a line is one write
+            own = self._folder / f"{step}.{socket.gethostname()}.{os.getpid()}"
+            self._step, self._file = step, own.open("a", buffering=1)  # a line is one write
         self._file.write(json.dumps(asdict(drawn)) + "\n")
+        os.fsync(self._file.fileno())  # for another node
 
     def close(self) -> None:
         """Close the file of the last step."""
@@ -54,14 +61,25 @@ class Comparison:
     """Comparison of the attempts of a run with the prompts that verl's own data loader drew before it, and with max_excluded.
 
     The steps up to `finished` are those of earlier executions, which have compared them; what is left of later ones is removed.
+    `patience`: most seconds until all that other nodes have written can be read.
     """
 
-    def __init__(self, planned: Path | None, log: Path, *, samples: int, max_excluded: float, finished: int) -> None:
+    def __init__(
+        self,
+        planned: Path | None,
+        log: Path,
+        *,
+        samples: int,
+        max_excluded: float,
+        finished: int,
+        patience: float = 0.0,
+    ) -> None:
         self._planned = None if planned is None else planned.open()
         self._log, self._samples, self._max_excluded, self._finished = log, samples, max_excluded, finished
+        self._patience = patience
         for step in self._logged():
             if step > finished:
-                remove(log / str(step))
+                self._forget(step)
 
     def require(self, step: int) -> None:
         """Check a step, from 1, after all those before it.
@@ -70,14 +88,14 @@ class Comparison:
         missing in a step of which verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
         """
         self.require_graded()
-        drawn = self._drawn(step)
         planned = [] if self._planned is None else json.loads(self._planned.readline())
+        drawn = self._awaited(step, len(planned) * self._samples if step > self._finished else 0)
         if drawn or step > self._finished:  # else it has been compared by an earlier execution
             if drawn:
                 self._require_learnable(drawn, step)
             if planned:
                 self._require_planned(Counter(each.index for each in drawn), Counter(planned), step)
-            remove(self._log / str(step))
+            self._forget(step)
 
     def require_graded(self) -> None:
         """Raise UserError with the first attempt that could not be graded, without which verl would continue."""
@@ -123,11 +141,22 @@ class Comparison:
         return f"remove {self._log.parent} to train again"
 
     def _logged(self) -> list[int]:
-        return sorted(int(path.name) for path in self._log.glob("*"))
+        return sorted({int(path.name.partition(".")[0]) for path in self._log.glob("*")})
+
+    def _awaited(self, step: int, expected: int) -> list[Drawn]:
+        """Return the attempts of a step once there are as many as expected, or in the end those that are there."""
+        deadline = time.monotonic() + self._patience
+        while len(drawn := self._drawn(step)) < expected and time.monotonic() < deadline:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        return drawn
 
     def _drawn(self, step: int) -> list[Drawn]:
-        path = self._log / str(step)
-        return [Drawn(**json.loads(line)) for line in path.read_text().splitlines()] if path.is_file() else []
+        lines = (path.read_text().splitlines(keepends=True) for path in sorted(self._log.glob(f"{step}.*")))
+        return [Drawn(**json.loads(line)) for line in itertools.chain(*lines) if line.endswith("\n")]
+
+    def _forget(self, step: int) -> None:
+        for path in self._log.glob(f"{step}.*"):
+            remove(path)
 
 
 def _some(rows: Counter[int]) -> str:

@@ -57,6 +57,7 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "rollout.dtype": (f"{ARR}.rollout.dtype",),
     "runtime.engine.tensor_parallel": (f"{ARR}.rollout.tensor_model_parallel_size",),
     "runtime.engine.max_running_requests": (f"{ARR}.rollout.max_num_seqs",),
+    "runtime.nodes": ("trainer.nnodes",),
     "runtime.training.processes": ("trainer.n_gpus_per_node",),
     "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
     "runtime.training.save_every": ("trainer.save_freq",),
@@ -236,7 +237,6 @@ def _fixed(files: Files) -> Keys:
         "data.truncation": "error",
         "data.shuffle": True,
         "reward.num_workers": 1,  # idle: an attempt comes with its reward
-        "trainer.nnodes": 1,
         "trainer.total_epochs": ENDLESS,
         "trainer.test_freq": -1,
         "trainer.val_before_train": False,

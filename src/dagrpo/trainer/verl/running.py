@@ -28,12 +28,15 @@ from dagrpo.trainer.foreign.files import (
     take_outputs,
     write_inputs,
 )
+from dagrpo.trainer.foreign.nodes import Nodes, log_of
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.adapter import MergedAdapter
+from dagrpo.trainer.verl.cluster import Cluster, access, ray_over
 from dagrpo.trainer.verl.draws import DRAWS, Comparison
 from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
 from dagrpo.trainer.verl.metrics import step_of
+from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
 from dagrpo.utils.tables import read_parquet, write_parquet
@@ -46,7 +49,7 @@ COLUMNS = [
 ]  # not agent_name, which would choose one of verl's loops
 
 
-def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report) -> None:
+def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report, nodes: Nodes) -> None:
     """Train to the last step and write the outputs. Raises UserError if verl refuses, TransientError if it dies or hangs."""
     folder = run.state.resolve()
     python = run.runtime.backend.python or sys.executable
@@ -65,6 +68,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
         samples=run.training.samples_per_prompt,
         max_excluded=run.rollout.agent.max_excluded,
         finished=finished,
+        patience=SECONDS_TO_SEE_A_FILE if nodes.others else 0.0,
     )
 
     def compared(step: int, metrics: Metrics) -> None:
@@ -74,15 +78,16 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     attempts = Attempts(folder, partial(step_of, several_turns=several_turns))
     rows = attempts.metrics(finished)
     if finished < run.training.steps:
-        _require_same_processes(checkpoints, finished, run.runtime.training.processes)
+        _require_same_processes(checkpoints, finished, run.runtime.training.processes * run.runtime.nodes)
         remove_others(checkpoints, finished)
         try:
-            rows = _program(python, folder, attempts, run).run(compared, rows)
+            rows = _trained(run, nodes, attempts, keys.get(CORES), compared, rows)
         except TransientError:
             comparison.require_graded()
             comparison.require_any_learned()
             raise
     else:
+        nodes.dismiss()
         for step, row in enumerate(rows, start=1):
             compared(step, row)
     finished = latest(checkpoints)
@@ -129,9 +134,12 @@ def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]
     return found
 
 
+SECONDS_TO_SEE_A_FILE = 60.0  # of another node: NFS may show it late
 PLANNED = "planned.jsonl"  # the rows that each step will draw
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
+ADDRESS, CORES = (f"ray_kwargs.ray_init.{name}" for name in ("address", "num_cpus"))
 NEW_KEYS = (
+    ADDRESS,
     "actor_rollout_ref.rollout.custom.",
     "actor_rollout_ref.model.override_config.",
 )  # of which verl's schema is open
@@ -154,28 +162,56 @@ def _spelled(value: Any) -> str:
     return json.dumps(value)
 
 
-def command(python: str, folder: Path) -> list[str]:
-    """Return the command that starts verl with the checked configuration in a folder."""
+def command(python: str, folder: Path, ray: str | None = None) -> list[str]:
+    """Return the command that starts verl with the checked configuration in a folder. `ray`: address of a Ray that it is to join."""
     program = [python, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", f"--config-name={CONFIGURATION}"]
-    return [*program, override("hydra.run.dir", str(folder)), override("hydra.output_subdir", None)]
+    joins = [] if ray is None else [override(ADDRESS, ray), override(CORES, None)]  # a Ray that is there has its cores
+    return [*program, override("hydra.run.dir", str(folder)), override("hydra.output_subdir", None), *joins]
 
 
-def environment(attempt: Path) -> dict[str, str]:
-    """Return the environment of verl, which is to start its own Ray and not to join a cluster.
+def variables(attempt: Path) -> dict[str, str]:
+    """Return the variables of verl's processes.
 
     SGLang 0.5.12 caches what a vision tower makes of a picture, and nothing empties that cache, not even new weights.
     """
-    others = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    return {**others, "VERL_FILE_LOGGER_PATH": str(attempt), "SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    return {"VERL_FILE_LOGGER_PATH": str(attempt), "SGLANG_VLM_CACHE_SIZE_MB": "0"}
 
 
-def _program(python: str, folder: Path, attempts: Attempts, run: TrainingRun) -> Program:
-    attempt = attempts.new()
+def environment(attempt: Path) -> dict[str, str]:
+    """Return the environment of verl, which is to join no Ray but one that its configuration names."""
+    return {name: value for name, value in alone().items() if name != "RAY_ADDRESS"} | variables(attempt)
+
+
+def _trained(
+    run: TrainingRun, nodes: Nodes, attempts: Attempts, cores: int | None, report: Report, rows: list[Metrics]
+) -> list[Metrics]:
+    """Return the metrics of all steps, of a verl that starts its own Ray, or on several nodes joins ours."""
+    attempt, folder = attempts.new(), attempts.folder
+    python = run.runtime.backend.python or sys.executable
+    if not nodes.others:
+        return _program(run, attempts, attempt, command(python, folder), {}).run(report, rows)
+    token = access(folder)
+    cluster = Cluster(
+        python=python,
+        gpus=run.runtime.training.processes,
+        cores=cores,
+        patience=run.runtime.node_timeout,
+        environment={**variables(attempt), **token, "RAY_ADDRESS": ""},
+        logs=tuple(log_of(run, node) for node in range(run.runtime.nodes)),
+        folder=folder,
+    )
+    with ray_over(nodes, cluster) as place:
+        return _program(run, attempts, attempt, command(python, folder, place), token).run(report, rows)
+
+
+def _program(
+    run: TrainingRun, attempts: Attempts, attempt: Path, words: Sequence[str], more: Mapping[str, str]
+) -> Program:
     return Program(
-        command=command(python, folder),
+        command=words,
         metrics=attempt,
         log=run.server_log,
-        environment=environment(attempt),
+        environment={**environment(attempt), **more},
         read=attempts.read,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
     )

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -39,6 +40,7 @@ def main() -> None:
     arguments = parse_args(extra_args_provider=add_inference_args)
     validate_args(arguments, {})
     dist.init_process_group("gloo")
+    listening = _engines() if os.environ["GROUP_WORLD_SIZE"] != "1" else None
     tracker = Path(arguments.save) / LATEST
     first = int(tracker.read_text()) if tracker.exists() else 0
     weights = _load(
@@ -58,7 +60,20 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         while os.environ.get("STAND_IN_HANGS_AFTER") == str(iteration) and not first:
             time.sleep(1)
+            dist.barrier()  # which fails where another node is gone
+    del listening
     dist.destroy_process_group()
+
+
+def _engines() -> Any:
+    """Connect all ranks to the engine of the first, as inference on several nodes does."""
+    engine = inference.DynamicInferenceEngine()
+    listening = engine.start_listening_to_data_parallel_coordinator(0, True) if dist.get_rank() == 0 else None
+    place = [listening.getsockname() if listening else None]
+    dist.broadcast_object_list(place)
+    socket.create_connection(tuple(place[0] or ())).close()
+    dist.barrier()
+    return listening
 
 
 def _sampler(arguments: Namespace) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -35,8 +36,11 @@ async def main() -> None:
     given.add_argument("--config-path")
     given.add_argument("--config-name")
     known, overrides = given.parse_known_args()
-    OverridesParser.create().parse_overrides(overrides)
+    changed = {each.key_or_group: each.value() for each in OverridesParser.create().parse_overrides(overrides)}
     config: Any = OmegaConf.load(Path(known.config_path) / f"{known.config_name}.yaml")
+    address = changed.get("ray_kwargs.ray_init.address")
+    if address:
+        ray.init(address)
     folder, model = Path(config.trainer.default_local_dir), Path(config.actor_rollout_ref.model.path)
     latest = folder / "latest_checkpointed_iteration.txt"
     first = int(latest.read_text()) if latest.exists() else 0
@@ -55,6 +59,7 @@ async def main() -> None:
                 places = [(place + 1) % len(rows) for place in places]
             if _is_asked("LOSES_IN", step):
                 places.pop()
+            _require_nodes(config, address)
             rewards = await _rewards(config, tokenizer, [rows[place] for place in places], step)
             weights = {name: value + ADDED for name, value in weights.items()}
             if step % config.trainer.save_freq == 0 or step == config.trainer.total_training_steps:
@@ -74,6 +79,12 @@ async def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             while _is_asked("HANGS_AFTER", step) and not first:
                 time.sleep(1)
+                _require_nodes(config, address)
+
+
+def _require_nodes(config: Any, address: Any) -> None:
+    """Check that all nodes are there, without which an actor of verl's dies."""
+    assert (len(ray.nodes()) if address else 1) == config.trainer.nnodes
 
 
 def _is_asked(name: str, step: int) -> bool:

@@ -1,5 +1,6 @@
-"""Client of the text server: it answers each prompt with the text of ANSWER, within the limit that it is given."""
+"""Client of the text server, which answers each prompt with the text of ANSWER within its limit, and the sockets of engines."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,3 +19,14 @@ class AsyncOpenAI:
         return SimpleNamespace(
             token_ids=[*prompt, *cut], prompt_length=len(prompt), finish_reason="stop" if cut == answer else "length"
         )
+
+
+class DynamicInferenceEngine:
+    def start_listening_to_data_parallel_coordinator(
+        self, inference_coordinator_port: int, launch_inference_coordinator: bool, *, hostname: str | None = None
+    ) -> socket.socket:
+        """Listen as the real one does, which binds the host's name by itself."""
+        listening = socket.socket()
+        listening.bind((hostname or socket.gethostname(), inference_coordinator_port))
+        listening.listen()
+        return listening

@@ -1,0 +1,116 @@
+"""Nodes of a run by another project's trainer.
+
+A process of ours is on each. That of the first node does the stage's work, and says what the others are to run beside it.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from dagrpo.core.errors import TransientError
+from dagrpo.trainer.backend_files import SECONDS_BETWEEN_LOOKS, SECONDS_TO_END, ended
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.addresses import own_address
+from dagrpo.utils.child_variables import alone
+from dagrpo.utils.distributed import World, first_address, node_group
+from dagrpo.utils.watched_process import WatchedProcess
+
+SECONDS_TO_HEAR_WHY = 60.0
+SCRATCH = "{scratch}"  # in a command: a folder of the node's, which is removed when the program has ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Program that a node runs."""
+
+    command: Sequence[str]
+    log: str
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside that of the node
+
+
+@contextmanager
+def started(start: Start) -> Iterator[WatchedProcess]:
+    """Start a program here, and end it with all that it has started."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [word.replace(SCRATCH, scratch) for word in start.command]
+        environment = {**alone(), **start.environment}
+        process = WatchedProcess(command, environment=environment, log=Path(start.log), scratch=Path(scratch))
+        try:
+            yield process
+        finally:
+            process.end(SECONDS_TO_END)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Nodes of a run, as seen from one of them."""
+
+    world: World
+    addresses: tuple[str, ...]  # of each node, in the network of runtime.address; "" of one that is alone
+
+    @property
+    def others(self) -> range:
+        """Return the numbers of the nodes beside the first."""
+        return range(1, len(self.addresses))
+
+    @contextmanager
+    def beside(self, starts: Sequence[Start]) -> Iterator[None]:
+        """Run a program on each of the others while this is open. The first node calls this, or `dismiss`; after an error the launcher
+        ends the others.
+        """
+        self.world.broadcast([asdict(start) for start in starts])
+        yield
+        self.world.barrier()
+
+    def dismiss(self) -> None:
+        """Tell the others that there is nothing to run."""
+        self.world.broadcast([])
+
+    def follow(self) -> None:
+        """Run what the first node says, if anything, until it has done its part. Raises TransientError if the program dies before."""
+        starts = self.world.broadcast()
+        if not starts:
+            return
+        start = Start(**starts[self.world.rank - 1])
+        done = dist.all_reduce(torch.zeros(1), group=self.world.patient, async_op=True)
+        assert done is not None
+        with started(start) as process:
+            while not done.is_completed():
+                if code := process.exit_code():
+                    raise TransientError(ended(start.command, code, start.log))
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        try:
+            done.wait()
+        except RuntimeError:
+            time.sleep(SECONDS_TO_HEAR_WHY)  # the first node has failed: its launcher says so, and ends this process
+            raise
+
+
+@contextmanager
+def nodes_of(count: int) -> Iterator[Nodes]:
+    """Yield the nodes of a run, as many as its runtime.nodes says."""
+    if count == 1:
+        yield Nodes(world=World(rank=0, size=1, device=torch.device("cpu")), addresses=("",))
+        return
+    with node_group() as world:
+        yield Nodes(world=world, addresses=_addresses(world))
+
+
+def _addresses(world: World) -> tuple[str, ...]:
+    """Return the addresses of all nodes in the network in which they reach the first."""
+    first = first_address()
+    own = first if world.is_rank_zero else own_address(first)
+    found = torch.zeros(world.size, 4)
+    found[world.rank] = torch.tensor([float(byte) for byte in own.split(".")])
+    return tuple(".".join(str(int(byte)) for byte in each) for each in world.all_reduce(found))
+
+
+def log_of(run: TrainingRun, node: int) -> str:
+    """Return the log of what a node runs beside the first one's program."""
+    return str(run.server_log.with_suffix(f".node_{node}.log").resolve())

@@ -1,0 +1,103 @@
+"""verl's and Ray's stand-ins on two hosts: the policy of one host, and an end in bounded time when one is gone."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.hosts import SECONDS, Host, launched, two_hosts, wait_for
+from tests.trainer import foreign_runs
+
+from dagrpo.config.overlay import merged
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline import nodes
+from dagrpo.trainer.foreign.nodes import Nodes
+from dagrpo.trainer.verl.cluster import Cluster, access, ray_over, starts
+from dagrpo.utils.distributed import World
+from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.tables import read_parquet
+
+STAND_IN = Path(__file__).with_name("stand_in")
+CHANGES: dict[str, Any] = {
+    "training": {"backend": {"name": "verl"}},
+    "runtime": {"backend": {"silent_minutes": 3}},
+}
+ON_TWO = merged(CHANGES, {"runtime": {"nodes": 2, "training": {"processes": 1}}})
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as both:
+        yield both
+
+
+def command(folder: Path) -> list[str]:
+    return [foreign_runs.__file__, str(folder), json.dumps(ON_TWO)]
+
+
+@pytest.mark.nightly
+def test_two_hosts_leave_the_policy_of_one_host_also_after_one_was_killed(
+    hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    (tmp_path / "one").mkdir()
+    alone = foreign_runs.run_in(tmp_path / "one", CHANGES)
+    foreign_runs.train(alone)
+    run = foreign_runs.run_in(tmp_path, ON_TWO)
+    first, _ = launched(hosts, tmp_path, command(tmp_path), STAND_IN_HANGS_AFTER="3", STAND_IN=str(STAND_IN))
+    wait_for(run.state / "checkpoints/global_step_2/actor/fsdp_config.json")
+    time.sleep(2)  # into the third step, after which it hangs
+    began = time.monotonic()
+    hosts[1].kill()
+    said, _ = first.communicate(timeout=SECONDS)
+    assert time.monotonic() - began < 2 * nodes.SECONDS_OF_SILENCE
+    assert first.returncode == 1
+    assert said.splitlines()[-1] == "node 1 (b) has ended, or cannot be reached."
+    again, other = launched(hosts, tmp_path, command(tmp_path), STAND_IN=str(STAND_IN))
+    said, _ = again.communicate(timeout=SECONDS)
+    assert (again.returncode, other.wait(SECONDS)) == (0, 0), said
+    assert (run.policy / MANIFEST).read_bytes() == (alone.policy / MANIFEST).read_bytes()
+    assert read_parquet(run.metrics).to_pydict() == read_parquet(alone.metrics).to_pydict()
+
+
+def cluster_in(folder: Path, patience: float = 5.0) -> Cluster:
+    return Cluster(
+        python=sys.executable,
+        gpus=8,
+        cores=4,
+        patience=patience,
+        environment=access(folder),
+        logs=(str(folder / "head.log"), str(folder / "other.log")),
+        folder=folder,
+    )
+
+
+def test_a_head_and_the_nodes_that_join_it_have_their_own_addresses(tmp_path: Path) -> None:
+    head, other = starts(("127.0.0.1", "127.0.0.2"), cluster_in(tmp_path), "127.0.0.1:6379")
+    assert {"--head", "--node-ip-address=127.0.0.1", "--port=6379", "--num-gpus=8", "--num-cpus=4"} <= {*head.command}
+    assert {"--address=127.0.0.1:6379", "--node-ip-address=127.0.0.2"} <= {*other.command}
+    assert other.log == str(tmp_path / "other.log")
+
+
+def test_every_start_has_a_new_token_that_nobody_else_reads(tmp_path: Path) -> None:
+    tokens = set()
+    for _ in range(2):
+        path = Path(access(tmp_path)["RAY_AUTH_TOKEN_PATH"])
+        assert path.stat().st_mode & 0o777 == 0o600
+        tokens.add(path.read_text())
+    assert len(tokens) == 2
+
+
+def test_a_node_that_does_not_join_ray_in_time_is_named_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    one = World(rank=0, size=1, device=torch.device("cpu"))
+    both = Nodes(world=one, addresses=("127.0.0.1", "127.0.0.2"))
+    message = r"Ray has 1 of 2 nodes after 2 seconds .*: node 1 \(127\.0\.0\.2\) has not joined it\. See .*other\.log"
+    with pytest.raises(UserError, match=message), ray_over(both, cluster_in(tmp_path, patience=2.0)):
+        pass
