@@ -128,6 +128,7 @@ def _of_evaluation(folder: Path) -> set[str]:
     inputs = make_experiment(folder, tasks=("sums_tool",), problems=12, steps=2).read()
     summary = inputs.summary("sums_tool", "base", 0)
     seen = {**summary, "greedy_without_pictures": summary["greedy"]}
+    seen["parts_by_extractor"] = {"strict": {"greedy": 0.5}}
     seen["scorers"] = {"verl_gsm8k": {"mean_at_k": summary["mean_at_k"], "pass_at_k": summary["pass_at_k"]}}
     scores = {f"eval/sums_tool/{name}" for name in metrics_to_log(seen)}
     return scores | set(build.metrics_to_log([compare(inputs, "sums_tool")]))
