@@ -13,7 +13,7 @@ from dagrpo.pipeline.validation import require_fitting_tasks
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
 ON_GPUS = {"gsm8k", "judge", "reward_model", "several_gpus"}
-WITH_CURVE = {"own_task", "tool_agent"}
+WITH_CURVE = {"own_task", "smollm2_135m_larger_cpu", "tool_agent"}
 
 
 @pytest.fixture(autouse=True)
