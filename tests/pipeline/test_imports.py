@@ -35,3 +35,10 @@ def test_the_command_line_starts_without_what_only_some_commands_compute_with() 
     code = f"import sys, dagrpo.cli.application; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_workflow_is_planned_without_what_only_stages_compute_with() -> None:
+    heavy = ["torch", "transformers", "pandas", "datasets", "mlflow", "sglang"]
+    code = f"import sys, dagrpo.pipeline.snakemake.workflow; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -26,7 +26,7 @@ from dagrpo.engine.nodes import DESCRIPTION
 from dagrpo.pipeline import launch, nodes, supervisor
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils import slurm
+from dagrpo.utils import addresses, slurm
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import write_json
 from dagrpo.utils.manifest import MANIFEST
@@ -273,9 +273,9 @@ def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.Monk
     with pytest.raises(UserError, match=r"takes 2 machines .*, but no address is named: set runtime\.address"):
         nodes.place_of_the_first(None, 2)
     with pytest.raises(UserError, match="no address is named"):
-        nodes.require_address(None, 2)
-    nodes.require_address("127.0.0.1", 2)
-    nodes.require_address(None, 1)
+        addresses.require_address(None, 2)
+    addresses.require_address("127.0.0.1", 2)
+    addresses.require_address(None, 1)
     assert nodes.place_of_the_first("127.0.0.1:29500", 2) == ("127.0.0.1", 29500, [])
 
 

@@ -25,7 +25,7 @@ import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import slurm
-from dagrpo.utils.addresses import own_address
+from dagrpo.utils.addresses import no_address, own_address
 from dagrpo.utils.distributed import listening_store
 from dagrpo.utils.environment import environment
 from dagrpo.utils.failures import MISTAKE
@@ -274,21 +274,8 @@ def place_of_the_first(address: str | None, nodes: int) -> tuple[str, int, list[
         host, _, port = address.partition(":")
         return _resolved(host), int(port or 0), others
     if not others:
-        raise _no_address(nodes)
+        raise no_address(nodes)
     return own_address(slurm.address_of(others[0])), 0, others
-
-
-def require_address(address: str | None, nodes: int) -> None:
-    """Raise UserError if a training of several nodes has no address, and does not run in SLURM."""
-    if nodes > 1 and address is None and not slurm.own_job():
-        raise _no_address(nodes)
-
-
-def _no_address(nodes: int) -> UserError:
-    return UserError(
-        f"training takes {nodes} machines (runtime.nodes, runtime.engine.nodes), but no address is named: set runtime.address to one "
-        "of this machine's that the other nodes reach, or run this in SLURM (profiles/slurm)."
-    )
 
 
 def _others_in_slurm(nodes: int) -> list[str]:

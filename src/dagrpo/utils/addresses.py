@@ -3,6 +3,7 @@
 import socket
 
 from dagrpo.core.errors import UserError
+from dagrpo.utils import slurm
 
 
 def own_address(other: str, port: int = 9) -> str:
@@ -22,3 +23,17 @@ def free_port(address: str) -> int:
     with socket.socket() as found:
         found.bind((address, 0))
         return int(found.getsockname()[1])
+
+
+def require_address(address: str | None, nodes: int) -> None:
+    """Raise UserError if a training of several nodes has no address, and does not run in SLURM."""
+    if nodes > 1 and address is None and not slurm.own_job():
+        raise no_address(nodes)
+
+
+def no_address(nodes: int) -> UserError:
+    """Return the error of a training of several nodes that has no address."""
+    return UserError(
+        f"training takes {nodes} machines (runtime.nodes, runtime.engine.nodes), but no address is named: set runtime.address to one "
+        "of this machine's that the other nodes reach, or run this in SLURM (profiles/slurm)."
+    )

@@ -22,7 +22,6 @@ from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
-from dagrpo.pipeline.nodes import require_address
 from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
@@ -55,6 +54,7 @@ from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
+from dagrpo.utils.addresses import require_address
 from dagrpo.utils.console import VisibleConsole, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
