@@ -80,9 +80,9 @@ def test_a_run_is_compared_with_the_recorded_curve_of_its_example(
             )
         curve.check("tool_agent", tmp_path)
 
-    check(0.05)
-    with pytest.raises(SystemExit, match=r"by at most 0\.15"):
-        check(-0.15)
+    check(0.1)
+    with pytest.raises(SystemExit, match=r"by at most 0\.200"):
+        check(-0.2)
 
 
 def test_the_reward_of_own_task_counts_right_digits() -> None:

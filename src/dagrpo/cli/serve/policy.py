@@ -139,6 +139,8 @@ def together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
 
     Neither an error nor an interrupt waits for the others: they end with this process.
     """
+    if len(calls) == 1:
+        return [calls[0]()]
     results = [Future[Result]() for _ in calls]
     for call, result in zip(calls, results, strict=True):
         threading.Thread(target=_settle, args=(call, result), daemon=True).start()

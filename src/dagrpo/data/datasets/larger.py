@@ -1,7 +1,7 @@
 """The larger of two numbers, for models that speak.
 
-A small model that has been tuned on instructions names one of the numbers in a quarter of its samples, so that GRPO can begin without
-any fine-tuning. No pair of the test split is in train in either order.
+A seventh of SmolLM2-135M-Instruct's samples end with the right number, so that GRPO can begin without any fine-tuning. No pair of the
+test split is in train in either order.
 """
 
 import itertools

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dagrpo.core.escape import one_line
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
-from dagrpo.engine.errors import RequestsAborted, ServerAway, ServerError, ServerUnreachable
+from dagrpo.engine.errors import RequestsAborted, ServerAway, ServerError, ServerLost, ServerUnreachable
 from dagrpo.engine.http import CONNECT_SECONDS, Endpoint, HttpServer
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.answers import (
@@ -185,7 +185,7 @@ class ServerClient:
         """Make the server leave a group that it has joined by these fields. One that was started again since knows none."""
         try:
             await self._http.post("/destroy_weights_update_group", {"group_name": group["group_name"]})
-        except ServerUnreachable:
+        except (ServerLost, ServerUnreachable):
             raise
         except ServerError:  # it knows no such group
             pass
