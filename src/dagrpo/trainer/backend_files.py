@@ -86,7 +86,7 @@ class Program:
                 f"{self.command[0]} refuses this run (exit code {MISTAKE}): see {self.log} for the reason, and fix it."
             )
         if code:
-            raise TransientError(ended(self.command, code, self.log))
+            raise TransientError(ended(self.command[0], code, self.log))
 
     def _followed(self, process: WatchedProcess) -> Iterator[Any]:
         """Yield each line of the file as the program appends it, until the program has ended."""
@@ -106,10 +106,10 @@ class Program:
                 time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def ended(command: Sequence[str], code: int, log: Path | str) -> str:
+def ended(what: str, code: int, log: Path | str) -> str:
     """Return the sentence on a program that has not ended well."""
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"{command[0]} {how}: see {log}."
+    return f"{what} {how}: see {log}."
 
 
 def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report) -> list[Metrics]:

@@ -244,6 +244,16 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a text file that only this user may read, atomically; its folder is there."""
+    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)  # of mode 0600
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # for another node
+    os.replace(new, path)
+
+
 def read_json(path: Path) -> Any:
     """Read JSON. Raises UserError naming the file if it is missing, unreadable, or not JSON."""
     try:

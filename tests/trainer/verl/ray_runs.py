@@ -34,7 +34,7 @@ print(json.dumps({"nodes": nodes, "gpus": ray.cluster_resources()["GPU"], "tasks
 
 def main(folder: Path, python: str) -> None:
     """Take part as the node that the launcher says."""
-    with nodes_of(2) as nodes:
+    with nodes_of(2, folder) as nodes:
         if nodes.world.is_rank_zero:
             token = access(folder)
             cluster = Cluster(

@@ -4,20 +4,22 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.hosts import SECONDS, Host, launched, two_hosts, wait_for
 from tests.trainer import foreign_runs
 
 from dagrpo.config.overlay import merged
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import nodes
 from dagrpo.trainer.foreign.nodes import Nodes
-from dagrpo.trainer.verl.cluster import Cluster, access, ray_over, starts
-from dagrpo.utils.distributed import World
+from dagrpo.trainer.verl import cluster
+from dagrpo.trainer.verl.cluster import Cluster, access, head_of, joining, ray_over
+from dagrpo.trainer.verl.cluster_check import absent
+from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import read_parquet
 
@@ -77,10 +79,16 @@ def cluster_in(folder: Path, patience: float = 5.0) -> Cluster:
 
 
 def test_a_head_and_the_nodes_that_join_it_have_their_own_addresses(tmp_path: Path) -> None:
-    head, other = starts(("127.0.0.1", "127.0.0.2"), cluster_in(tmp_path), "127.0.0.1:6379")
-    assert {"--head", "--node-ip-address=127.0.0.1", "--port=6379", "--num-gpus=8", "--num-cpus=4"} <= {*head.command}
+    head = head_of("127.0.0.1", cluster_in(tmp_path))
+    other = joining(1, "127.0.0.2", cluster_in(tmp_path), "127.0.0.1:6379")
+    assert {"--head", "--node-ip-address=127.0.0.1", "--port=0", "--num-gpus=8", "--num-cpus=4"} <= {*head.command}
     assert {"--address=127.0.0.1:6379", "--node-ip-address=127.0.0.2"} <= {*other.command}
     assert other.log == str(tmp_path / "other.log")
+
+
+def test_two_nodes_on_one_machine_are_there_when_both_have_joined() -> None:
+    assert absent(["a", "a", "b"], ["a", "b"]) == [1]
+    assert absent(["a", "a", "b"], ["b", "a", "a"]) == []
 
 
 def test_every_start_has_a_new_token_that_nobody_else_reads(tmp_path: Path) -> None:
@@ -96,8 +104,25 @@ def test_a_node_that_does_not_join_ray_in_time_is_named_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
-    one = World(rank=0, size=1, device=torch.device("cpu"))
-    both = Nodes(world=one, addresses=("127.0.0.1", "127.0.0.2"))
+    both = Nodes(world=single_process(), addresses=("127.0.0.1", "127.0.0.2"), state=tmp_path)
     message = r"Ray has 1 of 2 nodes after 2 seconds .*: node 1 \(127\.0\.0\.2\) has not joined it\. See .*other\.log"
     with pytest.raises(UserError, match=message), ray_over(both, cluster_in(tmp_path, patience=2.0)):
+        pass
+
+
+def test_a_head_that_ends_is_named_with_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    nobody = replace(cluster_in(tmp_path), gpus=0)  # which the stand-in does not take
+    one = Nodes(world=single_process(), addresses=("127.0.0.1",), state=tmp_path)
+    message = r"^Ray of node 0 \(127\.0\.0\.1\) ended with exit code 1: see .*head"
+    with pytest.raises(TransientError, match=message), ray_over(one, nobody):
+        pass
+
+
+def test_a_ray_that_does_not_answer_is_no_mistake_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", -4.999)
+    one = Nodes(world=single_process(), addresses=("127.0.0.1",), state=tmp_path)
+    message = r"Ray at .* does not tell its nodes: what asks it has not ended within"
+    with pytest.raises(TransientError, match=message), ray_over(one, cluster_in(tmp_path)):
         pass

@@ -35,7 +35,7 @@ def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report",
     from dagrpo.trainer.foreign.nodes import nodes_of
     from dagrpo.trainer.megatron_lm.running import train_with_megatron_lm
 
-    with nodes_of(run.runtime.nodes) as nodes:
+    with nodes_of(run.runtime.nodes, run.state) as nodes:
         if nodes.world.is_rank_zero:
             train_with_megatron_lm(run, config.settings, report, nodes)
         else:

@@ -35,7 +35,7 @@ def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report",
     from dagrpo.trainer.foreign.nodes import nodes_of
     from dagrpo.trainer.verl.running import train_with_verl
 
-    with nodes_of(run.runtime.nodes) as nodes:
+    with nodes_of(run.runtime.nodes, run.state) as nodes:
         if nodes.world.is_rank_zero:
             train_with_verl(run, config.settings, report, nodes)
         else:

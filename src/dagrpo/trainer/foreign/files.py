@@ -59,7 +59,12 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
 
 def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
     """Return the findings of a program that checks a job by the trainer's own code. Raises UserError with its reason."""
-    found = reply_of(python, program, job, folder, trainer, seconds=CHECK_SECONDS)
+    try:
+        found = reply_of(python, program, job, folder, seconds=CHECK_SECONDS)
+    except TimeoutError as error:
+        raise UserError(
+            f"the check by {trainer}'s own code {error}: try again on a machine with less load, or correct runtime.backend.python."
+        ) from None
     if "error" in found:
         raise UserError(
             f"{trainer} refuses this run: {found['error']}. Correct the parameters, or runtime.backend.python, the Python of an "
@@ -73,7 +78,6 @@ def reply_of(
     program: str,
     job: Mapping[str, Any],
     folder: Path,
-    trainer: str,
     *,
     name: str = "check",
     seconds: float,
@@ -81,7 +85,8 @@ def reply_of(
 ) -> dict[str, Any]:
     """Return the reply of a program, which the Python of the trainer's environment runs with the path of the job.
 
-    The job's `reply` names the file for it. `name`: of these files and of the log. Raises UserError if the program cannot be run.
+    The job's `reply` names the file for it. `name`: of these files and of the log. Raises UserError if the program cannot be run,
+    TimeoutError with what to say of it if it has not ended in time.
     """
     path, reply, log = folder / f"{name}.json", folder / f"{name}.reply.json", folder / f"{name}.log"
     reply.unlink(missing_ok=True)
@@ -99,10 +104,7 @@ def reply_of(
         except OSError as error:
             raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
         except subprocess.TimeoutExpired:
-            raise UserError(
-                f"the check by {trainer}'s own code has not ended within {seconds / 60:g} minutes, see {log}: try again on a machine "
-                "with less load, or correct runtime.backend.python."
-            ) from None
+            raise TimeoutError(f"has not ended within {seconds / 60:g} minutes, see {log}") from None
     return dict(read_json(reply)) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
 
 

@@ -195,6 +195,7 @@ def starts(run: TrainingRun, nodes: Nodes, words: Sequence[str], job: Path) -> l
         meeting = [f"--nnodes={run.runtime.nodes}", f"--master-addr={first}", f"--master-port={port}"]
     return [
         Start(
+            what=f"torchrun of node {node}",
             command=[*torchrun, *meeting, *([f"--node-rank={node}"] if nodes.others else []), start.__file__, *words],
             log=log_of(run, node),
             environment={**ENVIRONMENT, "PYTHONPATH": paths, start.JOB: str(job), start.ADDRESS: address},

@@ -1,7 +1,5 @@
 """Ray over several nodes: a head, and those that join it."""
 
-import os
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +14,13 @@ from dagrpo.trainer.foreign.nodes import SCRATCH, Nodes, Start, started
 from dagrpo.trainer.verl import cluster_check
 from dagrpo.utils.addresses import free_port
 from dagrpo.utils.child_variables import alone
+from dagrpo.utils.files import write_private
 from dagrpo.utils.watched_process import WatchedProcess
 
 SECONDS_TO_CONNECT = 120.0
 TOKEN = "ray_token"  # file in the run's state
+FOLDER = "ray"  # in a scratch folder, which is private: Ray lets everyone write to its own
+PLACE = "ray_current_cluster"  # file in it with the head's address and port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,10 @@ def ray_over(nodes: Nodes, cluster: Cluster) -> Iterator[str]:
 
     Raises UserError if a node has not joined it in time, TransientError if Ray ends.
     """
-    first = nodes.addresses[0]
-    place = f"{first}:{free_port(first)}"
-    head, *others = starts(nodes.addresses, cluster, place)
+    head = head_of(nodes.addresses[0], cluster)
     with started(head) as process:
-        _wait_for_head(process, head, place, cluster.patience)
-        with nodes.beside(others):
+        place = f"{nodes.addresses[0]}:{_port_of(process, head, cluster.patience)}"
+        with nodes.beside([joining(node, nodes.addresses[node], cluster, place) for node in nodes.others]):
             _require_all(nodes, cluster, place)
             yield place
 
@@ -54,47 +53,48 @@ def ray_over(nodes: Nodes, cluster: Cluster) -> Iterator[str]:
 def access(folder: Path) -> dict[str, str]:
     """Write a new token, and return the variables by which Ray asks for it."""
     path = (folder / TOKEN).resolve()
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token_hex(32))
+    write_private(path, token_hex(32))
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path), "RAY_AUTH_TOKEN": ""}
 
 
-def starts(addresses: Sequence[str], cluster: Cluster, place: str) -> list[Start]:
-    """Return what starts Ray on each node: the head at `place`, an address and a port, and nodes that join it."""
-    port = f"--port={place.rpartition(':')[2]}"
-    head = ["--head", port, "--include-dashboard=false", "--disable-usage-stats"]
+def head_of(address: str, cluster: Cluster) -> Start:
+    """Return what starts Ray's head. It takes a port and writes it into its folder: one that others know before could be theirs."""
+    client = (
+        f"--ray-client-server-port={free_port(address)}"  # not used; two heads of one machine cannot have the usual one
+    )
+    words = ("--head", "--port=0", client, "--include-dashboard=false", "--disable-usage-stats")
+    return _start(0, address, cluster, words)
+
+
+def joining(node: int, address: str, cluster: Cluster, place: str) -> Start:
+    """Return what starts Ray on another node, which joins the head at `place`, an address and a port."""
+    return _start(node, address, cluster, [f"--address={place}"])
+
+
+def _start(node: int, address: str, cluster: Cluster, words: Sequence[str]) -> Start:
+    ray = [cluster.python, "-m", "ray.scripts.scripts", "start", f"--node-ip-address={address}"]
     cores = [] if cluster.cores is None else [f"--num-cpus={cluster.cores}"]
-    each = ["--block", f"--temp-dir={SCRATCH}", f"--num-gpus={cluster.gpus}", *cores]
-    return [
-        Start(
-            command=[
-                *(cluster.python, "-m", "ray.scripts.scripts", "start", f"--node-ip-address={address}"),
-                *(head if node == 0 else [f"--address={place}"]),
-                *each,
-            ],
-            log=cluster.logs[node],
-            environment=cluster.environment,
-        )
-        for node, address in enumerate(addresses)
-    ]
+    return Start(
+        what=f"Ray of node {node} ({address})",
+        command=[*ray, *words, "--block", f"--temp-dir={SCRATCH}/{FOLDER}", f"--num-gpus={cluster.gpus}", *cores],
+        log=cluster.logs[node],
+        environment=cluster.environment,
+        lasts=True,
+    )
 
 
-def _wait_for_head(process: WatchedProcess, head: Start, place: str, patience: float) -> None:
-    address, _, port = place.rpartition(":")
-    deadline = time.monotonic() + patience
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex((address, int(port))) == 0:
-                return
+def _port_of(process: WatchedProcess, head: Start, patience: float) -> str:
+    """Return the port that a head has taken. Raises TransientError if it ends, or has none in time."""
+    written, deadline = process.scratch / FOLDER / PLACE, time.monotonic() + patience
+    while not (place := written.read_text() if written.is_file() else ""):
         if (code := process.exit_code()) is not None:
-            raise TransientError(ended(head.command, code, head.log))
+            raise TransientError(ended(head.what, code, head.log))
         if time.monotonic() > deadline:
             raise TransientError(
-                f"Ray's head does not answer at {place} after {patience:g} seconds (runtime.node_timeout): see {head.log}."
+                f"{head.what} has not started within {patience:g} seconds (runtime.node_timeout): see {head.log}."
             )
         time.sleep(SECONDS_BETWEEN_LOOKS)
+    return place.rpartition(":")[2]
 
 
 def _require_all(nodes: Nodes, cluster: Cluster, place: str) -> None:
@@ -102,12 +102,11 @@ def _require_all(nodes: Nodes, cluster: Cluster, place: str) -> None:
     job = {"address": place, "nodes": nodes.addresses, "seconds": cluster.patience}
     environment = {**alone(), **cluster.environment}
     seconds = cluster.patience + SECONDS_TO_CONNECT
-    found = reply_of(
-        *(cluster.python, cluster_check.__file__, job, cluster.folder, "verl"),
-        name="ray",
-        seconds=seconds,
-        environment=environment,
-    )
+    program = (cluster.python, cluster_check.__file__, job, cluster.folder)
+    try:
+        found = reply_of(*program, name="ray", seconds=seconds, environment=environment)
+    except TimeoutError as error:
+        raise TransientError(f"Ray at {place} does not tell its nodes: what asks it {error}.") from None
     missing = [f"{node} ({nodes.addresses[node]})" for node in found.get("missing", ())]
     if missing:
         raise UserError(

@@ -6,6 +6,7 @@
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,19 @@ def missing(job: dict[str, Any]) -> list[int]:
     deadline = time.monotonic() + job["seconds"]
     ray.init(address=job["address"], log_to_driver=False)
     while True:
-        there = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        left = [number for number, address in enumerate(job["nodes"]) if address not in there]
+        left = absent(job["nodes"], [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def absent(addresses: Sequence[str], there: Sequence[str]) -> list[int]:
+    """Return the numbers of the nodes that are not there. Several on one machine have one address."""
+    return [
+        number
+        for number, address in enumerate(addresses)
+        if addresses[: number + 1].count(address) > there.count(address)
+    ]
 
 
 def main(path: Path) -> None:

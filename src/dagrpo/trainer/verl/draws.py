@@ -141,7 +141,7 @@ class Comparison:
         return f"remove {self._log.parent} to train again"
 
     def _logged(self) -> list[int]:
-        return sorted({int(path.name.partition(".")[0]) for path in self._log.glob("*")})
+        return sorted({int(path.name.partition(".")[0]) for path in self._log.glob("[0-9]*")})  # not .nfs...
 
     def _awaited(self, step: int, expected: int) -> list[Drawn]:
         """Return the attempts of a step once there are as many as expected, or in the end those that are there."""

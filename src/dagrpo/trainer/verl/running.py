@@ -28,7 +28,7 @@ from dagrpo.trainer.foreign.files import (
     take_outputs,
     write_inputs,
 )
-from dagrpo.trainer.foreign.nodes import Nodes, log_of
+from dagrpo.trainer.foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
 from dagrpo.trainer.verl.adapter import MergedAdapter
@@ -134,7 +134,6 @@ def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]
     return found
 
 
-SECONDS_TO_SEE_A_FILE = 60.0  # of another node: NFS may show it late
 PLANNED = "planned.jsonl"  # the rows that each step will draw
 CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
 ADDRESS, CORES = (f"ray_kwargs.ray_init.{name}" for name in ("address", "num_cpus"))
@@ -231,6 +230,6 @@ def _require_same_processes(checkpoints: Path, finished: int, processes: int) ->
     before = int(found.name.split("_")[3]) if found else processes
     if before != processes:
         raise UserError(
-            f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone: set "
-            f"runtime.training.processes to {before}."
+            f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone, not with {processes}: "
+            f"let runtime.nodes x runtime.training.processes be {before}."
         )

@@ -18,9 +18,7 @@ class Head(ThreadingTCPServer):
 
 class Handler(StreamRequestHandler):
     def handle(self) -> None:
-        if not (line := self.rfile.readline()):
-            return  # somebody has looked whether anything answers
-        given, joins = json.loads(line)
+        given, joins = json.loads(self.rfile.readline())
         server = self.server
         assert isinstance(server, Head)
         assert given == token()
@@ -37,18 +35,20 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser()
     for name in ("node-ip-address", "address", "temp-dir"):
         parser.add_argument(f"--{name}")
-    for name in ("port", "num-gpus", "num-cpus"):
+    for name in ("port", "ray-client-server-port", "num-gpus", "num-cpus"):
         parser.add_argument(f"--{name}", type=int)
     for name in ("head", "block", "disable-usage-stats"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--include-dashboard", choices=["false"])
     given = parser.parse_args(words)
-    assert Path(given.temp_dir).is_dir()
+    Path(given.temp_dir).mkdir()
     assert given.block
     assert given.num_gpus
     if given.head:
         with Head((given.node_ip_address, given.port), Handler) as head:
             head.nodes = [given.node_ip_address]
+            place = f"{given.node_ip_address}:{head.server_address[1]}"
+            (Path(given.temp_dir) / "ray_current_cluster").write_text(place)
             head.serve_forever()
     with connected(given.address, given.node_ip_address) as connection:
         connection.recv(1)
