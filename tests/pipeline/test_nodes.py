@@ -18,6 +18,7 @@ from tests.engine.serving import make_tiny_model
 from tests.hosts import JOIN, JOINED, LAUNCH, PATIENCE, SECONDS, Host, launched, two_hosts, wait_for
 from tests.trainer import runs
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
@@ -210,8 +211,44 @@ def test_servers_that_cannot_start_end_all_nodes_with_their_reason_and_exit_code
     store, both = HashStore(), replace(launch_of_two, engines=1)
     first, own = (nodes.Link(store, both, number) for number in (0, 1))
     assert launch._serve(own, tmp_path, "127.0.0.1", []) == code
-    assert _wait_for_end(first) == nodes.End(code=code, sentence=f"node 1 ({socket.gethostname()}): {reason}")
+    sentence = f"node 1 ({socket.gethostname()}): {reason}"
+    assert _wait_for_end(first) == nodes.End(code=code, sentence=sentence, is_of_servers=True)
     for link in (first, own):
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "code"),
+    [
+        (nodes.End(code=1, sentence="process 1 of 2 on node 1 ended"), "", TRANSIENT),  # for want of rank 0
+        (nodes.End(code=MISTAKE, sentence="node 1: no port.", is_of_servers=True), "node 1: no port.\n", MISTAKE),
+        (None, "", TRANSIENT),
+    ],
+)
+def test_what_rank_0_says_counts_unless_another_node_was_lost_or_its_servers_were(
+    word: nodes.End | None,
+    said: str,
+    code: int,
+    launch_of_two: nodes.Launch,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    failed = ProcessFailure(local_rank=0, pid=1, exitcode=TRANSIENT, error_file="")
+    store = HashStore()
+    first, other = (nodes.Link(store, launch_of_two, number) for number in (0, 1))
+
+    def ran(*_: object) -> launch.Outcome:
+        if word:
+            other.say_end(word)
+            other.close()  # and is silent
+        return launch.Outcome(failures={0: failed})
+
+    monkeypatch.setattr(launch, "_run", ran)
+    for module in (nodes, launch):
+        monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.5)
+    assert launch._run_linked(first, None, "lo", []) == code
+    assert capfd.readouterr().err == said
+    for link in (first, other):
         link.close()
 
 

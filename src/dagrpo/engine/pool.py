@@ -59,9 +59,7 @@ class ServerPool(SessionServers):
         self._buckets = buckets
         self._group = group
         self._grouped: list[int] = []  # numbers of the servers in the group
-        self._joined: Mapping[str, Any] | None = (
-            None  # the fields of the latest group, of which some may still be members
-        )
+        self._joined: Mapping[str, Any] | None = None  # fields of the latest group, which may still have members
 
     def generate(
         self,

@@ -165,7 +165,8 @@ def _serve(link: Link, folder: Path, address: str, stopped_by: list[signal.Signa
                     failure_of(folder, number) or "its servers have ended: their logs are beside that of the stage."
                 )
                 sentence = f"node {link.node} ({socket.gethostname()}): {reason}"
-                return link.say_end(End(code=code if code in (MISTAKE, TRANSIENT) else 1, sentence=sentence)).code
+                own = code if code in (MISTAKE, TRANSIENT) else 1
+                return link.say_end(End(code=own, sentence=sentence, is_of_servers=True)).code
             time.sleep(SECONDS_BETWEEN_LOOKS)
         link.say_well()
         return 0
@@ -190,29 +191,37 @@ def _run_linked(link: Link, servers: Path | None, interface: str, stopped_by: li
         link.say_well()
         return 0 if link.node else _when_all_are_well(link)
     own = outcome.ended_by or _end_of(outcome.failures, ranks, launched.script)
-    first = _first_cause(link, stopped_by) if own.code == TRANSIENT and link.node == 0 else None
-    counts = link.say_end(first or own)
+    is_transient = own.code == TRANSIENT
+    if is_transient and link.node == 0 and outcome.failures:
+        own = _first_cause(link, stopped_by) or own
+    counts = link.say_end(own)
     if link.node:
         return counts.code
-    if not stopped_by and (own.code == TRANSIENT or not _has_spoken(outcome.failures.get(0))):
-        _print(counts.sentence)  # of rank 0, that names no other process
-    return counts.code if own.code == TRANSIENT else own.code
+    if not stopped_by and (is_transient or not _has_spoken(outcome.failures.get(0))):
+        _print((own if is_transient else counts).sentence)  # of rank 0, that names no other process
+    return own.code
 
 
 def _first_cause(link: Link, stopped_by: list[signal.Signals]) -> End | None:
-    """Return why another node has ended, if one has: what this one's processes lack may be that node, which is missed later."""
+    """Return the end of another node for which a process of this one may have failed; None without one in time.
+
+    A node that is lost is missed later than what its processes did. A word on another node's processes is no cause: they fail, too,
+    when one of this node does.
+    """
     deadline = time.monotonic() + SECONDS_OF_SILENCE + 2 * SECONDS_BETWEEN_SIGNS
-    while (end := _word_of_others(link)) is None and time.monotonic() < deadline and not stopped_by:
+    while time.monotonic() < deadline and not stopped_by:
+        if link.end is not None:  # after which nodes end, and are silent
+            return link.end if link.end.is_of_servers else None
+        if (end := _silence(link)) is not None:
+            return end
         time.sleep(SECONDS_BETWEEN_LOOKS)
-    return end
+    return None
 
 
 def _when_all_are_well(link: Link) -> int:
     """Wait until the ranks of every node have ended; return the exit code of all."""
     while not link.are_all_well:
-        silent = link.silent()
-        end = link.end or (silent and End(code=1, sentence=f"{silent} has ended, or cannot be reached."))
-        if end:
+        if (end := _word_of_others(link)) is not None:
             _print(end.sentence)
             return end.code
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -232,10 +241,9 @@ def _wait_for_all(link: Link, stopped_by: list[signal.Signals]) -> None:
             raise SystemExit(end.code)
         if stopped_by:
             link.say_end(End(code=128 + stopped_by[0]))
-        if link.end is not None or link.silent():
-            end = link.end or End(code=1, sentence=f"{link.silent()} has ended, or cannot be reached.")
-            _print(end.sentence if link.node == 0 else "")
-            raise SystemExit(end.code)
+        if (word := _word_of_others(link)) is not None:
+            _print(word.sentence if link.node == 0 else "")
+            raise SystemExit(word.code)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
@@ -299,8 +307,11 @@ def _run(
 
 def _word_of_others(link: Link) -> End | None:
     """Return why this node must end, if it must."""
-    if link.end is not None:
-        return link.end
+    return link.end or _silence(link)
+
+
+def _silence(link: Link) -> End | None:
+    """Return the end by a node that gives no signs any more, if there is one."""
     silent = link.silent()
     return End(code=1, sentence=f"{silent} has ended, or cannot be reached.") if silent else None
 

@@ -67,6 +67,7 @@ class End:
 
     code: Annotated[int, Field(ge=1, le=255)]  # exit code: an end well is no word, and no stranger's
     sentence: str = ""  # why, where rank 0 has not said it
+    is_of_servers: bool = False  # which end by themselves; ranks also because another one has
 
 
 UNSEEN = Launch(

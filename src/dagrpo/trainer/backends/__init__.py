@@ -47,9 +47,7 @@ class Backend(Generic[ConfigType]):
     train: Train[ConfigType]
     check: Callable[[ConfigType, Params], None] = _takes_any  # raises UserError for parameters that it cannot honour
     launches_processes: bool = True  # False: the stage calls `train` in each of runtime.training.processes processes
-    takes_nodes: bool = (
-        False  # of one that launches its processes: the stage calls `train` in a process on each of runtime.nodes
-    )
+    takes_nodes: bool = False  # if it launches its processes: `train` is called in a process on each of runtime.nodes
 
 
 BACKENDS: Plugins[Backend[Any]] = Plugins(

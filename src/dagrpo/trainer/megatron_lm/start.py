@@ -76,7 +76,7 @@ def limit(tokens: int) -> None:
 
 
 def listen_at(address: str) -> None:
-    """Let the engines of all nodes exchange requests at an address: what a host's name means is another machine's to say."""
+    """Let the engines of all nodes exchange requests at an address. Its default, the name of the host, may mean none that others reach."""
     from megatron.rl.inference import megatron as client
 
     engine = client.DynamicInferenceEngine
