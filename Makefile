@@ -43,7 +43,7 @@ pytest -n 2 --dist loadfile --no-loadscope-reorder $(1); tests=$$?; \
 wait $$mypy || { cat $$types; exit 1; }; exit $$tests
 endef
 
-test: setup style ## style, types and the everyday tests: 14 minutes on two cores
+test: setup style ## style, types and the everyday tests: 12 minutes on two cores
 	$(call tested)
 
 check: setup style ## the quick part of `make test`, without engine, trainer and stages: two minutes
