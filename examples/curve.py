@@ -55,10 +55,18 @@ def write(name: str, results: Path) -> None:
 
 
 def check(name: str, results: Path) -> None:
-    """Print the largest distance of a run's rewards from curve.csv. Raises SystemExit if it is above TOLERANCE."""
+    """Print the largest distance of a run's rewards from curve.csv.
+
+    Raises SystemExit if it is above TOLERANCE, or the run has another number of steps.
+    """
     with (EXAMPLES / name / "curve.csv").open() as file:
-        expected = parts_of(list(csv.DictReader(file)))
-    pairs = zip(parts_of(rows_of(name, results)), expected, strict=True)
+        recorded_rows = list(csv.DictReader(file))
+    rows = rows_of(name, results)
+    if len(rows) != len(recorded_rows):
+        raise SystemExit(
+            f"{name}: the run has {len(rows)} steps and curve.csv {len(recorded_rows)}: run it with the example's parameters."
+        )
+    pairs = zip(parts_of(rows), parts_of(recorded_rows), strict=True)
     distance, part = max((abs(run - recorded), part) for part, (run, recorded) in enumerate(pairs, 1))
     found = f"{name}: the mean reward differs from curve.csv by at most {distance:.3f}, in part {part} of {PARTS}"
     if distance > TOLERANCE:

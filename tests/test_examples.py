@@ -68,7 +68,7 @@ def test_a_run_is_compared_with_the_recorded_curve_of_its_example(
     with (ROOT / "examples/tool_agent/curve.csv").open() as file:
         rows = [row | {"seed": "0"} for row in csv.DictReader(file)]
 
-    def check(change: float) -> None:
+    def check(change: float, steps: int = len(rows)) -> None:
         report = tmp_path / "tool_agent/report"
         report.mkdir(parents=True, exist_ok=True)
         with (report / "curves.csv").open("w", newline="") as file:
@@ -76,13 +76,16 @@ def test_a_run_is_compared_with_the_recorded_curve_of_its_example(
             writer.writeheader()
             later = {row["step"] for row in rows[len(rows) // 2 :]}
             writer.writerows(
-                row | {"reward/mean": str(float(row["reward/mean"]) + change * (row["step"] in later))} for row in rows
+                row | {"reward/mean": str(float(row["reward/mean"]) + change * (row["step"] in later))}
+                for row in rows[:steps]
             )
         curve.check("tool_agent", tmp_path)
 
     check(0.1)
     with pytest.raises(SystemExit, match=r"by at most 0\.200"):
         check(-0.2)
+    with pytest.raises(SystemExit, match=r"the run has 3 steps and curve\.csv 40"):
+        check(0.0, steps=3)
 
 
 def test_the_reward_of_own_task_counts_right_digits() -> None:
