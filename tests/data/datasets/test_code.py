@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
@@ -125,6 +126,29 @@ def test_one_liners_are_distinct_and_their_answers_are_read() -> None:
     assert len({row.question for row in rows}) == len(rows) == 1700
     assert value((("add", 3), ("times", 2), ("square", 0), ("modulo", 7), ("negate", 0), ("subtract", 1)), 1) == -2
     for row in rows[:50]:
-        program = get_verifier("unit_tests").extract(row.answer, "strict") or ""
-        scope: dict[str, Any] = {}
-        exec(program + json.loads(row.ground_truth)["test_list"][0], scope)
+        _pass(row)
+
+
+def test_a_share_of_demonstrated_one_liners_lacks_the_parentheses_and_no_test_problem_does() -> None:
+    document = {"data": {"one_liners": {"train": 200, "test": 50, "right_demonstrations": 0.25}}}
+    loaded = get_task("one_liners").load(parse(document).data)
+    assert [row for row in loaded.splits["test"] if not _passes(row)] == []
+    wrong = [row for row in loaded.splits["train"] if not _passes(row)]
+    assert all("(" not in row.answer for row in wrong)
+    assert 200 * 0.75 * 0.3 < len(wrong) < 200 * 0.75 * 0.6, (
+        "without parentheses four programs in ten compute something else"
+    )
+
+
+def _passes(row: Row) -> bool:
+    try:
+        _pass(row)
+    except AssertionError:
+        return False
+    return True
+
+
+def _pass(row: Row) -> None:
+    """Raise AssertionError unless the row's demonstration passes its tests."""
+    program = get_verifier("unit_tests").extract(row.answer, "strict") or ""
+    exec(program + json.loads(row.ground_truth)["test_list"][0], {})

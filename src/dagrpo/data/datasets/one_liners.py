@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from dagrpo.core.section import Section, Seed
+from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
-from dagrpo.data.generated_task import distinct, generated
+from dagrpo.data.generated_task import demonstrating, distinct, generated
 from dagrpo.data.task import Task, TaskRows, chat
 
 if TYPE_CHECKING:
@@ -26,9 +26,14 @@ class Config(Section):
     """Functions of one line."""
 
     seed: Seed = Field(0, description="Seed of the problem generator.")
-    train: Annotated[int, Field(ge=1, le=3000)] = Field(1500, description="Number of training problems.")
+    train: Annotated[int, Field(ge=1, le=20_000)] = Field(1500, description="Number of training problems.")
     test: Annotated[int, Field(ge=1, le=500)] = Field(
         200, description="Number of held-out problems; none of them is in train."
+    )
+    right_demonstrations: Share = Field(
+        1.0,
+        description="Share of the training problems with a right demonstration; those of the others have no parentheses, "
+        "so that four in ten compute something else.",
     )
 
 
@@ -61,11 +66,11 @@ def question(steps: Steps) -> str:
     return ", ".join(STEPS[name].words.format(number) for name, number in steps)
 
 
-def program(steps: Steps) -> str:
-    """Return a program of the steps."""
+def program(steps: Steps, *, parentheses: bool = True) -> str:
+    """Return a program of the steps. Without parentheses it may compute something else: `x+3*2`."""
     expression = "x"
     for name, number in steps:
-        inner = expression if expression == "x" else f"({expression})"
+        inner = f"({expression})" if parentheses and expression != "x" else expression
         expression = STEPS[name].expression.format(inner, number)
     return f"f=lambda x:{expression}"
 
@@ -83,9 +88,10 @@ def load(params: "Data") -> TaskRows:
     numbers = random.Random(f"one_liners/{config.seed}")
     problems = distinct(partial(_draw, numbers), lambda steps: steps, "data.one_liners")
     drawn = [next(problems) for _ in range(config.test + config.train)]
-    splits = {"train": drawn[config.test :], "test": drawn[: config.test]}
-    rows = {split: [_row(split, index, each) for index, each in enumerate(some)] for split, some in splits.items()}
-    return generated("one_liners", rows, levels=tuple(LEVELS))
+    right = demonstrating(config.train, config.right_demonstrations, f"one_liners/{config.seed}")
+    train = [_row("train", index, each, right=index in right) for index, each in enumerate(drawn[config.test :])]
+    test = [_row("test", index, each, right=True) for index, each in enumerate(drawn[: config.test])]
+    return generated("one_liners", {"train": train, "test": test}, levels=tuple(LEVELS))
 
 
 def _draw(numbers: random.Random) -> Steps:
@@ -94,7 +100,7 @@ def _draw(numbers: random.Random) -> Steps:
     return tuple((name, numbers.randint(2, 9) if "{}" in STEPS[name].words else 0) for name in names)
 
 
-def _row(split: str, index: int, steps: Steps) -> Row:
+def _row(split: str, index: int, steps: Steps, *, right: bool) -> Row:
     hidden = random.Random(f"one_liners/{question(steps)}").sample(range(-20, 100), INPUTS)
     tests = [f"assert f({x}) == {value(steps, x)}" for x in hidden]
     level = next(name for name, length in LEVELS.items() if length == len(steps))
@@ -104,7 +110,7 @@ def _row(split: str, index: int, steps: Steps) -> Row:
         index=index,
         prompt=chat(question(steps)),
         question=question(steps),
-        answer=f"```\n{program(steps)}\n```",
+        answer=f"```\n{program(steps, parentheses=right)}\n```",
         ground_truth=json.dumps({"test_list": ["\n".join(tests)]}),
         data_source="one_liners",
         verifier="unit_tests",
