@@ -237,7 +237,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             },
             "weights travel in a folder, but runtime.engine.weight_sync is distributed",
         ),
-        ({"runtime": {"teacher": {"nodes": 1}}}, "own_gpus and nodes are for the policy's engine"),
+        ({"runtime": {"teacher": {"nodes": 1}}}, "runtime.teacher.nodes is for the policy's engine: set it to 0"),
         (
             {"runtime": {"engine": {"nodes": 1}}, "training": {"backend": {"name": "verl"}}},
             "runtime.engine.nodes is 1, but training.backend verl samples with the GPUs that train",
@@ -248,7 +248,11 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"runtime": {"teacher": {"replicas": 2}}},
-            "a stage starts one server of its teacher, on the first GPU",
+            "are not for a teacher, which one server on the first GPU serves",
+        ),
+        (
+            {"training": {"staleness": 1}, "runtime": {"reward_model": {"release_memory": True}}},
+            "runtime.reward_model.release_memory is to make room for the update",
         ),
         (
             {"training": {"staleness": 1}, "runtime": {"engine": {"release_memory": True}}},
@@ -266,7 +270,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "runtime.teacher.threads is 2, and runtime.teacher.servers names servers that run elsewhere",
         ),
         ({"runtime": {"teacher": {"weight_sync": "folder"}}}, "a teacher's weights are loaded once and never synced"),
-        ({"runtime": {"teacher": {"release_memory": True}}}, "a teacher's weights are loaded once, and would be lost"),
+        ({"runtime": {"teacher": {"release_memory": True}}}, "release_memory are not for a teacher"),
     ],
 )
 def test_a_combination_that_cannot_work_is_refused_with_the_remedy(values: dict[str, Any], words: str) -> None:

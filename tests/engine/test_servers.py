@@ -34,6 +34,13 @@ def test_servers_with_gpus_to_themselves_have_the_last_ones() -> None:
     assert gpus_of(sglang.Config(own_gpus=True), ["4", "7"]) == ["7"]
 
 
+def test_a_reward_model_with_gpus_to_itself_leaves_the_last_ones_to_the_policys_servers() -> None:
+    own = sglang.Config(own_gpus=True)
+    assert gpus_of(own, ["0", "1", "2", "3"], reserved=2) == ["1"]
+    with pytest.raises(UserError, match="is 0: lower one"):
+        gpus_of(own, ["0"], reserved=1)
+
+
 def test_one_server_without_a_gpu_to_itself_sees_what_its_stage_sees() -> None:
     assert gpus_of(sglang.Config(), ["0", "1"]) == [None]
     assert gpus_of(TWO, []) == [None, None]

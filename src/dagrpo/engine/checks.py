@@ -177,20 +177,15 @@ def _check_served_adapter(params: Params) -> None:
 
 
 def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) -> None:
-    """Raise UserError if an engine cannot serve a model beside the policy: loaded once, by one server."""
-    if engine.release_memory:
-        raise UserError(
-            f"{key}.release_memory is true, but a {model}'s weights are loaded once, and would be lost: set it to false"
-        )
+    """Raise UserError if an engine cannot serve a model beside the policy, whose weights are loaded once."""
     if engine.weight_sync is not None:
         raise UserError(
             f"{key}.weight_sync is {engine.weight_sync}, but a {model}'s weights are loaded once and never synced: set it "
             "to null"
         )
-    if engine.replicas > 1 or engine.own_gpus or engine.nodes:
+    if engine.nodes:
         raise UserError(
-            f"{key}.replicas, own_gpus and nodes are for the policy's engine: a stage starts one server of its {model}, on the "
-            f"first GPU. Set them to 1, false and 0, or start servers elsewhere and name them in {key}.servers"
+            f"{key}.nodes is for the policy's engine: set it to 0, or start servers of the {model} elsewhere and name them in {key}.servers"
         )
     shared = sorted({*engine.servers} & {*params.runtime.engine.servers})
     if shared:
@@ -208,6 +203,16 @@ def _check_reward_model(params: Params) -> None:
             f"runtime.reward_model.name is {engine.name}, which serves no sequence classifiers: choose another engine, or leave "
             "reward_model out of reward.components"
         )
+    if engine.release_memory and engine.own_gpus:
+        raise UserError(
+            "runtime.reward_model.release_memory and own_gpus are both true, but a server with its own GPU makes room for no other "
+            "process: set one of them to false"
+        )
+    if engine.release_memory and params.training.staleness:
+        raise UserError(
+            f"training.staleness is {params.training.staleness}, so that completions are scored while the policy is updated, but "
+            "runtime.reward_model.release_memory is to make room for the update: set one of them to 0 or false"
+        )
     shared = {*engine.servers} & {*params.runtime.teacher.servers}
     if model is not None and model.counts and params.algorithm.teacher.is_there and shared:
         raise UserError(
@@ -219,6 +224,11 @@ def _check_reward_model(params: Params) -> None:
 def _check_teacher(params: Params) -> None:
     """Raise UserError if the teacher's engine cannot score the policy's tokens in full."""
     teacher, rollout = params.runtime.teacher, params.rollout
+    if teacher.release_memory or teacher.replicas > 1 or teacher.own_gpus:
+        raise UserError(
+            "runtime.teacher.replicas, own_gpus and release_memory are not for a teacher, which one server on the first GPU serves: set "
+            "them to 1, false and false, or start servers elsewhere and name them in runtime.teacher.servers"
+        )
     if not params.algorithm.teacher.is_there:
         return
     if not capabilities_of(teacher).scores:

@@ -45,7 +45,7 @@ class EngineConfig(Choice):
     replicas: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
         description="Number of servers with the same weights that the stage starts, on each of `nodes` if there are any; each is on a "
-        "separate GPU if there are GPUs. Each samples a part of every batch. Only for runtime.engine: a teacher has one server.",
+        "separate GPU if there are GPUs. Each computes a part of every batch. A teacher has one server.",
     )
     nodes: Annotated[int, Field(ge=0, le=4096)] = Field(
         0,
@@ -63,12 +63,13 @@ class EngineConfig(Choice):
         False,
         description="Give these servers separate GPUs while the policy is trained, beside one for each of "
         "runtime.training.processes; false: they share the policy's GPUs. Without a GPU it changes nothing. "
-        "Only for runtime.engine.",
+        "Not for a teacher.",
     )
     release_memory: bool = Field(
         False,
         description="Release the GPU memory of the stage's server while the policy is updated: its weights and its key-value cache are "
-        "freed, and allocated again with the new weights. Takes about a second of each step. Needs a GPU.",
+        "freed, and allocated again with the new weights. Takes about a second of each step. A reward model's is released whenever it "
+        "scores nothing; its weights wait in host memory. Needs a GPU. Not for a teacher.",
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300,

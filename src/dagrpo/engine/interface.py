@@ -128,9 +128,14 @@ class Classifier(Protocol):
 
 
 class ClassifierOpener(Protocol):
-    """Signature of a plug-in's `open_classifier`: `model` is a folder in the Hugging Face layout, `log` a file for its output."""
+    """Signature of a plug-in's `open_classifier`: `model` is a folder in the Hugging Face layout, `log` a file for its output.
 
-    def __call__(self, model: Path, config: Any, log: Path, *, dtype: str) -> AbstractContextManager[Classifier]: ...
+    reserved: the number of GPUs, the last ones, that servers of the policy have to themselves.
+    """
+
+    def __call__(
+        self, model: Path, config: Any, log: Path, *, dtype: str, reserved: int
+    ) -> AbstractContextManager[Classifier]: ...
 
 
 class Bucket(Protocol):

@@ -42,14 +42,21 @@ Server = TypeVar("Server", bound=StartedServer)
 
 
 def start_all(
-    stack: ExitStack, config: EngineConfig, log: Path, make: Callable[[Path, str | None], Server], *, first: int = 0
+    stack: ExitStack,
+    config: EngineConfig,
+    log: Path,
+    make: Callable[[Path, str | None], Server],
+    *,
+    first: int = 0,
+    reserved: int = 0,
 ) -> list[Server]:
     """Return the servers, ready, until the stack is closed. Number 0 writes `log`, the others write files beside it.
 
     `make` returns a server with a log and the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them (None: all that this process
-    sees). All are started before the first wait: each takes a while. Raises what they raise, and UserError if there are too few GPUs.
+    sees). reserved: as for `gpus_of`. All are started before the first wait: each takes a while. Raises what they raise, and UserError if
+    there are too few GPUs.
     """
-    numbered = enumerate(gpus_of(config, visible_devices()), start=first)
+    numbered = enumerate(gpus_of(config, visible_devices(), reserved), start=first)
     servers = [make(log_of(log, number), gpus) for number, gpus in numbered]
     for server in servers:
         stack.callback(server.stop)
@@ -67,21 +74,22 @@ def log_of(log: Path, number: int) -> Path:
     return log.with_name(f"{stem}.{number + 1}{log.name.removeprefix(stem)}")
 
 
-def gpus_of(config: EngineConfig, visible: Sequence[str]) -> list[str | None]:
+def gpus_of(config: EngineConfig, visible: Sequence[str], reserved: int = 0) -> list[str | None]:
     """Return the GPUs of each server, with commas, among those that this process sees; None: it sees what this process sees.
 
-    Processes that train have the first ones (distributed.py), so that servers with separate GPUs have the last.
-    Raises UserError if there are too few.
+    Processes that train have the first ones (distributed.py), so that servers with separate GPUs have the last, before `reserved` ones of
+    other servers. Raises UserError if there are too few.
     """
     each, count = config.tensor_parallel, config.gpus
     if not visible or (count == 1 and not config.own_gpus):
         return [None] * config.replicas
-    if len(visible) < count:
+    free = visible[: max(0, len(visible) - reserved)]
+    if len(free) < count:
         raise UserError(
             f"replicas is {config.replicas} and tensor_parallel {each}, which takes {count} GPUs, but the number that is visible here "
-            f"({VISIBLE}) is {len(visible)}: lower one of the two."
+            f"({VISIBLE}) is {len(free)}: lower one of the two."
         )
-    own = visible[-count:] if config.own_gpus else visible[:count]
+    own = free[-count:] if config.own_gpus else free[:count]
     return [",".join(own[first : first + each]) for first in range(0, count, each)]
 
 

@@ -95,7 +95,8 @@ def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path)
 
 
 def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path) -> None:
-    leaves, stays = (
+    """A classifier keeps its weights in host memory: no weight sync brings them back."""
+    leaves, stays, classifier, staying = (
         server_command(
             tmp_path,
             ENGINE.model_copy(update={"release_memory": release}),
@@ -106,10 +107,13 @@ def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path
             gpu=True,
             deterministic=True,
             version="v-1",
+            classifies=classifies,
         )
+        for classifies in (False, True)
         for release in (True, False)
     )
     assert {*leaves} - {*stays} == {"--enable-memory-saver"}
+    assert {*classifier} - {*staying} == {"--enable-memory-saver", "--enable-weights-cpu-backup"}
     inherited = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "x", "HOME": "/home/me"}
     assert inherited.items() <= server_environment(inherited, tmp_path, gpu=True).items()
     dropped = server_environment(inherited, tmp_path, gpu=True, leaves=True)

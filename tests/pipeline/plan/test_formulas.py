@@ -183,6 +183,22 @@ def test_a_server_with_a_gpu_to_itself_adds_nothing_to_that_of_the_policy(shape:
     assert on_cpu == stages(qwen3(), models, on_gpu=False)[0]
 
 
+def test_a_reward_model_counts_where_it_is_while_the_policy_is_updated(shape: Shape) -> None:
+    """Beside the update if it stays, only its process if it leaves, and not at all on its own GPU."""
+    models = Models(policy=shape, reward_model=shape)
+
+    def total(**engine: bool) -> float:
+        return stages(qwen3({"runtime": {"reward_model": engine}}), models, on_gpu=True)[0].total
+
+    (beside, _) = stages(qwen3(), models, on_gpu=True)
+    process, server, model = beside.on_device
+    assert model.what == "server of the reward model"
+    assert total(own_gpus=True) == max(process.total + server.total, model.total)
+    updating = process.total + server.total + model.of("the processes themselves")
+    scoring = server.total + model.total + 12 * WEIGHTS + process.of("the process itself")
+    assert total(release_memory=True) == max(updating, scoring)
+
+
 def test_gpus_that_divide_a_model_share_its_weights_and_as_much_of_the_cache_as_there_are_key_value_heads(
     shape: Shape,
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, HttpServer
 from dagrpo.engine.servers import raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
+from dagrpo.engine.sglang.client import EMPTY_CACHE
 from dagrpo.engine.sglang.forms import refused
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.utils.files import read_object, write_json
@@ -35,14 +37,34 @@ _REPLIES = TypeAdapter(list[_Reply])
 
 
 class SGLangClassifier:
-    """Classifier behind one or more servers with the same weights, each of which scores a part of every batch."""
+    """Classifier behind one or more servers with the same weights, each of which scores a part of every batch.
 
-    def __init__(self, servers: Sequence[HttpServer], loop: BackgroundLoop) -> None:
+    leaves: whether it is in GPU memory only while it scores.
+    """
+
+    def __init__(self, servers: Sequence[HttpServer], loop: BackgroundLoop, *, leaves: bool = False) -> None:
         self._servers = servers
         self._loop = loop
+        self._leaves = leaves
+        if leaves:
+            self._memory("release")
 
     def scores(self, conversations: Sequence[Sequence[int]]) -> list[float]:
         """Return the logit of each conversation. Raises ServerError if a server fails, or answers in another form."""
+        if not self._leaves:
+            return self._computed(conversations)
+        self._memory("resume")
+        scores = self._computed(conversations)
+        self._memory("release")
+        return scores
+
+    def _memory(self, action: Literal["release", "resume"]) -> None:
+        """Release the GPU memory of all servers, or take it again with the weights, which they keep in host memory."""
+        if action == "release":  # a server with work in hand would exit (SGLang 0.5.23); this waits until it is idle
+            self._loop.run(all_of(server.post(EMPTY_CACHE, {}) for server in self._servers))
+        self._loop.run(all_of(server.post(f"/{action}_memory_occupation", {}) for server in self._servers))
+
+    def _computed(self, conversations: Sequence[Sequence[int]]) -> list[float]:
         parts = [conversations[start : start + AT_ONCE] for start in range(0, len(conversations), AT_ONCE)]
         works = [self._scores(self._servers[number % len(self._servers)], part) for number, part in enumerate(parts)]
         return [score for part in self._loop.run(all_of(works)) for score in part]
@@ -60,9 +82,12 @@ class SGLangClassifier:
 
 
 @contextmanager
-def open_classifier(model: Path, config: Config, log: Path, *, dtype: str) -> Iterator[SGLangClassifier]:
+def open_classifier(
+    model: Path, config: Config, log: Path, *, dtype: str, reserved: int = 0
+) -> Iterator[SGLangClassifier]:
     """Open a classifier of a folder in the Hugging Face layout, until the context ends.
 
+    reserved: the number of GPUs, the last ones, that other servers have to themselves.
     Servers that `config` names have to serve that model already (--is-embedding). Raises ServerError if it has not one label.
     """
     require_one_label(model)
@@ -80,12 +105,13 @@ def open_classifier(model: Path, config: Config, log: Path, *, dtype: str) -> It
                 config,
                 log,
                 lambda log, gpus: SGLangServer(served, config, log, dtype=dtype, only_gpus=gpus, classifies=True),
+                reserved=reserved,
             )
             endpoints = [server.endpoint for server in servers]
         https = [HttpServer(endpoint, config.request_timeout) for endpoint in endpoints]
         for http in https:
             stack.callback(_close, loop, http)
-        yield SGLangClassifier(https, loop)
+        yield SGLangClassifier(https, loop, leaves=config.release_memory)
 
 
 def _close(loop: BackgroundLoop, http: HttpServer) -> None:

@@ -30,6 +30,7 @@ from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_i
 MOST_ABORTS = 16  # that are sent at a time
 # A server's names of the parts of its memory that it can release.
 _WEIGHTS, _CACHE = "weights", "kv_cache"
+EMPTY_CACHE = f"/flush_cache?timeout={CONNECT_SECONDS}"  # empty the prefix cache; wait until the server is idle
 
 
 class ServerClient:
@@ -276,7 +277,7 @@ class ServerClient:
 
     async def empty_cache(self) -> None:
         """Empty the prefix cache; wait until the server is idle."""
-        await self._http.post(f"/flush_cache?timeout={CONNECT_SECONDS}", {})
+        await self._http.post(EMPTY_CACHE, {})
 
     async def _read_shared(self, prompts: Iterable[tuple[tuple[int, ...], SamplingRequest | ScoringRequest]]) -> None:
         """Fill the cache with prompts that appear more than once: SGLang would compute each copy again."""

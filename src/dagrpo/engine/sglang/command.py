@@ -127,6 +127,9 @@ def server_command(
         *(CLASSIFIER_FLAGS if classifies else ()),
         *((CPU_MEMORY_FLAG,) if classifies and not gpu else ()),
         *(MEMORY_FLAGS if config.release_memory else ()),
+        *(
+            ("--enable-weights-cpu-backup",) if config.release_memory and classifies else ()
+        ),  # no weight sync brings them back
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
         *(adapter_flags(adapter, gpu=gpu) if adapter is not None else ()),

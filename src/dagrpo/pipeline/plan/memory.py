@@ -1,6 +1,6 @@
 """The memory of stages that train or sample, on device and host."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dagrpo.config.schema import Params
@@ -99,44 +99,36 @@ def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
 
 
 def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
-    training, engine = of_train(params, models, gpu=on_gpu), params.runtime.engine
+    training = of_train(params, models, gpu=on_gpu)
     ranks = _of_ranks(training.memory(), params.runtime.training.processes, on_gpu=on_gpu)
-    servers = tuple(_servers(params, models, on_gpu=on_gpu))
+    servers = [*_servers(params, models, on_gpu=on_gpu)]
     synced = tuple(_weight_copies(params, models.policy))
     if not on_gpu:
-        return StageMemory(stage=train.STAGE.name, on_device=(*ranks, *servers, *synced))
-    if engine.release_memory:
-        ranks, servers = _in_turns(ranks, servers)
-    elif engine.own_gpus or engine.nodes:
-        ranks, servers = _apart(ranks, servers)
+        together = (*ranks, *(server for _, server in servers), *synced)
+        return StageMemory(stage=train.STAGE.name, on_device=together)
     return StageMemory(
-        stage=train.STAGE.name, on_device=(*ranks, *servers), on_host=(*_loading(models.policy), *synced)
+        stage=train.STAGE.name, on_device=_fullest_gpu(ranks, servers), on_host=(*_loading(models.policy), *synced)
     )
 
 
-def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
-    """Return the larger of the two phases, sampling and update, if the server releases its GPU for updates."""
-    (process,), (server, *others) = ranks, servers
-    updating = (process, server.only(LEFT_BEHIND))
-    sampling = (process.only(AT_REST), server)
+def _fullest_gpu(ranks: Sequence[Memory], servers: Sequence[tuple[EngineConfig, Memory]]) -> tuple[Memory, ...]:
+    """Return what is on the fullest GPU at its fullest: the policy's in the update or while it samples, or one of a server alone."""
+    updating, sampling = [*ranks], [process.only(AT_REST) for process in ranks]
+    alone = [[server] for config, server in servers if config.own_gpus or config.nodes]
+    for config, server in servers:
+        if not (config.own_gpus or config.nodes):
+            updating.append(server.only(LEFT_BEHIND) if config.release_memory else server)
+            sampling.append(server)
     # An update of unknown memory comes first, so that the plan names it.
-    is_known = all(item.known for item in process.items)
-    phases = (updating, sampling) if is_known else (updating,)
-    process, server = max(phases, key=lambda together: sum(each.total for each in together))
-    return (process,), (server, *others)
-
-
-def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
-    """Return the policy's server, if it has its own GPU, or the process with the teacher beside it, whichever is larger."""
-    server, *teacher = servers
-    beside = sum(each.total for each in (*ranks, *teacher))
-    return ((), (server,)) if server.total > beside else (ranks, (*teacher,))
+    is_known = all(item.known for process in ranks for item in process.items)
+    phases = (updating, sampling, *alone) if is_known else (updating,)
+    return tuple(max(phases, key=lambda together: sum(each.total for each in together)))
 
 
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     engine = params.runtime.engine
     servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
-    return StageMemory(stage=sample.STAGE.name, on_device=tuple(servers))
+    return StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))
 
 
 def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:
@@ -144,7 +136,7 @@ def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory,
     return (process,) if on_gpu else (process,) * processes
 
 
-def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory]:
+def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[tuple[EngineConfig, Memory]]:
     training = params.training
     prompts = training.prompts_per_step * training.dynamic_sampling.oversampling
     requests = round(prompts * training.samples_per_prompt)
@@ -159,11 +151,11 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
 
 def _own_server(
     what: str, params: Params, shape: Shape, engine: EngineConfig, requests: int, *, on_gpu: bool
-) -> Iterator[Memory]:
+) -> Iterator[tuple[EngineConfig, Memory]]:
     """Yield servers, none if they run elsewhere. On a GPU each has its own device; on a CPU they share it."""
     if not engine.servers:
         server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
-        yield from (server,) * (1 if on_gpu else engine.replicas)
+        yield from ((engine, server),) * (1 if on_gpu else engine.replicas)
 
 
 def _weight_copies(params: Params, shape: Shape) -> Iterator[Memory]:

@@ -44,7 +44,8 @@ def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
 
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:
     """Return in one sentence why an experiment cannot run or fit, and what to change; None if it may run."""
-    if params.runtime.engine.release_memory and not machine.on_gpu:
+    runtime = params.runtime
+    if (runtime.engine.release_memory or runtime.reward_model.release_memory) and not machine.on_gpu:
         return NO_GPU_TO_LEAVE
     stage = fullest(params, models, machine)
     if stage.total <= machine.memory:

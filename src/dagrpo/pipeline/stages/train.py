@@ -172,10 +172,14 @@ def require_reward_files(params: "Params") -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    engine, threads = runtime.engine, runtime.training.threads_of_node(runtime.nodes)
-    beside = max(runtime.teacher.tensor_parallel, runtime.reward_model.tensor_parallel)  # servers that share its GPUs
-    policy = max(runtime.training.processes, beside)
-    gpus = policy + engine.gpus if engine.own_gpus else max(policy, engine.gpus)
+    threads = runtime.training.threads_of_node(runtime.nodes)
+    shared, own = [runtime.training.processes, runtime.teacher.gpus], 0
+    for engine in (runtime.engine, runtime.reward_model):
+        if engine.own_gpus:
+            own += engine.gpus
+        else:
+            shared.append(engine.gpus)
+    gpus = max(shared) + own
     return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=1440, minutes_per_gb=240)
 
 

@@ -63,5 +63,7 @@ def open_reward_model(run: TrainingRun) -> Iterator[RewardModel | None]:
     opener = engine_of(engine).open_classifier
     assert opener is not None, "params.yaml was checked"
     longest = context_tokens(folder, engine)
-    with opener(folder, engine, run.server_log.with_name(f"{NAME}.server.log"), dtype=run.rollout.dtype) as classifier:
+    log, policy = run.server_log.with_name(f"{NAME}.server.log"), run.runtime.engine
+    reserved = policy.gpus if policy.own_gpus else 0
+    with opener(folder, engine, log, dtype=run.rollout.dtype, reserved=reserved) as classifier:
         yield ServedRewardModel(folder, classifier, longest)
