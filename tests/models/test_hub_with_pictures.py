@@ -106,6 +106,6 @@ def test_that_template_is_refused_for_another_family(tmp_path: Path, monkeypatch
     assert not (tmp_path / "policy").exists()
 
 
-def test_that_template_is_refused_for_a_model_that_is_not_of_the_hub() -> None:
-    with pytest.raises(ValueError, match=r"is for a model of the hub, and model\.source is fresh: set model\.chat_t"):
+def test_that_template_is_refused_for_a_fresh_model() -> None:
+    with pytest.raises(ValueError, match=r"is for a published model, and model\.source is fresh: set model\.chat_t"):
         Model.model_validate({"chat_template": "qwen2_5_vl_tools"})

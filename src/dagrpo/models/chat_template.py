@@ -31,10 +31,10 @@ def replace_chat_template(folder: Path, name: str) -> None:
             write_json(folder / _CONFIG, config)
 
 
-# For Qwen2.5-VL, whose own template omits tools. It writes conversations as that one does, to the character, and tools as Qwen2.5
-# does: the functions at the end of the system turn, calls after an answer's text, results in a user's turn. In Python, not in a file
-# of Jinja, because it changes what a policy learns, and a stage's code is its modules.
-QWEN2_5_VL_TOOLS = r"""
+# Both write conversations as the model's own template does, to the character, and tools as Qwen2.5 does: the functions at the end of
+# the system turn, calls after an answer's text, results in a user's turn. In Python, not in files of Jinja, because they change what a
+# policy learns, and a stage's code is its modules.
+_PICTURES = r"""
 {%- set pictures = namespace(count=0) -%}
 {%- set videos = namespace(count=0) -%}
 {%- macro said(content) -%}
@@ -56,6 +56,13 @@ QWEN2_5_VL_TOOLS = r"""
         {%- endfor -%}
     {%- endif -%}
 {%- endmacro -%}
+"""
+_TEXT = r"""
+{%- macro said(content) -%}
+    {{- content or '' -}}
+{%- endmacro -%}
+"""
+_OFFERED = r"""
 {%- macro offered() -%}
     {{- '\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' -}}
     {{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>' -}}
@@ -66,8 +73,10 @@ QWEN2_5_VL_TOOLS = r"""
     {{- '<tool_call></tool_call> XML tags:\n<tool_call>\n' -}}
     {{- '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>' -}}
 {%- endmacro -%}
+"""
+_TURNS = r"""
 {%- if messages[0]['role'] != 'system' -%}
-    {{- '<|im_start|>system\nYou are a helpful assistant.' ~ (offered() if tools else '') ~ '<|im_end|>\n' -}}
+    {{- '<|im_start|>system\nDEFAULT' ~ (offered() if tools else '') ~ '<|im_end|>\n' -}}
 {%- endif -%}
 {%- for message in messages -%}
     {%- if message['role'] == 'tool' -%}
@@ -90,4 +99,12 @@ QWEN2_5_VL_TOOLS = r"""
 {{- '<|im_start|>assistant\n' if add_generation_prompt else '' -}}
 """
 
-TEMPLATES = {"qwen2_5_vl_tools": QWEN2_5_VL_TOOLS}
+
+def _chatml(said: str, default: str) -> str:
+    """Return a template of ChatML with tools. said: macro that renders a message's content; default: the system's text without one."""
+    return said + _OFFERED.removeprefix("\n") + _TURNS.removeprefix("\n").replace("DEFAULT", default)
+
+
+QWEN2_5_VL_TOOLS = _chatml(_PICTURES, "You are a helpful assistant.")
+SMOLLM2_TOOLS = _chatml(_TEXT, "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
+TEMPLATES = {"qwen2_5_vl_tools": QWEN2_5_VL_TOOLS, "smollm2_tools": SMOLLM2_TOOLS}

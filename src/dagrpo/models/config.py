@@ -20,7 +20,8 @@ FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
 OWN_TEMPLATE = "own"  # the model keeps its chat template
 TEMPLATE_FAMILIES: Mapping[str, str] = {
-    "qwen2_5_vl_tools": "qwen2_5_vl"
+    "qwen2_5_vl_tools": "qwen2_5_vl",
+    "smollm2_tools": "llama",
 }  # one of dagrpo's templates -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
 
@@ -139,16 +140,16 @@ class Model(Section):
         description="Most pixels of a picture; a larger one is scaled down. null: the limit of the model (fresh: 64 tokens).",
     )
 
-    chat_template: Literal["own", "qwen2_5_vl_tools"] = Field(
+    chat_template: Literal["own", "qwen2_5_vl_tools", "smollm2_tools"] = Field(
         "own",
-        description="own: the model's; qwen2_5_vl_tools: that of Qwen2.5-VL with a description of tools (source: hub).",
+        description="own: the model's; the others: that of Qwen2.5-VL or SmolLM2 with a description of tools (source: hub, gguf).",
     )
 
     @model_validator(mode="after")
-    def _chat_template_is_of_a_hub_model(self) -> Self:
-        if self.chat_template != OWN_TEMPLATE and self.source != "hub":
+    def _chat_template_is_of_a_published_model(self) -> Self:
+        if self.chat_template != OWN_TEMPLATE and self.source == "fresh":
             raise UserError(
-                f"model.chat_template is {self.chat_template}, which is for a model of the hub, and model.source is {self.source}: set "
+                f"model.chat_template is {self.chat_template}, which is for a published model, and model.source is fresh: set "
                 "model.chat_template to own"
             )
         return self

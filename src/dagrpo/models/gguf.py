@@ -16,6 +16,8 @@ from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import no_progress_bars, require_all_loaded, state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
 from dagrpo.core.errors import UserError
+from dagrpo.models.chat_template import replace_chat_template
+from dagrpo.models.config import OWN_TEMPLATE
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 from dagrpo.utils.files import sha256_of
 
@@ -25,8 +27,11 @@ WITH_PICTURES = ("clip", "mllama", "cogvlm")  # GGUF's names; Qwen's have vl in 
 _NOT_OF_THE_MODEL = ("quantization_config", "_model_name_or_path")
 
 
-def make_gguf(destination: Path, location: str, dtype: torch.dtype) -> Manifest:
-    """Write the model of a GGUF file, given by path or as package:<module>/<file>."""
+def make_gguf(destination: Path, location: str, dtype: torch.dtype, chat_template: str = OWN_TEMPLATE) -> Manifest:
+    """Write the model of a GGUF file, given by path or as package:<module>/<file>.
+
+    chat_template: OWN_TEMPLATE, or one of ours.
+    """
     path = gguf_path(location)
     model, tokenizer = _load(path, dtype)
     tensors = StateTensors(state_of(model))
@@ -37,7 +42,11 @@ def make_gguf(destination: Path, location: str, dtype: torch.dtype) -> Manifest:
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
         save_config(folder, config, type(model).__name__)
         save_tokenizer(folder, tokenizer)
-        return finish(folder, tensors, dtype, {"source": "gguf", "file": path.name, "sha256": sha256_of(path)})
+        origin = {"source": "gguf", "file": path.name, "sha256": sha256_of(path)}
+        if chat_template != OWN_TEMPLATE:
+            replace_chat_template(folder, chat_template)
+            origin |= {"chat_template": chat_template}
+        return finish(folder, tensors, dtype, origin)
 
 
 def gguf_path(location: str) -> Path:

@@ -19,7 +19,7 @@ def make_model(destination: Path, params: Model) -> Manifest:
             from dagrpo.models.gguf import make_gguf
 
             assert params.gguf is not None  # the schema asks for it
-            return make_gguf(destination, params.gguf, dtype)
+            return make_gguf(destination, params.gguf, dtype, params.chat_template)
         case "hub":
             from dagrpo.models.hub import make_hub
 

