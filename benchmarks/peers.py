@@ -11,8 +11,9 @@ new sums by transformers, greedily. A ratio is of the medians of a run; of sever
 
 A completion may end early: the mean lengths are printed. The first step warms up;
 of the others the median counts. Processor seconds are of all processes of a side, its server included; memory is the peak
-of their anonymous memory together. With `--staleness 1` ours samples while it updates, and
-`generation` is what it waited for. `rest` is grading, gates and records here, and scoring and preparation there.
+of their anonymous and shared memory together, where a page that several share counts once. With `--staleness 1` ours
+samples while it updates, and `generation` is what it waited for. `rest` is grading,
+gates and records here, and scoring and preparation there.
 """
 
 import argparse
@@ -168,7 +169,7 @@ def _measured(command: list[str]) -> dict[str, float]:
 
 
 class _Peak:
-    """The most anonymous memory of a process and all below it together, in MiB, until the process ends."""
+    """The peak of the memory of a process and all below it together, in MiB, until the process ends."""
 
     def __init__(self, pid: int) -> None:
         self.mebibytes = 0.0
@@ -179,15 +180,16 @@ class _Peak:
         while self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE:
             try:
                 tree = [self._process, *self._process.children(recursive=True)]
-                self.mebibytes = max(self.mebibytes, sum(map(_anonymous, tree)))
+                self.mebibytes = max(self.mebibytes, sum(map(_memory, tree)))
             except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 continue  # one has ended meanwhile
             time.sleep(0.2)
 
 
-def _anonymous(process: psutil.Process) -> float:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")) / 1024
+def _memory(process: psutil.Process) -> float:
+    """Return the anonymous and shared memory of a process in MiB; a page of several processes counts by its share."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))) / 1024
 
 
 def _processor_seconds() -> float:

@@ -74,11 +74,10 @@ def test_a_file_of_ones_own_is_a_preset(folder: Path) -> None:
 
 
 def test_a_preset_may_name_files_beside_it(folder: Path) -> None:
-    (folder / "rows").mkdir()
     preset = folder / "mine.yaml"
-    preset.write_text("use: [small, sums]\ndata: {mirror: ./rows, pass_rates: ./not_there.parquet}\n")
+    preset.write_text("use: [small, sums]\ndata: {mirror: ./rows, pass_rates: results/rates.parquet}\n")
     data = composed([str(preset)], folder).data
-    assert (data.mirror, data.pass_rates) == (str(folder / "rows"), "./not_there.parquet")
+    assert (data.mirror, data.pass_rates) == (str(folder / "rows"), "results/rates.parquet")
 
 
 def test_a_used_experiment_does_not_lend_its_name(folder: Path) -> None:

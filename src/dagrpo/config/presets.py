@@ -151,13 +151,12 @@ def _preset(path: Path) -> dict[str, Any]:
 
 
 def _placed(value: Any, folder: Path) -> Any:
-    """Replace texts such as ./rubric.txt by the path of that file in the preset's folder, if it is there."""
+    """Replace texts such as ./rubric.txt by the path of that file in the preset's folder."""
     if isinstance(value, dict):
         return {key: _placed(each, folder) for key, each in value.items()}
     if isinstance(value, list):
         return [_placed(each, folder) for each in value]
-    is_beside = isinstance(value, str) and value.startswith("./") and (folder / value).exists()
-    return str(folder / value) if is_beside else value
+    return str(folder / value) if isinstance(value, str) and value.startswith("./") else value
 
 
 def _without_a_name(values: Mapping[str, Any]) -> dict[str, Any]:
