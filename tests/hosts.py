@@ -1,4 +1,4 @@
-"""Two hosts on one machine: namespaces with a network, a name and processes of their own, and one file system."""
+"""Hosts on one machine: namespaces with a network, a name and processes of their own, and one file system."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +22,18 @@ JOINED = """
 import sys, typer
 from dagrpo.cli.join import join
 try:
-    join(1, once=True)
+    join(int(sys.argv[1]), once=True)
 except typer.Exit as end:
     sys.exit(end.exit_code)
 """
-JOIN = ("-c", JOINED)
+JOIN = ("-c", JOINED, "1")
 PATIENCE = 120  # seconds until both are there
 SECONDS = 300  # that any run may take
 
 
 @dataclass(slots=True)
 class Host:
-    """A host with an address in a network that only the two have."""
+    """A host with an address in a network that only these hosts have."""
 
     name: str
     namespace: str
@@ -103,50 +103,51 @@ def what_is_missing() -> str:
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
     """Yield two hosts that reach each other and nobody else; skip the test where none can be made."""
+    with hosts_of("ab") as (first, second):
+        yield first, second
+
+
+@contextmanager
+def hosts_of(names: str) -> Iterator[list[Host]]:
+    """Yield hosts with names of one letter, as `two_hosts` does. The first has the bridge of their network."""
     if missing := what_is_missing():
         pytest.skip(missing)
     own = os.getpid()
-    first, second = (
-        Host(name, f"dagrpo-{name}-{own}", f"v{name}{own}", f"10.77.0.{number}") for number, name in enumerate("ab", 1)
-    )
+    hosts = [
+        Host(name, f"dagrpo-{name}-{own}", f"v{name}{own}", f"10.77.0.{number}") for number, name in enumerate(names, 1)
+    ]
+    first = hosts[0]
     try:
-        for host in (first, second):
+        for host in hosts:
             _ip("netns", "add", host.namespace)
-        ends = (
-            "link",
-            "add",
-            first.interface,
-            "netns",
-            first.namespace,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            second.interface,
-        )
-        _ip(*ends, "netns", second.namespace)
-        for host in (first, second):
+        _ip("-n", first.namespace, "link", "add", first.interface, "type", "bridge")
+        for host in hosts[1:]:
+            port = f"p{host.interface}"
+            ends = ("name", port, "netns", first.namespace, "type", "veth", "peer", "name", host.interface)
+            _ip("link", "add", *ends, "netns", host.namespace)
+            _ip("-n", first.namespace, "link", "set", port, "master", first.interface, "up")
+        for host in hosts:
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
             for interface in ("lo", host.interface):
                 _ip("-n", host.namespace, "link", "set", interface, "up")
-        yield first, second
+        yield hosts
     finally:
-        for host in (first, second):
+        for host in hosts:
             host.kill()
             subprocess.run(["ip", "netns", "delete", host.namespace], check=False)
 
 
 def launched(
-    hosts: tuple[Host, Host], folder: Path, command: list[str], processes: int = 1, **environment: str
-) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """Start a script on both hosts, as a training on two nodes."""
-    first, second = hosts
+    hosts: Sequence[Host], folder: Path, command: list[str], processes: int = 1, **environment: str
+) -> list[subprocess.Popen[str]]:
+    """Start a script on all hosts, as a training on as many nodes."""
+    first, *others = hosts
     (folder / ".state").mkdir(exist_ok=True)
-    place = ("--nodes", "2", first.address, str(PATIENCE))
-    return (
+    place = ("--nodes", f"{len(hosts)}", first.address, str(PATIENCE))
+    return [
         first.python(folder, *LAUNCH, *place, str(processes), *command, **environment),
-        second.python(folder, *JOIN, **environment),
-    )
+        *(host.python(folder, "-c", JOINED, str(number), **environment) for number, host in enumerate(others, start=1)),
+    ]
 
 
 def wait_for(path: Path, process: subprocess.Popen[str] | None = None) -> None:

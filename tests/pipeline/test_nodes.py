@@ -117,7 +117,7 @@ def test_servers_on_hosts_of_their_own_sample_the_bytes_of_servers_beside_the_tr
     (tmp_path / ".state").mkdir()
     place = ("--nodes", "1+2", hosts[0].address, str(PATIENCE))
     first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", served.__file__, *models, "2", "there.json", *road)
-    others = [hosts[number % 2].python(tmp_path, "-c", JOINED.replace("(1,", f"({number},")) for number in (1, 2)]
+    others = [hosts[number % 2].python(tmp_path, "-c", JOINED, str(number)) for number in (1, 2)]
     said, _ = first.communicate(timeout=SECONDS)
     assert (first.returncode, *(each.wait(60) for each in others)) == (0, 0, 0), said
     assert (tmp_path / "there.json").read_bytes() == (tmp_path / "here.json").read_bytes()
@@ -248,6 +248,33 @@ def test_what_rank_0_says_counts_unless_another_node_was_lost_or_its_servers_wer
         monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.5)
     assert launch._run_linked(first, None, "lo", []) == code
     assert capfd.readouterr().err == said
+    for link in (first, other):
+        link.close()
+
+
+@pytest.mark.parametrize("fails_here", [True, False])
+def test_of_three_nodes_the_one_that_is_lost_is_named_not_those_whose_processes_fail_for_want_of_it(
+    fails_here: bool, launch_of_two: nodes.Launch, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, of_three = HashStore(), replace(launch_of_two, nodes=3)
+    first, other = (nodes.Link(store, of_three, number) for number in (0, 1))
+    word = nodes.End(code=TRANSIENT, sentence="process 1 of 3 on node 1 ended")
+    failed = ProcessFailure(local_rank=0, pid=1, exitcode=TRANSIENT, error_file="")
+
+    def ran(*_: object) -> launch.Outcome:
+        other.say_end(word)
+        other.close()
+        return launch.Outcome(failures={0: failed}) if fails_here else launch.Outcome(failures={}, ended_by=word)
+
+    store.set("name/2", "c")
+    store.add("sign/2", 1)  # its last
+    while not first.are_all_there:
+        time.sleep(0.01)
+    monkeypatch.setattr(launch, "_run", ran)
+    for module in (nodes, launch):
+        monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.5)
+    assert launch._run_linked(first, None, "lo", []) == 1
+    assert capfd.readouterr().err == "node 2 (c) has ended, or cannot be reached.\n"
     for link in (first, other):
         link.close()
 

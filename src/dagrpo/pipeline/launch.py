@@ -192,7 +192,7 @@ def _run_linked(link: Link, servers: Path | None, interface: str, stopped_by: li
         return 0 if link.node else _when_all_are_well(link)
     own = outcome.ended_by or _end_of(outcome.failures, ranks, launched.script)
     is_transient = own.code == TRANSIENT
-    if is_transient and link.node == 0 and outcome.failures:
+    if is_transient and link.node == 0:
         own = _first_cause(link, stopped_by) or own
     counts = link.say_end(own)
     if link.node:
@@ -203,15 +203,15 @@ def _run_linked(link: Link, servers: Path | None, interface: str, stopped_by: li
 
 
 def _first_cause(link: Link, stopped_by: list[signal.Signals]) -> End | None:
-    """Return the end of another node for which a process of this one may have failed; None without one in time.
+    """Return the end of another node for which the processes of all others may have failed; None without one in time.
 
     A node that is lost is missed later than what its processes did. A word on another node's processes is no cause: they fail, too,
-    when one of this node does.
+    when one of this node does, or of a third.
     """
     deadline = time.monotonic() + SECONDS_OF_SILENCE + 2 * SECONDS_BETWEEN_SIGNS
     while time.monotonic() < deadline and not stopped_by:
-        if link.end is not None:  # after which nodes end, and are silent
-            return link.end if link.end.is_of_servers else None
+        if link.end is not None and link.end.is_of_servers:
+            return link.end
         if (end := _silence(link)) is not None:
             return end
         time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -108,6 +108,7 @@ class Link:
         self._heard = dict.fromkeys(range(launch.nodes), time.monotonic())
         self._names = dict.fromkeys(range(launch.nodes), "")
         self._well: set[int] = set()
+        self._left: set[int] = set()
         self.end: End | None = None  # a word of any node
         self._asks = False
         self.is_asked_to_stop = False  # by a node that a signal has reached
@@ -141,10 +142,14 @@ class Link:
         return [node for node, name in self._names.items() if not name]
 
     def silent(self) -> str | None:
-        """Name a node that has given signs, and none for too long; the first one is the only one that the others hear."""
+        """Name a node that has given signs, and none for too long; the first one is the only one that the others hear.
+
+        One that ends because all do is not meant.
+        """
         late = time.monotonic() - SECONDS_OF_SILENCE
+        gone = self._well | (self._left if self.end else set())
         for node in range(1, self.launch.nodes) if self.node == 0 else (0,):
-            if self._names[node] and self._heard[node] < late and (node == 0 or node not in self._well):
+            if self._names[node] and self._heard[node] < late and (node == 0 or node not in gone):
                 return f"node {node} ({self._names[node] or self.launch.address})"
         return None
 
@@ -196,13 +201,15 @@ class Link:
                         signs[node], self._heard[node] = sign, time.monotonic()
                     if sign and not self._names[node] and store.check([f"name/{node}"]):
                         self._names[node] = store.get(f"name/{node}").decode(errors="replace")
-                    if store.check([f"well/{node}"]):
-                        self._well.add(node)
+                    for nodes, fate in ((self._well, "well"), (self._left, "left")):
+                        if store.check([f"{fate}/{node}"]):
+                            nodes.add(node)
                 if own:
                     self._heard[0] = time.monotonic()  # its store answers
                 if self.end is None and store.check([_END]):
                     self.end = _understood(store.get(_END))
                 if self._is_closed.wait(SECONDS_BETWEEN_SIGNS):
+                    store.set(f"left/{own}", "")
                     return
         except RuntimeError:
             if own:
