@@ -57,6 +57,8 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     read: Callable[[Any], tuple[int, Metrics]] = one_step  # step and metrics of a line; steps below 1 are left out
     silent_seconds: float = math.inf  # longest time without a new line
+    last_step: int = 0  # whose line is waited for after a good end, `patience` seconds at most
+    patience: float = 0.0
 
     def run(self, report: Report, before: Sequence[Metrics] = ()) -> list[Metrics]:
         """Run it, and return the metrics of all its steps, after those of the steps `before`.
@@ -71,7 +73,7 @@ class Program:
         with tempfile.TemporaryDirectory() as scratch:
             process = WatchedProcess(self.command, environment=self.environment, log=self.log, scratch=Path(scratch))
             try:
-                for step, row in filter(lambda each: each[0] > 0, map(self.read, self._followed(process))):
+                for step, row in filter(lambda each: each[0] > 0, self._followed(process)):
                     assert step == len(rows) + 1, f"{self.metrics} has step {step} after {len(rows)} steps"
                     rows.append(row)
                     report(step, row)
@@ -88,22 +90,26 @@ class Program:
         if code:
             raise TransientError(ended(self.command[0], code, self.log))
 
-    def _followed(self, process: WatchedProcess) -> Iterator[Any]:
-        """Yield each line of the file as the program appends it, until the program has ended."""
-        read, has_ended, heard = 0, False, time.monotonic()
-        while not has_ended:
-            has_ended = process.exit_code() is not None
+    def _followed(self, process: WatchedProcess) -> Iterator[tuple[int, Metrics]]:
+        """Yield step and metrics of each line of the file as the program appends it, until the program has ended."""
+        read, step, heard, until = 0, 0, time.monotonic(), math.inf
+        while True:
+            if until == math.inf and (code := process.exit_code()) is not None:
+                until = time.monotonic() + (0.0 if code else self.patience)
             content = self.metrics.read_bytes()[read:] if self.metrics.is_file() else b""
             whole = content[: content.rfind(b"\n") + 1]  # a program that is killed leaves half a line
             read += len(whole)
             heard = time.monotonic() if whole else heard
-            yield from map(json.loads, whole.splitlines())
+            for line in whole.splitlines():
+                step, row = self.read(json.loads(line))
+                yield step, row
+            if until < math.inf and (step >= self.last_step or time.monotonic() >= until):
+                return
             if time.monotonic() - heard > self.silent_seconds:
                 raise TransientError(
                     f"{self.command[0]} has written nothing to {self.metrics} for {self.silent_seconds / 60:g} minutes: see {self.log}."
                 )
-            if not has_ended:
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def ended(what: str, code: int, log: Path | str) -> str:

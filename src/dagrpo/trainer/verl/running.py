@@ -213,6 +213,8 @@ def _program(
         environment={**environment(attempt), **more},
         read=attempts.read,
         silent_seconds=60 * run.runtime.backend.silent_minutes,
+        last_step=run.training.steps,
+        patience=SECONDS_TO_SEE_A_FILE if run.runtime.nodes > 1 else 0.0,  # Ray may start verl's trainer on any node
     )
 
 
