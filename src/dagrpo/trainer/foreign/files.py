@@ -165,7 +165,7 @@ def take_outputs(run: TrainingRun, trained: Tensors, folder: Path, rows: Sequenc
 def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
     """Write the trained weights as the policy: files and format of the initial checkpoint, and its dtype.
 
-    Raises UserError if `trained`, which is in `folder`, has other tensors.
+    `saved_in` of the run's facts is the dtype that they had. Raises UserError if `trained`, which is in `folder`, has other tensors.
     """
     initial = open_checkpoint(run.initial).tensors
     shapes = {name: spec.shape for name, spec in trained.specs.items()}
@@ -174,4 +174,7 @@ def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
         raise UserError(f"{folder} has other tensors than the initial checkpoint, such as {odd[0]}.")
     floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
     dtype = next(iter(floating), torch.float32)
+    run.facts["saved_in"] = ", ".join(
+        sorted({str(spec.dtype).removeprefix("torch.") for spec in trained.specs.values()})
+    )
     save_weights(CastTensors(trained, dtype), dtype, run.initial, run.policy)
