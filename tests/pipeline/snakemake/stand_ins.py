@@ -1,0 +1,61 @@
+"""The tiny experiment with other trainers: stand-ins, which train nothing, take their place (tests/trainer/*/stand_in)."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.pipeline.snakemake import clones
+
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
+
+STAND_INS = Path(__file__).parents[2] / "trainer"
+STEPS, HANGS_AFTER = 4, 3
+UPDATES = 2  # of a step
+CHANGES = {
+    "rollout": {"deterministic": False, "dtype": "bfloat16"},
+    "training": {"dtype": "bfloat16", "evaluate_every": 0, "steps": STEPS, "mini_batches": UPDATES},
+    "runtime": {"training": {"save_every": 2, "processes": 2}},
+}
+
+
+PICTURES = {  # instead of sums: small ones, which are drawn
+    "experiment": {"train": "shapes", "evaluate": ["shapes"], "tasks": ["shapes"]},
+    "data": {"shapes": {"train": 40, "test": 12}},
+    "model": {
+        "max_pixels": 7056,
+        "fresh": {"max_position_embeddings": 256, "vision": {"family": "qwen2_5_vl", "depth": 2}},
+    },
+}
+
+
+def write_params(folder: Path, trainer: str, changes: dict[str, Any] | None = None) -> None:
+    """Give a clone a trainer, which hangs after HANGS_AFTER steps unless it has resumed, and changed parameters."""
+    stand_in, python = STAND_INS / trainer / "stand_in", folder / "trainer-python"
+    last = HANGS_AFTER * (UPDATES if trainer == "megatron_lm" else 1)
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{stand_in}:$PYTHONPATH" STAND_IN_HANGS_AFTER={last} exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    own = {
+        "training": {"backend": {"name": trainer}},
+        "runtime": {"backend": {"python": str(python), "source": str(stand_in)}},
+    }
+    params = parse(merged(merged(clones.TINY, CHANGES), merged(own, changes or {})))
+    (folder / "params.yaml").write_text(params_yaml(params))
+    clones.run(folder, "dagrpo", "generate")
+
+
+def lines_of(folder: Path) -> list[int]:
+    """Count the steps that each attempt of the trainer has reported."""
+    return [len(path.read_text().splitlines()) for path in sorted(folder.glob(".state/*/attempt_*.jsonl"))]
+
+
+def wait_until_it_hangs(folder: Path) -> None:
+    """Return when the trainer of a clone has reported its last step before it hangs."""
+    deadline = time.monotonic() + 900
+    while max(lines_of(folder), default=0) < HANGS_AFTER:
+        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-6000:]
+        time.sleep(0.1)
