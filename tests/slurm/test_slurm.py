@@ -11,13 +11,14 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from tests.pipeline.snakemake import clones
+from tests.pipeline.snakemake import clones, stand_ins
 from tests.slurm import cluster
 
 from dagrpo.cli.doctor.slurm import findings
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import parse
 from dagrpo.utils import slurm
+from dagrpo.utils.tables import read_parquet
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 COMMAND = ("taskset", "-c", "0", "snakemake", "--profile", "profiles/slurm", "target")  # a head with one core
@@ -100,6 +101,25 @@ def test_two_nodes_train_the_policy_of_two_processes_on_one(run_by_slurm: Path, 
     number = cluster.jobs_of("train")[-1]
     assert cluster.shown("squeue", "--noheader", "--states=all", "--jobs", number, "--format=%N").strip() == "n[1-2]"
     assert made["nodes"] == made["processes"]
+
+
+@pytest.mark.parametrize("trainer", ["verl", "megatron_lm"])
+def test_another_trainer_on_two_nodes_that_is_cancelled_goes_on_on_two_and_leaves_no_process(
+    trainer: str, run_by_slurm: Path, tmp_path: Path
+) -> None:
+    folder = _without_training(clones.copied(run_by_slurm, tmp_path / "clone"))
+    stand_ins.write_params(folder, trainer, {"runtime": {"nodes": 2, "training": {"processes": 1}}})
+    wanted = (f"{clones.RUN}/policy/manifest.json", "--set-resources", "train:slurm_partition=both")
+    head = clones.start(folder, "snakemake", *COMMAND[4:6], *wanted)
+    stand_ins.wait_until_it_hangs(folder)
+    cluster.shown("scancel", cluster.jobs_of("train")[-1])
+    assert head.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert stand_ins.lines_of(folder) == [3, 2]
+    assert read_parquet(folder / clones.RUN / "metrics.parquet")["step"].to_pylist() == [1, 2, 3, 4]
+    for number in cluster.jobs_of("train")[-2:]:
+        on = cluster.shown("squeue", "--noheader", "--states=all", "--jobs", number, "--format=%N").strip()
+        assert on == "n[1-2]"
+    clones.require_no_process(folder)
 
 
 def test_jobs_write_no_database_and_the_head_records_their_runs(
