@@ -207,6 +207,18 @@ def test_an_objective_has_the_keys_of_verls_equal_one(algorithm: dict[str, Any],
             {"training": {"backend": {"name": "verl", "settings": {"data.trust_remote_code": True}}}},
             "trust_remote_code, which runs code",
         ),
+        (
+            {"training": {"backend": {"name": "verl", "settings": {"custom_reward_function.path": "mine.py"}}}},
+            "custom_reward_function.path, which changes nothing.*section reward",
+        ),
+        (
+            {"training": {"backend": {"name": "verl", "settings": {"reward": {"reward_manager": {"name": "dapo"}}}}}},
+            "reward, and reward.num_workers follows",
+        ),
+        (
+            {"training": {"backend": {"name": "verl", "settings": {"reward.reward_manager.name": "dapo"}}}},
+            "reward.reward_manager.name, which changes nothing",
+        ),
     ],
 )
 def test_what_verl_cannot_honour_is_refused_by_name_when_parameters_are_read(

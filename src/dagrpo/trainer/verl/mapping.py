@@ -79,6 +79,8 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "runtime.engine.name": (ENGINE, ""),
 }
 HALVES = ("bfloat16", "float16")
+# Sections that change nothing, since an attempt comes with its reward; of the last three, which are older, main_ppo reads nothing at all.
+NO_REWARDS = ("reward", "reward_model", "custom_reward_function", "sandbox_fusion")
 
 
 def configuration(
@@ -103,6 +105,11 @@ def configuration(
         **_fixed(files),
     }
     refuse_settings(settings, keys)
+    if idle := next((name for name in settings if name.split(".")[0] in NO_REWARDS), None):
+        raise UserError(
+            f"training.backend.settings has {idle}, which changes nothing, since our grading makes the rewards: leave it out, and "
+            "say in the section reward what counts"
+        )
     if "trust_remote_code" in json.dumps(dict(settings)):
         raise UserError(
             "training.backend.settings has trust_remote_code, which runs code of a checkpoint: leave it out"
