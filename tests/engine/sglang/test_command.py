@@ -10,6 +10,7 @@ import pytest
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
 from dagrpo.engine.sglang.command import (
+    NPU_ATTENTION,
     PICTURE_FLAGS,
     divided_environment,
     picture_environment,
@@ -73,6 +74,26 @@ def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path:
     assert flag in command(tmp_path, gpu=True)
     assert flag not in command(tmp_path, gpu=True, deterministic=False)
     assert "--device=cpu" not in command(tmp_path, gpu=True)
+
+
+def test_a_server_on_an_npu_gets_the_attention_of_sglang_that_is_for_these_and_no_cuda(tmp_path: Path) -> None:
+    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
+
+    line = server_command(
+        tmp_path,
+        ENGINE,
+        31000,
+        tmp_path / "s.yaml",
+        dtype="float32",
+        head_dtype=None,
+        gpu=True,
+        deterministic=True,
+        version="v-1",
+        npu=True,
+    )
+    assert {"--device=npu", f"--attention-backend={NPU_ATTENTION}", "--enable-deterministic-inference"} <= {*line}
+    assert NPU_ATTENTION in ATTENTION_BACKEND_CHOICES
+    assert "CUDA_HOME" not in server_environment({}, tmp_path, gpu=True, npu=True)
 
 
 def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ COMPUTING = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
 )  # set to runtime.engine.threads: these libraries start threads only with the first computation
+NPU_ATTENTION = "ascend"
 # A classifier reads the last token of a whole conversation, which must not be cut, nor begin with tokens of another one's cache.
 CLASSIFIER_FLAGS = ("--is-embedding", "--disable-radix-cache")
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
@@ -89,11 +90,12 @@ def server_command(
     classifies: bool = False,
     host: str = HOST,
     has_weights: bool = True,
+    npu: bool = False,
 ) -> list[str]:
     """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
     pictures: whether the model accepts any. adapter: served beside the weights, if given. classifies: the model is a classifier.
-    host: the address at which it listens. has_weights: whether it loads those of the model's folder.
+    host: the address at which it listens. has_weights: whether it loads those of the model's folder. npu: the GPU is an NPU.
     """
     flags = {
         "model-path": str(model.resolve()),
@@ -112,7 +114,7 @@ def server_command(
         "watchdog-timeout": str(max(300, config.request_timeout)),
         "log-level-http": "warning",
     }
-    device_flags = _gpu_flags(config, dtype, deterministic=deterministic) if gpu else CPU_FLAGS
+    device_flags = _gpu_flags(config, dtype, deterministic=deterministic, npu=npu) if gpu else CPU_FLAGS
     return [
         sys.executable,
         "-m",
@@ -136,10 +138,12 @@ def server_command(
     ]
 
 
-def _gpu_flags(config: Config, dtype: str, *, deterministic: bool) -> tuple[str, ...]:
-    """Return the flags that only a server on a GPU gets."""
+def _gpu_flags(config: Config, dtype: str, *, deterministic: bool, npu: bool) -> tuple[str, ...]:
+    """Return the flags that only a server on a GPU gets, or on an NPU."""
     attention = config.attention_backend or (FLOAT32_ATTENTION if dtype == "float32" else None)
+    attention = NPU_ATTENTION if npu else attention
     return (
+        *(("--device=npu",) if npu else ()),
         *(() if attention is None else (f"--attention-backend={attention}",)),
         *(("--enable-deterministic-inference",) if deterministic else ()),
     )
@@ -159,14 +163,20 @@ def adapter_flags(form: AdapterForm, *, gpu: bool) -> list[str]:
 
 
 def server_environment(
-    inherited: Mapping[str, str], scratch: Path, *, gpu: bool, leaves: bool = False, threads: int = 1
+    inherited: Mapping[str, str],
+    scratch: Path,
+    *,
+    gpu: bool,
+    leaves: bool = False,
+    threads: int = 1,
+    npu: bool = False,
 ) -> dict[str, str]:
     """Return the environment. Temporary files and sockets go to the scratch folder; imports may cache their bytecode.
 
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
     leaves: whether it can release its GPU memory. Settings of torch's allocator are then dropped: with them its memory might not come
     from where torch-memory-saver looks.
-    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning.
+    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning. npu: CUDA is of no use.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
     outer = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
@@ -176,7 +186,8 @@ def server_environment(
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
-    return outer | ENVIRONMENT | (compiler_environment(outer) if gpu else on_cpu) | own
+    of_device = {} if npu else compiler_environment(outer) if gpu else on_cpu
+    return outer | ENVIRONMENT | of_device | own
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:

@@ -43,6 +43,7 @@ from dagrpo.engine.sglang.command import (
 from dagrpo.engine.sglang.model_check import require_servable
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
+from dagrpo.utils import accelerator
 from dagrpo.utils.child_variables import interface_of, sockets_on
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
@@ -193,9 +194,8 @@ class SGLangServer:
         return f"{what} ({how}): {reason} (log: {self._log})"
 
     def _launch(self, port: int) -> WatchedProcess:
-        import torch  # slow to import
-
-        gpu = torch.cuda.is_available()
+        device = accelerator.kind()
+        gpu, npu = device != "cpu", device == accelerator.NPU
         if self._config.release_memory and not gpu:
             raise UserError(NO_GPU_TO_LEAVE)
         scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
@@ -216,10 +216,11 @@ class SGLangServer:
             classifies=self._classifies,
             host=self._host,
             has_weights=self._has_weights,
+            npu=npu,
         )
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
-            inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads
+            inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads, npu=npu
         )
         if self._config.weight_sync == "distributed" and self._host != HOST:
             environment |= sockets_on(interface_of(self._host))

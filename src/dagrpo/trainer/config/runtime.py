@@ -4,6 +4,7 @@ Apart from the names of the engines, it is part of no stage's identity, of no re
 recorded with each execution. Batch sizes, numbers of threads or processes, layouts and compilation may change the last bits.
 """
 
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -24,6 +25,13 @@ ADDRESS = r"^[A-Za-z0-9][A-Za-z0-9.\-]*(:[0-9]{1,5})?$"
 MOST_BATCH_TOKENS = 1 << 30
 LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
 _DEFAULT_ENGINE: Any = {}
+ON_NPUS: dict[str, tuple[Any, ...]] = {  # what an engine may have there
+    "replicas": (1,),
+    "nodes": (0,),
+    "release_memory": (False,),
+    "own_gpus": (False,),
+    "weight_sync": ("folder", None),
+}
 
 
 HeadChunk = Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None
@@ -205,6 +213,11 @@ class Runtime(Section):
         300.0,
         description="Maximum seconds until all nodes have joined a training. One that gives no sign of life for 30 seconds ends it.",
     )
+    device: Literal["npu"] | None = Field(
+        None,
+        description="Device of all processes and servers. null: GPUs where torch finds them, else the CPU. npu: Ascend's NPUs, by "
+        "torch_npu, HCCL and SGLang's attention ascend; never run (docs/gpu.md).",
+    )
     keep_rollouts: KeepRollouts = Field(
         "all",
         description="Contents of the tables of training's rollouts beside rewards, verdicts and lengths, which they always have. all: "
@@ -234,3 +247,15 @@ class Runtime(Section):
     def check(self, params: "Params") -> None:
         """Raise UserError if an engine cannot work with the other sections."""
         check_engines(params)
+        if self.device == "npu":
+            self._check_for_npus()
+
+    def _check_for_npus(self) -> None:
+        """Raise UserError for what needs CUDA, or was not written for NPUs."""
+        engines = [(name, getattr(self, name)) for name in ("engine", "teacher", "reward_model")]
+        for (name, config), (key, values) in product(engines, ON_NPUS.items()):
+            if (own := getattr(config, key)) not in values:
+                raise UserError(
+                    f"runtime.{name}.{key} is {str(own).lower()}, which needs GPUs: set it to {str(values[0]).lower()}, or "
+                    "runtime.device to null"
+                )
