@@ -271,11 +271,11 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"runtime": {"device": "npu", "engine": {"replicas": 2}}},
-            r"runtime\.engine\.replicas is 2, which needs GPUs: set it to 1, or runtime\.device to null",
+            "runtime.engine.replicas is 2, which needs GPUs: set it to 1, or runtime.device to null",
         ),
         (
             {"runtime": {"device": "npu", "engine": {"weight_sync": "tensors"}}},
-            r"runtime\.engine\.weight_sync is tensors, which needs GPUs: set it to folder",
+            "runtime.engine.weight_sync is tensors, which needs GPUs: set it to folder",
         ),
         ({"runtime": {"teacher": {"weight_sync": "folder"}}}, "a teacher's weights are loaded once and never synced"),
         ({"runtime": {"teacher": {"release_memory": True}}}, "release_memory are not for a teacher"),
