@@ -157,7 +157,7 @@ def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str,
 
 def _measured(command: list[str]) -> dict[str, float]:
     """The medians of a side's steps after the first, and the peak of its processes' memory."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         peak = _Peak(process.pid)
         assert process.stdout is not None

@@ -8,8 +8,8 @@ Its environment, the PyPI release not having the recipe's modules (torchvision i
         git+https://github.com/meta-pytorch/torchtune@bd2a0fc7c31430972728494fa01aaeeb0ebf1ba1
     python -m benchmarks.peers MODEL --peer torchtune --peer-python PLACE/bin/python
 
-The recipe is as it stands, FSDP in one process over gloo, but for: our questions and reward; padding on the left, since
-it samples the first token after the last column; no statistics of a GPU's memory; and a reference model that costs nothing, as
+The recipe is as it stands, FSDP in one process over gloo, but for: our questions and reward; padding on the left, as it
+samples the first token after the last column; no statistics of a GPU's memory; and a reference model that costs nothing, as
 its weight in the loss is 0. `rest` is mostly its forward pass for the sampled tokens' probabilities.
 """
 
