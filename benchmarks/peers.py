@@ -1,7 +1,8 @@
-"""GRPO on a CPU: this trainer with SGLang against TRL's GRPOTrainer with transformers' generate, in turn.
+"""GRPO on a CPU: this trainer with SGLang against TRL's GRPOTrainer or torchtune's GRPO recipe, in turn.
 
-    make oracle     # once: the peer's environment
+    make oracle     # once: TRL's environment; benchmarks/peers_torchtune.py says how torchtune's is made
     python -m benchmarks.peers MODEL --prompts 4 --samples 4 --tokens 64 [--dtype bfloat16]
+    python -m benchmarks.peers MODEL --prompts 4 --samples 4 --tokens 64 --peer torchtune --peer-python PLACE/bin/python
     python -m benchmarks.peers MODEL --prompts 16 --samples 8 --tokens 16 --terms 2 --steps 40 --learn 0.001
 
 Both get the same model folder, the same questions in its chat template, as many samples, completions of at most as many
@@ -94,14 +95,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="ours: of the trainer; none: as torch has them")
     parser.add_argument("--engine-threads", type=int, default=1, help="ours: runtime.engine.threads")
     parser.add_argument("--ours-only", action="store_true", help="without the peer")
-    parser.add_argument("--peer-python", type=Path, default=PEER_PYTHON)
+    parser.add_argument("--peer", choices=["trl", "torchtune"], default="trl")
+    parser.add_argument("--peer-python", type=Path, default=PEER_PYTHON, help="of the environment that has the peer")
     parser.add_argument("--side", help=argparse.SUPPRESS)  # settings: ours, in a process of its own
     given = parser.parse_args()
     if given.side:
         _train(json.loads(given.side))
         return
     runs = [_run_both(given, number) for number in range(given.runs)]
-    print(f"{'':12}{'ours':>10}{'TRL':>10}  TRL / ours")
+    print(f"{'':12}{'ours':>10}{given.peer:>10}  {given.peer} / ours")
     for part in runs[0][0]:
         ours, theirs = ([run[side].get(part, math.nan) for run in runs] for side in (0, 1))
         ratios = sorted(b / a for a, b in zip(ours, theirs, strict=True) if a)
@@ -113,14 +115,15 @@ def _run_both(given: argparse.Namespace, number: int) -> tuple[Figures, Figures]
     """One run of each side after the other; the peer's figures are missing with --ours-only."""
     with tempfile.TemporaryDirectory() as folder:
         settings = _settings(given, Path(folder), number)
-        peer = [str(given.peer_python), str(Path(__file__).with_name("peers_trl.py"))]
+        peer = [str(given.peer_python), "-m", f"benchmarks.peers_{given.peer}"]
         own = [sys.executable, "-m", "benchmarks.peers", str(given.model), "--side"]
         sides = [own] if given.ours_only else [own, peer]
         found = [_measured([*side, json.dumps(settings)]) for side in sides]
         if given.learn:
             for name, figures in zip(("ours", "theirs"), found, strict=False):
                 asked = settings | {"model": str(Path(folder, name, "trained"))}
-                figures["right"] = json.loads(subprocess.check_output([*peer, json.dumps(asked), "--test"]))
+                test = [sys.executable, "-m", "benchmarks.peers_sums", json.dumps(asked)]
+                figures["right"] = json.loads(subprocess.check_output(test))
     ours, theirs = found[0], found[1] if len(found) > 1 else {}
     print({"run": number, "ours": ours, "theirs": theirs}, flush=True)
     return ours, theirs
@@ -154,7 +157,7 @@ def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str,
 
 def _measured(command: list[str]) -> dict[str, float]:
     """The medians of a side's steps after the first, and the peak of its processes' memory."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         peak = _Peak(process.pid)
         assert process.stdout is not None

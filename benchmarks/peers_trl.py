@@ -1,26 +1,16 @@
 """The peer of benchmarks/peers.py: steps of TRL's GRPOTrainer, a line of JSON for each. Imports nothing of dagrpo."""
 
-import argparse
 import json
-import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
+from benchmarks.peers_sums import by_answer, by_length, problem, tree_processor_seconds
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
-
-NUMBER = re.compile(r"-?[0-9]+")
-
-
-def tree_processor_seconds() -> float:
-    """User and system time of this process and of all below it that run."""
-    this = psutil.Process()
-    times = [each.cpu_times() for each in (this, *this.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
 
 
 class Timed(GRPOTrainer):  # type: ignore[misc]  # TRL has no types here
@@ -65,53 +55,14 @@ class Told(TrainerCallback):  # type: ignore[misc]
         print(json.dumps(told), flush=True)
 
 
-def by_length(completions: list[Any], **columns: Any) -> list[float]:
-    """Rewards that differ within nearly every group: whether the text has an even number of characters."""
-    return [float(len(each[0]["content"]) % 2 == 0) for each in completions]
-
-
-def by_answer(completions: list[Any], **columns: Any) -> list[float]:
-    """1 for a text whose last number is the sum."""
-    return [
-        float(NUMBER.findall(each[0]["content"])[-1:] == [truth])
-        for each, truth in zip(completions, columns["truth"], strict=True)
-    ]
-
-
-def problem(terms: list[int]) -> dict[str, Any]:
-    question = "+".join(map(str, terms)) + "=?"
-    return {"prompt": [{"role": "user", "content": question}], "truth": str(sum(terms))}
-
-
-def share_right(given: dict[str, Any]) -> float:
-    """The share of the held-out sums that the model answers rightly, greedily."""
-    tokenizer = AutoTokenizer.from_pretrained(given["model"], padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(given["model"], dtype=torch.float32)
-    rows = [problem(terms) for terms in given["held_out"]]
-    texts = [
-        tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True, enable_thinking=False)
-        for row in rows
-    ]
-    right = 0.0
-    for first in range(0, len(rows), 64):
-        inputs = tokenizer(texts[first : first + 64], return_tensors="pt", padding=True, add_special_tokens=False)
-        written = model.generate(**inputs, max_new_tokens=given["tokens"], do_sample=False)[
-            :, inputs.input_ids.shape[1] :
-        ]
-        answers = [[{"content": text}] for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
-        right += sum(by_answer(answers, truth=[row["truth"] for row in rows[first : first + 64]]))
-    return right / len(rows)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("settings", type=json.loads)
-    parser.add_argument("--test", action="store_true", help="print the share of held-out sums that are right")
-    arguments = parser.parse_args()
-    given: dict[str, Any] = arguments.settings
-    if arguments.test:
-        print(share_right(given))
-        return
+    """Train as the settings, JSON, say."""
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    reward = by_answer if given["learn"] else by_length
+
+    def rewards(completions: list[Any], **columns: Any) -> list[float]:
+        return [reward(each[0]["content"], truth) for each, truth in zip(completions, columns["truth"], strict=True)]
+
     rows = [problem(terms) for terms in given["sums"]]
     bfloat16 = given["dtype"] == "bfloat16"
     config = GRPOConfig(
@@ -138,7 +89,7 @@ def main() -> None:
     trainer = Timed(
         model=given["model"],
         args=config,
-        reward_funcs=by_answer if given["learn"] else by_length,
+        reward_funcs=rewards,
         train_dataset=Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(Path(given["model"]), padding_side="left"),
         callbacks=[told],
