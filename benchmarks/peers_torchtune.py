@@ -163,7 +163,7 @@ def timed(recipe: Any, given: dict[str, Any]) -> Any:
         each = torch.tensor([[[reward(tokenizer.decode(row), truth)] for row in group] for group, truth in pairs])
         return each, each, {}
 
-    class Timed(recipe.GRPOFullFinetuneRecipeDistributed):  # type: ignore[misc,name-defined]  # torchtune has no types
+    class Timed(recipe.GRPOFullFinetuneRecipeDistributed):  # type: ignore[misc]  # torchtune has no types
         """Recipe that prints each step."""
 
         def generate_trajectory_batched(self, *inputs: Any) -> Any:
