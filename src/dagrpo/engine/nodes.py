@@ -47,7 +47,10 @@ class RestartableServer(StartedServer, Protocol):
         ...
 
     def begun_again(self) -> Self:
-        """Begin a server without weights in the place of this one, which is dead, with its address and key; return it."""
+        """Begin a server in the place of this one, which is dead, with its address and key; return it.
+
+        It lacks what it was sent since its start.
+        """
         ...
 
 

@@ -77,7 +77,8 @@ def open_sglang(
         }
         group = _group_of(config) if adapter is None else None
         endpoints = _started(stack, config, log, options)
-        folder.remove_weights()  # in memory, as a rule, and read
+        if adapter is None or not is_served_by_nodes(config):  # where a server may be started again with them
+            folder.remove_weights()  # in memory, as a rule, and read
         pool = ServerPool(
             _clients(stack, loop, endpoints, config, model),
             loop,
@@ -90,7 +91,7 @@ def open_sglang(
             group=group,
         )
         if adapter is not None:
-            _serve(adapter, pool, folder, version)
+            pool.load(adapter.tensors, version)
         yield pool
 
 
@@ -148,14 +149,9 @@ def _pool_elsewhere(
         return of_weights
     adapters = AdapterFolders(adapter.form, folder)
     of_adapters = ServerPool(clients, loop, folder, new_version(version), adapters=adapters)
-    _serve(adapter, of_adapters, folder, version)
+    folder.remove_weights()  # which are not read again
+    of_adapters.load(adapter.tensors, version)
     return of_adapters
-
-
-def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: str) -> None:
-    """Load an adapter into servers that hold their weights; the files of the weights, which are not read again, are removed first."""
-    folder.remove_weights()
-    pool.load(adapter.tensors, version)
 
 
 def device_of_sync(config: Config, *, loads: bool = True) -> torch.device | None:

@@ -171,11 +171,14 @@ class SGLangServer:
         self._resources.close()
 
     def begun_again(self) -> Self:
-        """Begin a server without weights in the place of this one, which is dead, with its address and key; return it."""
+        """Begin a server in the place of this one, which is dead, with its address and key; return it.
+
+        It has no weights, but those beside an adapter, which it lacks.
+        """
         self.stop()
         again = copy(self)
         again._stopping, again._resources = threading.Event(), ExitStack()
-        again._wanted_port, again._has_weights = self._port, False
+        again._wanted_port, again._has_weights = self._port, self._adapter is not None
         again._dead_worker, again._ready_at = None, 0
         again._version = new_version(WITHOUT_WEIGHTS).sent
         again.begin()
