@@ -22,7 +22,7 @@ from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter, AdapterForm, new_version
 from dagrpo.engine.nodes import OF_NODES, is_served_by_nodes, on_nodes
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.servers import lock_elsewhere, most_connections, raise_open_files, start_all
+from dagrpo.engine.servers import Part, lock_elsewhere, most_connections, raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
 from dagrpo.engine.sglang.answers import MOST_TOKENS
 from dagrpo.engine.sglang.broadcast import BroadcastGroup
@@ -111,11 +111,12 @@ def start_server(
     *,
     model: str,
     adapter: Mapping[str, Any] | None,
+    part: Part | None = None,
     **options: Any,
 ) -> SGLangServer:
-    """Return a server of these arguments, which JSON can take. It is not started."""
+    """Return a server, or a part of one, of these arguments, which JSON can take but for `part`. It is not started."""
     form = None if adapter is None else TypeAdapter(AdapterForm).validate_python(adapter)
-    return SGLangServer(Path(model), config, log, only_gpus=gpus, host=host, adapter=form, **options)
+    return SGLangServer(Path(model), config, log, only_gpus=gpus, host=host, adapter=form, part=part, **options)
 
 
 def _pool_elsewhere(
@@ -181,7 +182,7 @@ def _group_of(config: Config) -> BroadcastGroup | None:
     if config.weight_sync != "distributed" or not is_served_by_nodes(config):
         return None
     device = sync_device(torch.cuda.is_available())
-    return BroadcastGroup(first_address(), device, config.request_timeout, config.tensor_parallel)
+    return BroadcastGroup(first_address(), device, config.request_timeout, config.ranks)
 
 
 def _weights_folder(config: Config) -> Path | None:
