@@ -93,7 +93,8 @@ def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_
     assert said.splitlines()[-1] == "node 1 (b) has ended, or cannot be reached."
     if how == "cut_off":
         assert second.wait(SECONDS) == 1
-        return
+        link = ("link", "set", hosts[1].interface, "up")
+        subprocess.run(("ip", "-n", hosts[1].namespace, *link), check=True)
     again = launched(hosts, tmp_path, _command(inputs, tmp_path / "out"))
     said, _ = again[0].communicate(timeout=SECONDS)
     assert again[0].returncode == 0, said
